@@ -18,6 +18,7 @@ COMMANDS = {
     "features": "Make features for prediction elsewhere, or a training set from structures.",
     "relax": "Remove clashes and strained bonds from structures.",
     "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD.",
+    "compare": "Show in what two results differ that made them.",
     "report": "Write the report pages of finished targets again.",
     "train": "Train a model.",
     "plan": "Predict the days of a training on given hardware, and how its ranks are best divided.",

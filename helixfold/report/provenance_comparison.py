@@ -1,0 +1,190 @@
+"""Compare what made two results, as their settings.json tell it."""
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import InputError, printable
+from helixfold.report.files import SETTINGS
+from helixfold.report.page import counted
+from helixfold.report.provenance import device_text, earlier_version
+from helixfold.write.json_object import JsonObject
+from helixfold.write.provenance import PredictionProvenance, read_provenance, without_output
+
+_NONE, _NOT_RECORDED = "none", "not recorded"
+_ADVICE = "name the directory of a target that `helixfold predict` wrote, or its settings.json"
+_LONGEST = 70  # characters of a value on the screen
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+_OPERATOR = "operator "  # begins the title of an operator's backends
+_OF_PREDICTION = {"model": "model", "seed": "seed", "weights": "weights", "standing": "training of the weights"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvenanceComparison:
+    """What differs between two results, with both values, and what is the same, with the value.
+
+    A value that is not the same for all predictions of a result names them. `recorded` says which of the two results
+    have a record of the programs, the device and the command that made them.
+    """
+
+    differences: Mapping[str, tuple[str, str]]
+    same: Mapping[str, str]
+    recorded: tuple[bool, bool]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a table for people: two for each difference, and the names of all that is the same."""
+        width = max(map(len, self.differences), default=0)
+        for name, values in self.differences.items():
+            first, second = _different_words(*values) if name == "command" else values
+            yield f"{name:{width}}  first   {_short(first)}"
+            yield f"{'':{width}}  second  {_short(second)}"
+        if not any(self.recorded):
+            yield "programs, device and command: recorded in neither"
+        names = [name for name in self.same if not name.startswith(_OPERATOR)]
+        if operators := len(self.same) - len(names):
+            names.append(counted(operators, "operator"))
+        yield f"the same: {', '.join(names) or 'nothing'}"
+
+
+def compare_provenance(first: Path, second: Path) -> ProvenanceComparison:
+    """Compare the inputs, options, predictions and provenance of two results.
+
+    Each is the directory of a target, or its settings.json. Names of input files, and in the command the directory of
+    the results, do not count. Predictions that only one result has are one difference; the others are compared by name.
+    Raise `InputError` for what is no result of `helixfold predict`.
+    """
+    both = _read(first), _read(second)
+    names = [list(settings.child("predictions").content) for settings in both]
+    common = set(names[0]) & set(names[1])
+    one, other = (
+        _Described.of(settings, [name for name in each if name in common] or each)
+        for settings, each in zip(both, names, strict=True)
+    )
+    recorded = one.is_recorded, other.is_recorded
+    unknown = [_NONE if each else _NOT_RECORDED for each in recorded]
+    pairs = _pairs(one.target, other.target, [_NONE, _NONE]) | _pairs(one.maker, other.maker, unknown)
+    return ProvenanceComparison(
+        differences={title: values for title, values in pairs.items() if values[0] != values[1]},
+        same={title: values[0] for title, values in pairs.items() if values[0] == values[1]},
+        recorded=recorded,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Described:
+    """A result in words: what its predictions were made from, and what made them, by title."""
+
+    target: Mapping[str, str]
+    maker: Mapping[str, str]
+    is_recorded: bool
+
+    @classmethod
+    def of(cls, settings: JsonObject, names: Collection[str]) -> "_Described":
+        """Describe the predictions of these names."""
+        records = read_provenance(settings.content.get("provenance"))
+        return cls(
+            target=_target_fields(settings, names),
+            maker=_maker_fields(settings, records, names),
+            is_recorded=any(name in records for name in names),
+        )
+
+
+def _pairs(one: Mapping[str, str], other: Mapping[str, str], absent: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return both values of each title; `absent` are those that stand for a title which a result lacks."""
+    return {title: (one.get(title, absent[0]), other.get(title, absent[1])) for title in dict.fromkeys((*one, *other))}
+
+
+def _read(path: Path) -> JsonObject:
+    """Read the settings.json of a result, or of the only one in a directory."""
+    file = path / SETTINGS if path.is_dir() else path
+    if not file.is_file():
+        found = sorted(path.glob(f"*/{SETTINGS}")) if path.is_dir() else []
+        if len(found) > 1:
+            raise InputError.at(path, f"holds {len(found)} results; name one of them, such as {found[0].parent}")
+        if not found:
+            raise InputError.at(path, f"is no result; {_ADVICE}")
+        file = found[0]
+    settings = JsonObject.read(file)
+    if not settings.child("predictions").content:
+        raise InputError.at(file, f"names no prediction; {_ADVICE}")
+    return settings
+
+
+def _target_fields(settings: JsonObject, names: Collection[str]) -> dict[str, str]:
+    """Return what a target's predictions of these names were made from, in words."""
+    fields = {
+        "features given" if name == "features" else name: _words(value)
+        for name, value in settings.child("inputs").content.items()
+    }
+    fields |= {name.replace("_", " "): _words(value) for name, value in settings.child("options").content.items()}
+    predictions = settings.child("predictions")
+    fields["predictions"] = ", ".join(sorted(predictions.content))
+    for key, title in _OF_PREDICTION.items():
+        fields[title] = _of_all({name: _words(predictions.child(name).content.get(key)) for name in names})
+    return fields
+
+
+def _maker_fields(
+    settings: JsonObject, records: Mapping[str, PredictionProvenance], names: Collection[str]
+) -> dict[str, str]:
+    """Return what made the predictions of these names, in words; of an earlier version's, its number is all."""
+    by_name = {name: _record_fields(records[name]) for name in names if name in records}
+    if not by_name:
+        version = earlier_version(settings)
+        return {} if version is None else {"helixfold": version}
+    titles = dict.fromkeys(title for fields in by_name.values() for title in fields)
+    return {
+        title: _of_all({name: by_name[name].get(title, _NONE) if name in by_name else _NOT_RECORDED for name in names})
+        for title in titles
+    }
+
+
+def _record_fields(record: PredictionProvenance) -> dict[str, str]:
+    return {
+        **record.software,
+        "device": device_text(record.device),
+        "threads": str(record.threads),
+        "processes": str(record.ranks),
+        "targets at once": str(record.targets_at_once),
+        "executor": record.executor,
+        "slab budget": _words(record.slab_budget),
+        "features": record.features,
+        "command": shlex.join(without_output(record.command)),
+        **{f"{_OPERATOR}{name}": " and ".join(used) for name, used in record.backends.items()},
+    }
+
+
+def _of_all(values: Mapping[str, str]) -> str:
+    """Return the value of all predictions, or each with its name."""
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return (
+            ", ".join(_words(item["sha256"] if isinstance(item, dict) and "sha256" in item else item) for item in value)
+            or _NONE
+        )
+    if value is None:
+        return _NONE
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _short(text: str) -> str:
+    """Return a value as the screen has room for it: digests by their first digits, a long one without its end."""
+    return printable(_DIGEST.sub(r"\1", text), _LONGEST)
+
+
+def _different_words(first: str, second: str) -> tuple[str, str]:
+    """Return the words of each of two commands that the other one lacks."""
+    one, other = (shlex.split(command) for command in (first, second))
+    return (
+        shlex.join(word for word in one if word not in other) or _NONE,
+        shlex.join(word for word in other if word not in one) or _NONE,
+    )
