@@ -16,6 +16,7 @@ from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_sequence, unknown_residues_problem
 from data_pipeline.parse.hhr import parse_hhr
+from data_pipeline.parse.hit_table import parse_hit_table
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import (
     a3m_to_stockholm,
@@ -32,9 +33,6 @@ from data_pipeline.search.tool import BatchSearch, FileFormat
 from data_pipeline.templates.from_files import templates_from_files
 from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import TemplateResult
-
-# Targets searched in one pass over a database; each takes memory for a profile and its hits.
-_TARGETS_PER_PASS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +145,7 @@ def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tupl
 def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[[Target], Path]) -> None:
     """Run the searches that can serve many targets at once, and store the results in `results(target)` for `prepare`.
 
-    A database of 100 GB is then read once for sixteen targets instead of once for each. Errors of a search are
+    A database of 100 GB is then read once for sixteen or more targets instead of once for each. Errors of a search are
     ignored: `prepare` repeats it, and raises the error, for each target by itself.
     """
     for step in plan.alignments:
@@ -155,8 +153,9 @@ def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[
             continue
         identity = step.tool.identity()
         missing = [target for target in targets if _is_missing(step.result_file, identity, target, results(target))]
-        for start in range(0, len(missing), _TARGETS_PER_PASS):
-            batch = missing[start : start + _TARGETS_PER_PASS]
+        count = step.tool.targets_per_pass
+        for start in range(0, len(missing), count):
+            batch = missing[start : start + count]
             try:
                 contents = step.tool.search_many([target.sequence for target in batch])
                 for target, content in zip(batch, contents, strict=True):
@@ -206,8 +205,12 @@ def _templates(
     path = files.directory / step.result_file
 
     def parse(content: bytes) -> tuple[TemplateHit, ...]:
-        is_hhr = step.tool.file_format == "hhr"
-        return parse_hhr(content, path=path) if is_hhr else parse_hmmsearch(content, sequence, path=path)
+        match step.tool.file_format:
+            case "hhr":
+                return parse_hhr(content, path=path)
+            case "m8":
+                return parse_hit_table(content, sequence, path=path)
+        return parse_hmmsearch(content, sequence, path=path)
 
     identity, search = step.tool.identity(), partial(step.tool.search, query)
     _, found = files.find_or_search(step.result_file, identity, query, search, parse)

@@ -11,7 +11,8 @@ class TemplateHit:
     """One aligned segment of one template chain, which may have several hits.
 
     `query` and `hit_sequence` are the two aligned rows, of equal length: residues in upper case, gaps as '-'. In
-    `hit_sequence`, residues that the target lacks are in lower case if the format marks them. `indices_query` and
+    `hit_sequence`, residues that the target lacks are in lower case if the format marks them, and all residues are X if
+    the format does not have them. `indices_query` and
     `indices_hit` give each column's residue index (from 0) in the whole target and in the whole hit chain, -1 for none.
     """
 

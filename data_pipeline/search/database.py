@@ -6,8 +6,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-AlignmentTool = Literal["jackhmmer", "hhblits", "mmseqs"]
-TemplateTool = Literal["hmmsearch", "hhsearch"]
+AlignmentTool = Literal["jackhmmer", "hhblits", "mmseqs", "colabfold"]
+TemplateTool = Literal["hmmsearch", "hhsearch", "mmseqs"]
+_TEMPLATE_RESULTS = {"hmmsearch": "pdb_hits.sto", "hhsearch": "pdb_hits.hhr", "mmseqs": "pdb_hits.m8"}
 Engine = Literal["pyhmmer", "program"]
 HMMER_TOOLS = ("jackhmmer", "hmmsearch")  # run in this process unless the database names the program
 
@@ -18,7 +19,7 @@ class AlignmentDatabase:
 
     name: str  # results are stored as `<name>_hits.sto` or `.a3m`
     tool: AlignmentTool
-    paths: tuple[Path, ...]  # FASTA file, or prefixes of hh-suite databases that are searched together
+    paths: tuple[Path, ...]  # FASTA file, or prefixes of hh-suite or ColabFold databases, which are searched together
     engine: Engine = "pyhmmer"  # only for the tools in `HMMER_TOOLS`
     max_rows: int | None = None  # rows of the result to read, including the target's; None: all
     options: Mapping[str, Any] = field(default_factory=dict)  # tool options that differ from AlphaFold's
@@ -45,7 +46,7 @@ class TemplateDatabase:
     @property
     def result_file(self) -> str:
         """Name of the file that stores a target's result."""
-        return "pdb_hits.sto" if self.tool == "hmmsearch" else "pdb_hits.hhr"
+        return _TEMPLATE_RESULTS[self.tool]
 
 
 @dataclass(frozen=True, kw_only=True)

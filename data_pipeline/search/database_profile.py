@@ -11,6 +11,7 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import target_name_problem
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.search.alphafold_directory import UNIPROT, UNIPROT_ROWS, alphafold_directory
+from data_pipeline.search.colabfold_databases import colabfold_directory
 from data_pipeline.search.database import (
     HMMER_TOOLS,
     AlignmentDatabase,
@@ -27,18 +28,25 @@ _TABLES = {
     "complex_templates": "template database of complexes",
 }
 _MAX_PROFILE_BYTES = 2**20
+# By tool: ending that completes a database's prefix to a file, name in errors, and how many are searched together.
+_PREFIXES = {
+    "hhblits": ("_a3m.ffdata", "hh-suite database", 100),
+    "hhsearch": ("_a3m.ffdata", "hh-suite database", 100),
+    "colabfold": (".dbtype", "MMseqs2 database", 2),
+    "mmseqs for templates": (".dbtype", "MMseqs2 database", 1),
+}
 _MAX_LINE_BYTES = 2**13  # the time to parse a dotted name rises with the square of its parts
 
 
 def read_database_profile(path: Path, programs: Collection[str], *, reduced: bool = False) -> DatabaseProfile:
-    """Return the databases of a TOML profile, or of a directory laid out as AlphaFold's download scripts do.
+    """Return the databases of a TOML profile, or of a directory laid out as AlphaFold's or ColabFold's scripts do.
 
     `programs` are the installed search programs: in a directory, a database that needs another program is replaced by
     its substitute. With `reduced`, the small BFD replaces BFD and UniRef30. Raise `InputError` for an invalid profile,
     and for one that names a missing file.
     """
     if path.is_dir():
-        return alphafold_directory(path, programs, reduced=reduced)
+        return colabfold_directory(path) or alphafold_directory(path, programs, reduced=reduced)
     return _toml_profile(path)
 
 
@@ -101,7 +109,7 @@ def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatab
     return AlignmentDatabase(
         name=name,
         tool=tool,
-        paths=table.database_paths(are_prefixes=tool == "hhblits"),
+        paths=table.database_paths(tool),
         engine=table.engine(tool),
         max_rows=table.max_rows(default=None),
         options=table.options(),
@@ -114,7 +122,7 @@ def _uniprot_database(table: "_Table") -> AlignmentDatabase:
     return AlignmentDatabase(
         name=UNIPROT,
         tool="jackhmmer",
-        paths=table.database_paths(are_prefixes=False),
+        paths=table.database_paths("jackhmmer"),
         engine=table.engine("jackhmmer"),
         max_rows=table.max_rows(default=UNIPROT_ROWS),
         options=table.options(),
@@ -126,7 +134,7 @@ def _template_database(table: "_Table") -> TemplateDatabase:
     tool = table.choice("tool", get_args(TemplateTool))
     return TemplateDatabase(
         tool=tool,
-        paths=table.database_paths(are_prefixes=tool == "hhsearch"),
+        paths=table.database_paths("mmseqs for templates" if tool == "mmseqs" else tool),
         structures=table.path("structures", Path.is_dir, "a directory of mmCIF files"),
         obsolete=table.path("obsolete", Path.is_file, "a file") if "obsolete" in table.values else None,
         release_dates=table.path("release_dates", Path.is_file, "a file") if "release_dates" in table.values else None,
@@ -192,17 +200,19 @@ class _Table:
             raise self._error(f"engine can be chosen for {' and '.join(HMMER_TOOLS)} only")
         return "program"
 
-    def database_paths(self, *, are_prefixes: bool) -> tuple[Path, ...]:
-        """Return the database's file, or the prefixes of hh-suite databases that are searched together."""
+    def database_paths(self, tool: str) -> tuple[Path, ...]:
+        """Return the database's file, or the prefixes of hh-suite or ColabFold databases that are searched together."""
         given = self.value("path", _are_texts, "a file name (or a list of them)")
         paths = tuple(self.profile.parent / text for text in (given if isinstance(given, list) else [given]))
+        ending, what, most = _PREFIXES.get(tool, ("", "file", 1))
         for path in paths:
-            if are_prefixes and not path.parent.joinpath(f"{path.name}_a3m.ffdata").is_file():
-                raise self._error(f"there is no hh-suite database {path} ({path}_a3m.ffdata)")
-            if not are_prefixes and not path.is_file():
-                raise self._error(f"there is no file {path}")
-        if len(paths) > 1 and not are_prefixes:
-            raise self._error("only hh-suite databases are searched together; make one table for each")
+            if not path.with_name(f"{path.name}{ending}").is_file():
+                raise self._error(f"there is no {what} {path}" + (f" ({path}{ending})" if ending else ""))
+        if len(paths) > most:
+            problem = (
+                "only hh-suite databases are searched together, and ColabFold's UniRef30 with one of environmental"
+            )
+            raise self._error(f"{problem} sequences; make one table for each")
         return paths
 
     def _error(self, problem: str) -> InputError:

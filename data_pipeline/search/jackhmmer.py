@@ -90,6 +90,8 @@ class _TargetSearch:
 class InProcessJackhmmer(HmmerSearch):
     """jackhmmer search with pyhmmer; the database is streamed, and the rows equal those of HMMER's program."""
 
+    targets_per_pass = 16  # each takes memory for a profile and its hits
+
     options: JackhmmerOptions
 
     def identity(self) -> str:

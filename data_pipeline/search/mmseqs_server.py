@@ -15,6 +15,7 @@ class ServerSearch:
     """Search for the homologs of single sequences on an MMseqs2 server, with several sequences in one ticket."""
 
     file_format: ClassVar[FileFormat] = "a3m"
+    targets_per_pass: ClassVar[int] = 16  # of which `ServerOptions.batch` are in one ticket
 
     server: AlignmentServer
 

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
+from data_pipeline.search.colabfold_plan import ColabfoldPlan, plan_colabfold
+from data_pipeline.search.colabfold_steps import ColabfoldOptions
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
 from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
@@ -82,13 +84,16 @@ def plan_searches(
     """Return the searches of a profile's databases, each with `cpus` threads, followed by the server's.
 
     `cache` is a directory for files that a tool derives from a database once; None if the user has none. `report` gets
-    a line whenever the server is asked again, for the user to see. With a server, rows of complexes are its pairs, and
-    UniProt is not searched. `latest_template` applies to the user's own
+    a line whenever the server is asked again, for the user to see. With a server, or with ColabFold's UniRef30 and its
+    taxonomy, rows of complexes are its pairs, and UniProt is not searched. `latest_template` applies to the user's own
     templates too, and overrides the profile's date. Raise `InputError` if a program is not installed, or a tool does
     not have an option or needs a cache that is not there.
     """
-    steps = [_alignment_step(database, cpus, cache) for database in profile.alignments]
+    colabfold = plan_colabfold(profile, _colabfold_options(profile), cpus=cpus, cache=cache)
+    steps = [_alignment_step(database, cpus, cache, colabfold) for database in profile.alignments]
     pairing = None
+    if colabfold is not None and colabfold.pairing is not None:
+        pairing = PairingStep(result_file=PAIRED_RESULT, tool=colabfold.pairing)
     if server is not None:
         known = AlignmentServer(server, report)
         steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(known), max_rows=None))
@@ -96,7 +101,7 @@ def plan_searches(
     uniprot, templates, others = profile.uniprot, profile.templates, profile.complex_templates
     return SearchPlan(
         alignments=tuple(steps),
-        templates=None if templates is None else _template_step(templates, cpus, latest_template),
+        templates=None if templates is None else _template_step(templates, cpus, latest_template, colabfold),
         user_templates=UserTemplateOptions(latest_release=latest_template),
         pairing=pairing,
         uniprot=None if uniprot is None or pairing is not None else _alignment_step(uniprot, cpus, cache),
@@ -104,15 +109,35 @@ def plan_searches(
     )
 
 
-def _alignment_step(database: AlignmentDatabase, cpus: int, cache: Path | None) -> AlignmentStep:
-    tool = _alignment_tool(database, cpus, cache)
+def _colabfold_options(profile: DatabaseProfile) -> ColabfoldOptions | None:
+    """Return the options for ColabFold's databases; None if the profile has none of these."""
+    databases = [database for database in profile.alignments if database.tool == "colabfold"]
+    if len(databases) > 1:
+        names = " and ".join(f"'{database.name}'" for database in databases)
+        raise InputError(f"databases {names}: give ColabFold's databases in one table, UniRef30 first")
+    return _options(ColabfoldOptions, databases[0].options, f"database '{databases[0].name}'") if databases else None
+
+
+def _alignment_step(
+    database: AlignmentDatabase, cpus: int, cache: Path | None, colabfold: ColabfoldPlan | None = None
+) -> AlignmentStep:
+    if database.tool == "colabfold" and colabfold is not None:
+        tool: SequenceSearch = colabfold.alignments
+    else:
+        tool = _alignment_tool(database, cpus, cache)
     return AlignmentStep(result_file=database.result_file, tool=tool, max_rows=database.max_rows)
 
 
-def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -> TemplateStep:
+def _template_step(
+    database: TemplateDatabase, cpus: int, latest: date | None, colabfold: ColabfoldPlan | None = None
+) -> TemplateStep:
+    if database.tool == "mmseqs" and colabfold is not None:
+        tool: TemplateSearch = colabfold.template_search()
+    else:
+        tool = _template_tool(database, cpus)
     return TemplateStep(
         result_file=database.result_file,
-        tool=_template_tool(database, cpus),
+        tool=tool,
         source=StructureDirectory(
             database.structures,
             obsolete=None if database.obsolete is None else read_obsolete(database.obsolete),

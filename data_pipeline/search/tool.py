@@ -1,13 +1,13 @@
 """Interfaces of search tools: a tool takes a sequence or an alignment and returns the content of a result file.
 
-Results are stored as the tool writes them (Stockholm, a3m or hhr), under AlphaFold's file names, so that results of
+Results are stored as the tool writes them (Stockholm, a3m, hhr or m8), under AlphaFold's file names, so that results of
 other machines and of AlphaFold itself can be read too.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-FileFormat = Literal["sto", "a3m", "hhr"]
+FileFormat = Literal["sto", "a3m", "hhr", "m8"]
 
 
 @runtime_checkable
@@ -28,6 +28,10 @@ class SequenceSearch(Protocol):
 @runtime_checkable
 class BatchSearch(SequenceSearch, Protocol):
     """A tool that searches for several targets in hardly more time than for one."""
+
+    @property
+    def targets_per_pass(self) -> int:
+        """The most targets that one call should be given; their results are in memory together."""
 
     def search_many(self, sequences: Sequence[str]) -> Iterable[bytes]:
         """Return the result of `search` for each sequence, which may be made when it is asked for."""

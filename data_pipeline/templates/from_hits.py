@@ -34,9 +34,9 @@ _AMBIGUOUS_TO_X = str.maketrans(AMBIGUOUS_LETTERS, "X" * len(AMBIGUOUS_LETTERS))
 def templates_from_hits(
     query: str, hits: Sequence[TemplateHit], source: StructureDirectory, options: TemplateOptions
 ) -> TemplateResult:
-    """Make templates for a target from the hits of hhsearch or hmmsearch, chosen and ordered as in AlphaFold.
+    """Make templates for a target from the hits of hhsearch, hmmsearch or MMseqs2, chosen and ordered as in AlphaFold.
 
-    Hits of hhsearch are used in order of descending sum of probabilities. Hits of hmmsearch, which have no such sum,
+    Hits of hhsearch are used in order of descending sum of probabilities. Hits of the others, which have no such sum,
     are used in file order, and only the first of several with the same aligned sequence (AlphaFold 2, Suppl. Sec.
     1.2.3, and AlphaFold 2.3). The result lists every hit that is not used with the reason. Raise `InputError` if all
     hits are aligned to another target than `query`.
@@ -86,8 +86,12 @@ def template_from_hit(
     entry = source.current_entry(match[1].lower())
     listed = source.release_dates.get(entry)
     check_release_date(entry, listed, options.latest_release)  # before a structure file is opened
+    structure = None
+    if not hit_letters.strip("X"):
+        structure = source.load(entry)
+        hit_letters = _letters_in_chain(structure, match[2], hit_letters, columns.hit_start)
     check_hit(query, hit, hit_letters, options)
-    structure = source.load(entry)
+    structure = structure or source.load(entry)
     check_structure_date(structure, entry, listed, options.latest_release)
     located = locate_hit(structure, match[2], hit_letters, columns.hit_start, options.min_residues)
     check_distances(located.chain)
@@ -108,6 +112,19 @@ def template_from_hit(
         identity=identity(query, letters),
         note=", ".join(notes),
     )
+
+
+def _letters_in_chain(structure: Structure, chain_name: str, letters: str, start: int) -> str:
+    """Return the residues of a hit that MMseqs2's table does not hold, from the chain that the hit names."""
+    found = "".join(chain.sequence for chain in structure.chains if chain.name == chain_name)
+    if not found:
+        problem = f"{structure.name} has no protein chain {printable(chain_name)}{_why(structure, chain_name)}"
+        raise UnusableHitError(RejectionReason.NO_CHAIN, problem)
+    if start + len(letters) > len(found):
+        stretch = f"residues {start + 1} to {start + len(letters)}"
+        problem = f"it is aligned to {stretch} of chain {printable(chain_name)}, which has {len(found)} in the file"
+        raise UnusableHitError(RejectionReason.OTHER_SEQUENCE, problem)
+    return found[start : start + len(letters)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ class SearchOptions:
     templates: Annotated[tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None))] = None
     """Template structures (mmCIF or PDB files, or directories of them), used instead of a template search."""
     databases: Path | None = None
-    """Databases to search: a profile (TOML), or the directory that AlphaFold's download script filled."""
+    """Databases to search: a profile (TOML), or the directory that AlphaFold's or ColabFold's script filled."""
     db_preset: DatabasePreset = "full_dbs"
     """For AlphaFold's directory: search BFD and UniRef30, or small_bfd instead of both."""
     database: Annotated[tuple[File, ...], Parameter(metavar="FASTA...")] = ()

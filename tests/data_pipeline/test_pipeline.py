@@ -37,6 +37,8 @@ class FakeSearch:
 
 
 class FakeBatchSearch(FakeSearch):
+    targets_per_pass = 16
+
     def __init__(self, rows: bytes = b"") -> None:
         super().__init__(rows)
         self.batches: list[list[str]] = []

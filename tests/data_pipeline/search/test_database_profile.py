@@ -87,7 +87,11 @@ def test_a_profile_is_read_in_order_with_paths_beside_it(directory: Path) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('tool = "jackhmmer"', 'tool = "blast"', "tool must be one of jackhmmer, hhblits, mmseqs, got 'blast'"),
+        (
+            'tool = "jackhmmer"',
+            'tool = "blast"',
+            "tool must be one of jackhmmer, hhblits, mmseqs, colabfold, got 'blast'",
+        ),
         ('path = "uniref90.fasta"', 'path = "missing.fasta"', "there is no file .*missing.fasta"),
         ('path = "uniref90.fasta"', 'path = ["uniref90.fasta", "seqres.txt"]', "make one table for each"),
         ('"uniref30"]', '"uniref31"]', "no hh-suite database .*uniref31"),

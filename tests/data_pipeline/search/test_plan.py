@@ -65,6 +65,7 @@ def test_a_missing_program_is_named_with_its_package(
 ) -> None:
     (directory / "db_a3m.ffdata").touch()
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("data_pipeline.search.mmseqs_program._packaged", lambda: None)
     with pytest.raises(InputError, match=f"{program}.*{package}"):
         planned(directory, profile)
 

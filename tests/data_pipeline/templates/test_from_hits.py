@@ -88,6 +88,23 @@ def test_hits_that_cannot_be_used_are_refused_for_a_reason(
     assert reason_of(good_hit(**changes), shelf) is reason
 
 
+def test_residues_that_a_table_of_hits_lacks_come_from_the_chain(shelf: Shelf) -> None:
+    """MMseqs2's table has X in their place."""
+    plain, known = good_hit(), good_hit(hit_sequence="X" * 20)
+    wanted, found = (templates_from_hits(QUERY, [hit], shelf, TemplateOptions()) for hit in (plain, known))
+    assert found.used == wanted.used
+    for name, value in wanted.features.items():
+        np.testing.assert_array_equal(found.features[name], value)
+    beyond = np.arange(30, 50)
+    assert reason_of(good_hit(hit_sequence="X" * 20, indices_hit=beyond), shelf) is RejectionReason.OTHER_SEQUENCE
+    assert reason_of(good_hit(hit_sequence="X" * 20, name="1abc_B"), shelf) is RejectionReason.NO_CHAIN
+    own = Shelf(make_structure(make_chain("A", QUERY)))
+    whole = good_hit(
+        query=QUERY, hit_sequence="X" * 33, indices_query=np.arange(33), indices_hit=np.arange(33), aligned_columns=33
+    )
+    assert reason_of(whole, own) is RejectionReason.DUPLICATE
+
+
 def test_withdrawn_entries_are_followed_to_their_successor(shelf: Shelf) -> None:
     shelf.obsolete = {"1old": "1mid", "1mid": "1abc", "1bad": None}
     result = templates_from_hits(QUERY, [good_hit(name="1OLD_A")], shelf, ANY_DATE)
