@@ -15,9 +15,16 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
-from helixfold.ops.dispatch import forced
+from helixfold.ops.dispatch import forced, recorded
 from helixfold.presets import PRESETS, preset
-from tests.networks import random_batch, tiny_config, tiny_model
+from tests.networks import (
+    random_batch,
+    random_complex,
+    tiny_config,
+    tiny_model,
+    tiny_multimer_config,
+    with_every_parameter_random,
+)
 
 DEEPMIND = [name for name in PRESETS if name.startswith("model_")]
 
@@ -228,3 +235,17 @@ def test_nothing_is_nan_at_320_residues_in_bfloat16() -> None:
     for name, value in floats(outputs).items():
         assert torch.isfinite(value).all(), name
         assert value.float().std() > 0, name
+
+
+def test_a_complex_needs_no_operator_that_a_monomer_does_not() -> None:
+    """So that the kernels of operators, which are tested one by one, are all that complexes need on a GPU."""
+    models = (
+        (tiny_model(), random_batch()),
+        (with_every_parameter_random(tiny_multimer_config()), random_complex()),
+    )
+    needed = []
+    for model, batch in models:
+        with recorded() as calls:
+            model(Whole(), [batch], model(Whole(), [batch]).recycled())
+        needed.append({operator.name for operator, _ in calls})
+    assert needed[0] == needed[1]

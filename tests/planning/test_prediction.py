@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helixfold.benchmark.timing import settle
+from helixfold.config import Method
 from helixfold.execution import probe
 from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
 from helixfold.execution.counter import Counter
@@ -22,7 +23,7 @@ from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction, 
 from helixfold.planning.size import PassSize, floor
 from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
-from tests.networks import tiny_config
+from tests.networks import random_complex, tiny_config, tiny_multimer_config
 
 MODEL = preset("model_1_ptm").model
 SIZE = PassSize(residues=1024, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)
@@ -128,44 +129,75 @@ def test_a_forecast_does_not_depend_on_what_was_counted_before(
     assert forecast(tiny_config(), size, "slabs", card, budget) == first
 
 
-def _forecast_over_measured(spill: Path) -> dict[str, float]:
+def test_an_added_chain_costs_what_a_longer_chain_costs() -> None:
+    """Counted: the bytes, products and launches of a pass depend on the number of residues, not on their chains."""
+    config = tiny_multimer_config()
+    model, costs = untrained_model(config, seed=0), {}
+    for chains in ("A", "AB", "AAB", "ABCD"):
+        batch = random_complex(chains, residues=24)
+        with torch.no_grad():
+            previous = model.fold(Whole(), [batch]).recycled()
+            with Counter() as counter:
+                model.fold(Whole(), [batch], previous)
+        costs[chains] = counter.peak, counter.products, counter.moved, counter.launches
+    assert len(set(costs.values())) == 1, costs
+    # So does the forecast, which is that of a monomer but for the embedding of chains and templates.
+    size = replace(SIZE, residues=240, templates=2)
+    found = [forecast_prediction(each, size, "slabs", H200).peak for each in (config, tiny_config("first"))]
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
+Ratios = dict[str, float]
+
+
+def _forecast_over_measured(spill: Path, method: Method) -> Ratios:
     """For each executor, how many times as much is forecast as a pass takes, measured in this order."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    model = untrained_model(tiny_config(), seed=0).requires_grad_(False)
-    size = PassSize(residues=112, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
-    batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device)
+    config, residues = (tiny_config(), 112) if method == "monomer" else (tiny_multimer_config(), 250)
+    model = untrained_model(config, seed=0).requires_grad_(False)
+    size = PassSize(residues=residues, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
+    batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device, method=method)
 
     def run(executor: Whole | Slabs) -> None:
-        model.fold(executor, [batch], recycled(executor, tiny_config(), batch.seq_mask, size.dtype))
+        model.fold(executor, [batch], recycled(executor, config, batch.seq_mask, size.dtype))
 
     ratios = {}
+    cases = [("slabs", Slabs()), ("spilled", Spilled(spill)), ("whole", Whole())]
     with torch.no_grad(), keeping_freed_memory(OF_SLABS):
         run(Slabs())
-        for name, executor in (("slabs", Slabs()), ("spilled", Spilled(spill)), ("whole", Whole())):
+        for name, executor in cases if method == "monomer" else cases[2:]:
             settle()
             reset_peak_memory(device)
             start = peak_memory(device)
             run(executor)
             found = peak_memory(device) - start
-            ratios[name] = forecast_prediction(tiny_config(), size, name, CPU).peak / found
+            ratios[name] = forecast_prediction(config, size, name, CPU).peak / found
     return ratios
 
 
-def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forecasts may be higher rather than lower; they were 1.12 to 1.19, 1.09 to 1.15, and 1.18 to 1.20 times as high.
+# Forecasts may be higher rather than lower; those of 112 residues were 1.12 to 1.19, 1.09 to 1.15, and 1.18 to 1.20
+# times as high. Unused memory of the heap is forecast as a share of all tensors, which small passes do not reach: for a
+# pass of a complex of 250 residues, four times as large, "whole" was 0.96 to 0.99 times as high.
+RANGES: dict[Method, dict[str, tuple[float, float]]] = {
+    "monomer": {"slabs": (0.97, 1.4), "spilled": (0.97, 1.4), "whole": (1.03, 1.4)},
+    "multimer": {"whole": (0.9, 1.1)},
+}
 
-    In a process of its own, whose heap is as in a run.
-    """
+
+@pytest.mark.parametrize("method", RANGES)
+def test_a_measured_pass_takes_about_what_is_forecast(
+    method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, whose heap is as in a run."""
     # Kernels that every pass makes again, as after a prediction in this process, take more than a small pass.
     for variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         monkeypatch.delenv(variable, raising=False)
-    least = {"slabs": 0.97, "spilled": 0.97, "whole": 1.03}
     readings = []
     # The system may take memory back, or lend more, while it is read: the best of three readings counts.
     for _ in range(3):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            readings.append(pool.apply(_forecast_over_measured, (tmp_path,)))
-        if all(least[name] < ratio < 1.4 for name, ratio in readings[-1].items()):
+            readings.append(pool.apply(_forecast_over_measured, (tmp_path, method)))
+        if all(low < readings[-1][name] < high for name, (low, high) in RANGES[method].items()):
             return
     pytest.fail(f"forecast over measured: {readings}")
