@@ -28,6 +28,15 @@ RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION, SETTINGS = (
     "settings.json",
 )
 _PREDICTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_PAIR_SCORES = (
+    ("iptm", "ipTM"),
+    ("ipsae", "ipSAE"),
+    ("pdockq2", "pDockQ2"),
+    ("pdockq", "pDockQ"),
+    ("lis", "LIS"),
+    ("interface_plddt", "Interface pLDDT"),
+    ("interface_pae", "Interface PAE, Å"),
+)
 _LETTERS = dict(zip(THREE_LETTER, RESTYPES, strict=False))
 
 
@@ -43,6 +52,15 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChainPair:
+    """The interface of two chains of a prediction and its scores; None for a score that is not in the file."""
+
+    chains: tuple[str, str]
+    contacts: int  # pairs of residues
+    scores: tuple[tuple[str, float | None], ...]  # by their names, in the order in which a table has them
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictionFiles:
     """Content of one prediction's confidence file, and the paths of its other files."""
 
@@ -52,10 +70,12 @@ class PredictionFiles:
     plddt: tuple[float, ...]
     mean_plddt: float
     ptm: float | None
+    iptm: float | None  # None for a single chain
     num_recycles: int  # -1 if it is not known
     converged: bool
     notes: tuple[str, ...]
     chains: tuple[Part, ...]
+    chain_pairs: tuple[ChainPair, ...]
     domains: tuple[Part, ...]
     depth: tuple[float, ...]  # alignment rows that have a residue at each position
     rows: int | None
@@ -142,10 +162,12 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
         plddt=plddt,
         mean_plddt=confidence.get("mean_plddt", float),
         ptm=confidence.optional_number("ptm"),
+        iptm=confidence.optional_number("iptm"),
         num_recycles=confidence.get("num_recycles", int, -1),
         converged=confidence.content.get("converged") is True,
         notes=confidence.list_of("notes", str, []),
         chains=tuple(_chain(record) for record in confidence.children("chains")),
+        chain_pairs=tuple(_chain_pair(record) for record in confidence.children("interfaces")),
         domains=tuple(_domain(record) for record in confidence.children("domains")),
         depth=depth if len(depth) == len(plddt) else (),
         rows=msa.get("rows", int) if "rows" in msa.content else None,
@@ -164,6 +186,17 @@ def _chain(record: JsonObject) -> Part:
         residues=record.get("residues", int),
         mean_plddt=record.get("mean_plddt", float),
         measures=() if ptm is None else (("pTM", ptm),),
+    )
+
+
+def _chain_pair(record: JsonObject) -> ChainPair:
+    chains = record.list_of("chains", str)
+    if len(chains) != 2:
+        raise InputError.at(record.path, f"an interface has {len(chains)} chains, not 2; fold the target again")
+    return ChainPair(
+        chains=(chains[0], chains[1]),
+        contacts=record.get("contacts", int),
+        scores=tuple((title, record.optional_number(key)) for key, title in _PAIR_SCORES),
     )
 
 

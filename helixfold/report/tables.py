@@ -13,8 +13,12 @@ from helixfold.write.json_object import JsonObject
 from helixfold.write.ranking import natural_key
 
 # Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
-UNTRAINED, DEMONSTRATION = "UNTRAINED", "DEMONSTRATION"
-_HEADINGS = {UNTRAINED: "Not a prediction.", DEMONSTRATION: "A demonstration."}
+UNTRAINED, DEMONSTRATION, RESIDUE_GAP = "UNTRAINED", "DEMONSTRATION", "COMPLEX BY RESIDUE GAP"
+_HEADINGS = {
+    UNTRAINED: "Not a prediction.",
+    DEMONSTRATION: "A demonstration.",
+    RESIDUE_GAP: "A complex by a model of single chains.",
+}
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
 _MOST_REJECTED = 100
@@ -59,7 +63,7 @@ def headed(note: str) -> tuple[str, str]:
 
 def mark_of(notes: Iterable[str]) -> str | None:
     """Return UNTRAINED or DEMONSTRATION if a note begins with it, or None."""
-    return next((mark for mark in _HEADINGS if any(note.startswith(mark) for note in notes)), None)
+    return next((mark for mark in (UNTRAINED, DEMONSTRATION) if any(note.startswith(mark) for note in notes)), None)
 
 
 def warnings_of(target: TargetFiles) -> list[str]:

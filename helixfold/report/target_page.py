@@ -73,12 +73,12 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
 
 
 def _page(target: TargetFiles) -> str:
-    blobs = _Blobs()
+    blobs, chains = _Blobs(), _chains(target)
     data = {
         "name": target.name,
         "sequence": target.sequence,
         "numbers": target.best.numbers,
-        "chains": _chains(target),
+        "chains": chains,
         "bands": [asdict(band) for band in CONFIDENCE_BANDS],
         "viewer": blobs.add(packed_asset(VIEWER)),
         "models": _models(target, blobs),
@@ -97,6 +97,7 @@ def _page(target: TargetFiles) -> str:
         earlier_version=earlier_version(target.settings),
         target=target,
         best=best,
+        chains=chains,
         rows=len(features.msa) if features is not None else best.rows,
         bands=CONFIDENCE_BANDS,
         band=band_of,

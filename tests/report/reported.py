@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.complexes.chain_ids import default_chain_ids
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
@@ -61,6 +62,7 @@ def predicted(protein: Protein, model: str, *, noise: float, seed: int, notes: S
         max_pae=31.75,
         ptm=float(np.mean(1 / (1 + (pae / 5) ** 2))),
         ranking_confidence=float(plddt.mean()),
+        chain_ids=default_chain_ids(int(protein.chain_index[-1]) + 1),
         num_recycles=3,
         converged=False,
         notes=tuple(notes),
@@ -137,6 +139,33 @@ def timings(length: int, rows: int, models: Sequence[str]) -> dict[str, object]:
         },
         "stages": {name: {"seconds": time, "peak_memory_gib": peak} for name, (time, peak) in stages.items()},
     }
+
+
+def write_dimer(directory: Path) -> int:
+    """Everything that is left of two hairpins side by side, with made-up scores; the number of contacts."""
+    chain = chain_of(HAIRPIN)
+    alpha = chain.atom_positions[:, ATOM_ORDER["CA"]]
+    across = np.linalg.svd(alpha - alpha.mean(0))[2][2].astype(np.float32)
+    beside = replace(chain, atom_positions=chain.atom_positions + 9 * across, chain_index=chain.chain_index + 1)
+    pairs = zip(vars(chain).items(), vars(beside).values(), strict=True)
+    dimer = Protein(**{name: np.concatenate([one, other]) for (name, one), other in pairs})
+    write_target(directory, protein=dimer, noise=0.0)
+    path = directory / "confidence_model_1_ptm.json"
+    content = json.loads(path.read_text())
+    betas = np.array(
+        [
+            [float(line[start : start + 8]) for start in (30, 38, 46)]
+            for line in (directory / "unrelaxed_model_1_ptm.pdb").read_text().splitlines()
+            if line[:4] == "ATOM" and line[12:16] == (" CA " if line[17:20] == "GLY" else " CB ")
+        ]
+    )
+    apart = np.linalg.norm(betas[: len(alpha), None] - betas[None, len(alpha) :], axis=-1)
+    contacts = int((apart <= 8).sum())
+    scores = {"iptm": 0.71, "ipsae": 0.64, "pdockq2": 0.5, "pdockq": None, "lis": 0.42}
+    means = {"interface_plddt": 91.26, "interface_pae": 3.44}
+    content |= {"iptm": 0.71, "interfaces": [{"chains": ["A", "B"], "contacts": contacts, **scores, **means}]}
+    path.write_text(json.dumps(content))
+    return contacts
 
 
 def write_templates(directory: Path) -> None:

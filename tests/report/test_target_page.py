@@ -20,7 +20,7 @@ from data_pipeline.errors import InputError
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
 from helixfold.report.target_page import REPORT_FILE, write_report
-from tests.report.reported import write_relaxation, write_target, write_templates
+from tests.report.reported import write_dimer, write_relaxation, write_target, write_templates
 
 # build/3Dmol-min.js of the npm package 3dmol.
 VIEWER_VERSION = "2.5.5"
@@ -72,6 +72,56 @@ def plain_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def target(plain_target: Path, tmp_path: Path) -> Path:
     """A copy of a target to change."""
     return Path(shutil.copytree(plain_target, tmp_path / "hairpin"))
+
+
+@pytest.fixture(scope="module")
+def dimer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("dimer") / "dimer"
+    assert write_dimer(directory) > 0
+    return directory
+
+
+def test_a_complex_has_its_chains_and_their_pairs(dimer: Path) -> None:
+    page = page_of(dimer)
+    half = len(data_of(page)["sequence"]) // 2
+    assert data_of(page)["chains"] == [["A", half], ["B", half]]
+    assert [*re.findall(r'<h3 class="chain">(.*?)</h3>', page)] == ["Chain A", "Chain B"]
+    firsts = [int(number) for number in re.findall(r'<span class="ten"><b>(\d+)</b>', page)]
+    assert firsts == 2 * [*range(1, half + 1, 10)]
+    assert len(re.findall(r'<i class="[HMLD]">', page)) == 2 * half
+    rows = [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
+        for row in page.splitlines()
+        if "Interface PAE" in row or "data-pair" in row
+    ]
+    contacts = json.loads((dimer / "confidence_model_1_ptm.json").read_text())["interfaces"][0]["contacts"]
+    assert rows[0][2:] == [
+        "Contacts",
+        "ipTM",
+        "ipSAE",
+        "pDockQ2",
+        "pDockQ",
+        "LIS",
+        "Interface pLDDT",
+        "Interface PAE, Å",
+    ]
+    assert rows[1][:1] + rows[1][2:] == ["A and B", str(contacts), "0.71", "0.64", "0.50", "", "0.42", "91.3", "3.4"]
+    assert '0.71</span> <span class="what">ipTM of 2 chains' in page
+
+
+def test_a_single_chain_has_no_words_about_pairs(plain_target: Path) -> None:
+    page = page_of(plain_target)
+    assert not [word for word in ("ipTM", "ipSAE", "data-pair=", "Chain A", "along the chains") if word in page]
+
+
+def test_a_damaged_pair_is_named(dimer: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(dimer, tmp_path / "dimer"))
+    path = copy / "confidence_model_1_ptm.json"
+    content = json.loads(path.read_text())
+    content["interfaces"][0]["chains"] = ["A"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="an interface has 1 chains, not 2; fold the target again"):
+        write_report(copy)
 
 
 def test_no_object_of_python_or_json_is_in_the_text(full_target: Path) -> None:

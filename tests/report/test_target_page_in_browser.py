@@ -9,7 +9,7 @@ import pytest
 from data_pipeline.protein import Protein
 from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.browser import Browser
-from tests.report.reported import HAIRPIN, chain_of, write_relaxation, write_target, write_templates
+from tests.report.reported import HAIRPIN, chain_of, write_dimer, write_relaxation, write_target, write_templates
 
 MODELS = ("model_1_ptm", "model_2_ptm")
 UNTRAINED = "UNTRAINED: random parameters, no prediction"
@@ -263,3 +263,15 @@ def test_nothing_has_to_be_scrolled_sideways(browser: Browser, report: Path, wid
     assert browser.too_wide() == 0
     paper = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert (int(paper.removeprefix("rgb(").split(",")[0]) < 60) == dark
+
+
+def test_the_contacts_of_two_chains_are_counted_and_drawn(browser: Browser, tmp_path: Path) -> None:
+    contacts = write_dimer(tmp_path / "dimer")
+    write_report(tmp_path / "dimer")
+    browser.open(tmp_path / "dimer" / REPORT_FILE)
+    assert browser.run("return viewer.dataset.contacts ?? '0'") == "0"
+    browser.find("[data-pair]").click()
+    assert browser.run("return viewer.dataset.contacts") == str(contacts)
+    readout = browser.run("return document.getElementById('atom-readout').textContent")
+    assert readout == f"Contacts between chains, C-beta atoms within 8 Å: {contacts}"
+    assert browser.complaints() == []

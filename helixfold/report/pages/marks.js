@@ -7,6 +7,8 @@ const length = data.sequence.length;
 // A place in the sequence is an index from 0; people know it as the letter and the residue's number (and chain).
 const chainOf = data.chains.flatMap(([name, residues]) => Array(residues).fill(name));
 const severalChains = data.chains.length > 1;
+// The first and the last place of a chain.
+const placesOfChain = (name) => [chainOf.indexOf(name), chainOf.lastIndexOf(name)];
 const residueName = (place) =>
   `${data.sequence[place]}${data.numbers[place]}${severalChains ? ` (${chainOf[place]})` : ''}`;
 const bandOf = (plddt) => data.bands.find((band) => plddt >= band.least) ?? data.bands.at(-1);

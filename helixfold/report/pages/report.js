@@ -14,6 +14,12 @@ document.querySelectorAll('[data-part]').forEach((button) =>
     byId('structure-section').scrollIntoView({ behavior: 'smooth', block: 'nearest' });
   }),
 );
+document.querySelectorAll('[data-pair]').forEach((button) =>
+  button.addEventListener('click', () => {
+    marks.pin({ block: button.dataset.pair.split(' ').map(placesOfChain) });
+    byId('structure-section').scrollIntoView({ behavior: 'smooth', block: 'nearest' });
+  }),
+);
 
 startSequence();
 startPlot();

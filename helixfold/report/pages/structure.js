@@ -4,11 +4,14 @@ const structure = {
   element: byId('viewer'),
   viewer: null,
   carbons: new Map(), // place to C-alpha atom
+  betas: new Map(), // place to C-beta atom, C-alpha of glycine
   block: null,
   loading: 0,
 };
 
 const PARTS = ['#4e79a7', '#f28e2b', '#59a14f', '#b07aa1', '#76b7b2', '#e15759', '#9c755f', '#edc948'];
+const CONTACT = 8; // Å
+const MOST_LINES = 500; // more cannot be told apart
 const GREY = '#a9b3bc';
 
 function say(message) {
@@ -87,6 +90,7 @@ async function load() {
   const view = structure.carbons.size ? viewer.getView() : null;
   viewer.removeAllModels();
   structure.carbons.clear();
+  structure.betas.clear();
   say(wanted ? '' : `The structure of ${shown.model.name} is not in this page, which would be too large: open its file.`);
   byId('save').disabled = !wanted;
   if (wanted) {
@@ -132,6 +136,7 @@ function place(model, { rotation, shift }) {
     [atom.x, atom.y, atom.z] = [0, 3, 6].map((row, axis) => rotation[row] * x + rotation[row + 1] * y + rotation[row + 2] * z + shift[axis]);
     atom.place = places.get(`${atom.chain}|${atom.resi}`);
     if (atom.atom === 'CA') structure.carbons.set(atom.place, atom);
+    if (atom.atom === (atom.resn === 'GLY' ? 'CA' : 'CB')) structure.betas.set(atom.place, atom);
   }
 }
 
@@ -216,9 +221,27 @@ function drawMarks(what) {
     const [start, end] = atoms.map(({ x, y, z }) => ({ x, y, z }));
     viewer.addCylinder({ start, end, radius: 0.25, color: hex(colour('faint')), dashed: true });
   }
+  const contacts = contactsBetweenChains(what?.block);
+  contacts.slice(0, MOST_LINES).forEach(([start, end]) =>
+    viewer.addCylinder({ start, end, radius: 0.12, color: hex(colour('ink')), dashed: true }),
+  );
+  structure.element.dataset.contacts = String(contacts.length);
   structure.element.dataset.marked = atoms.map((atom) => `${atom.chain}${atom.resi}`).join(' ');
-  byId('atom-readout').textContent = readAtoms(atoms);
+  byId('atom-readout').textContent = readAtoms(atoms) || readContacts(contacts);
   viewer.render();
+}
+
+// Pairs of C-beta atoms within 8 Å, of residues of different chains that a block pairs with each other.
+function contactsBetweenChains(block) {
+  if (!block || !severalChains) return [];
+  const [first, second] = block.map(([from, to]) => [...structure.betas.values()].filter(({ place }) => place >= from && place <= to));
+  const touch = (one, other) => chainOf[one.place] !== chainOf[other.place] && Math.hypot(one.x - other.x, one.y - other.y, one.z - other.z) <= CONTACT;
+  const at = ({ x, y, z }) => ({ x, y, z });
+  return first.flatMap((one) => second.filter((other) => touch(one, other)).map((other) => [at(one), at(other)]));
+}
+
+function readContacts(contacts) {
+  return structure.block && severalChains ? `Contacts between chains, C-beta atoms within ${CONTACT} Å: ${contacts.length}` : '';
 }
 
 function readAtoms(atoms) {
