@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.features.schema import Features
 from helixfold.execution.stages import Stages
 from helixfold.predict import relaxation
 from helixfold.predict.jobs import RunSettings
-from helixfold.predict.record import read_record
+from helixfold.predict.record import model_origin, read_record
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.report.plots import write_plots
 from helixfold.report.target_page import write_report
 from helixfold.write.colabfold import done_file, write_colabfold
+from helixfold.write.origin import ModelOrigin
 from helixfold.write.ranking import (
     FinishedPrediction,
     all_notes,
@@ -50,10 +52,22 @@ def _write_times(target: PredictedTarget, order: Sequence[FinishedPrediction], *
 def _relax(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
     to_relax = target.settings.to_relax
     relaxation.relax_predictions(
-        target.directory, order, to_relax, target.settings.device, target.say, name=target.title
+        target.directory,
+        order,
+        to_relax,
+        target.settings.device,
+        target.say,
+        name=target.title,
+        origin_of=lambda name: _origin(target.directory, name),
     )
     if to_relax != "none" and not target.settings.is_slim:
         _write_times(target, order, running=True)  # it takes long, and a run that goes on does not repeat it
+
+
+def _origin(directory: Path, name: str) -> ModelOrigin | None:
+    """Return what made a prediction, from its target's files."""
+    record = read_record(directory)
+    return None if record is None else model_origin(record, name, load_features(directory / FEATURES_FILE))
 
 
 def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -> None:

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from data_pipeline.complexes.complex_input import ComplexInput
+from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.errors import InputError, printable
+from data_pipeline.features.schema import Features
 from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
 from helixfold.predict.search_plan import search_identities
 from helixfold.weights.find import WeightsProvenance
 from helixfold.write.json_object import AGAIN
+from helixfold.write.origin import ModelOrigin, templates_in
 from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
 from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
@@ -32,6 +35,8 @@ _DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "demonstration": "the demonstration model",
     "trained": "trained parameters",
 }
+# Programs that search for templates, which their lines in the record begin with.
+_TEMPLATE_PROGRAMS = ("hhsearch ", "hmmsearch ", "hmmbuild ")
 # What a run writes, but for its features and the results of its searches; longer names of others are left alone.
 _RESULT_FILES = re.compile(
     r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(distances|logits)_.+\.npz"
@@ -214,6 +219,23 @@ def read_record(directory: Path) -> TargetRecord | None:
     # Names become names of files.
     safe = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) for name in predictions)
     return record if safe else None
+
+
+def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> ModelOrigin:
+    """Return what the mmCIF file of a prediction tells of its origin, as far as the record of its target knows it."""
+    origin, made = record.predictions[name], record.provenance.get(name)
+    searches = [str(search) for search in record.inputs.get("searches", ())]
+    settings = {key: value for key, value in record.options.items() if isinstance(value, str | int | float)}
+    templates = () if made is None or not isinstance(features, Features) else templates_in(features)
+    return ModelOrigin(
+        software={} if made is None else made.software,
+        parameters=origin.model,
+        parameters_digest=origin.weights,
+        settings={"seed": origin.seed, **settings},
+        alignment_searches=tuple(search for search in searches if not search.startswith(_TEMPLATE_PROGRAMS)),
+        template_searches=tuple(search for search in searches if search.startswith(_TEMPLATE_PROGRAMS)),
+        templates=tuple(template for template in templates if made is not None and template.name in made.templates),
+    )
 
 
 def remove_results(directory: Path) -> None:

@@ -12,6 +12,7 @@ from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed
 from helixfold.report.page import counted
+from helixfold.write.origin import ModelOrigin
 from helixfold.write.ranking import FinishedPrediction, ranked
 from helixfold.write.relaxed import (
     read_metrics,
@@ -52,10 +53,12 @@ def relax_predictions(
     say: Callable[[str], None],
     *,
     name: str | None = None,
+    origin_of: Callable[[str], ModelOrigin | None] = lambda _: None,
 ) -> None:
     """Relax the predictions that `to_relax` selects of target `name`'s predictions, given best first.
 
-    One that cannot be relaxed stays as it was predicted; the reason is printed and written to the metrics file.
+    `origin_of` takes the name of a prediction and returns what its mmCIF file tells of its origin. One that cannot be
+    relaxed stays as it was predicted; the reason is printed and written to the metrics file.
     """
     metrics = read_metrics(directory)
     missing = [prediction for prediction in _selected(order, to_relax) if prediction.name not in metrics]
@@ -67,7 +70,7 @@ def relax_predictions(
             say(f"{prediction.name}: relaxing {len(prediction.plddt)} residues on the CPU, which takes minutes")
         try:
             relaxed = relax(read_unrelaxed(directory, prediction), device=device)
-            write_relaxed(directory, prediction, relaxed, name)
+            write_relaxed(directory, prediction, relaxed, name, origin_of(prediction.name))
         except (RelaxationError, MemoryError) as error:
             why = str(error) or "memory is used up"
             metrics[prediction.name] = {"failed": why}

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.schema import Features
 from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
@@ -23,9 +24,11 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
 from helixfold.predict.postprocess import PredictedTarget, postprocess
+from helixfold.predict.record import model_origin
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.prediction import Prediction
+from helixfold.presets import Preset
 from helixfold.report.plots import write_alignment
 from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
@@ -125,13 +128,15 @@ def target_steps(
                 same[model.name] = answer
         prediction = replace(answer.prediction, model=requested.name, seed=requested.seed)
 
-        def write(answer: Answer = answer, prediction: Prediction = prediction) -> None:
+        def write(answer: Answer = answer, prediction: Prediction = prediction, model: Preset = model) -> None:
             # A prediction whose files are there is not made again: what is said of it comes first, and then the time
             # of writing it.
             assert resumed is not None
-            resumed.add_provenance(directory, prediction.model, _provenance(answer, digest, settings))
+            templates = _templates_read(model, features)
+            resumed.add_provenance(directory, prediction.model, _provenance(answer, digest, templates, settings))
             write_times(prediction)
-            write_prediction(directory, prediction, depth, name=job.title)
+            origin = model_origin(resumed.record, prediction.model, features)
+            write_prediction(directory, prediction, depth, name=job.title, origin=origin)
             write_times(prediction)
 
         with stages.stage(f"{requested.name}: writing"):
@@ -185,7 +190,16 @@ def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[st
     }
 
 
-def _provenance(answer: Answer, features: str, settings: RunSettings) -> PredictionProvenance:
+def _templates_read(model: Preset, features: TargetFeatures) -> tuple[str, ...]:
+    """Return the names of the templates of a single chain that a model reads; those of complexes have no names."""
+    if model.model.template is None or not isinstance(features, Features):
+        return ()
+    return tuple(features.template_domain_names[: model.sampling.max_templates])
+
+
+def _provenance(
+    answer: Answer, features: str, templates: tuple[str, ...], settings: RunSettings
+) -> PredictionProvenance:
     """Return what made a prediction from features of the given digest."""
     device = settings.device
     return PredictionProvenance(
@@ -198,6 +212,7 @@ def _provenance(answer: Answer, features: str, settings: RunSettings) -> Predict
         slab_budget=answer.slab_budget,
         backends=answer.backends,
         features=features,
+        templates=templates,
         command=settings.command,
     )
 

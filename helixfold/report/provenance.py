@@ -62,4 +62,5 @@ def _facts(record: PredictionProvenance) -> tuple[tuple[str, str], ...]:
         ("executor", f"{record.executor}{budget}{together}"),
         ("operators", ", ".join(f"{name}: {' and '.join(used)}" for name, used in record.backends.items())),
         ("features", f"SHA-256 {record.features}"),
+        ("templates", ", ".join(record.templates) or "none"),
     )

@@ -153,6 +153,7 @@ def _record_fields(record: PredictionProvenance) -> dict[str, str]:
         "executor": record.executor,
         "slab budget": _words(record.slab_budget),
         "features": record.features,
+        "templates read": ", ".join(record.templates) or _NONE,
         "command": shlex.join(without_output(record.command)),
         **{f"{_OPERATOR}{name}": " and ".join(used) for name, used in record.backends.items()},
     }

@@ -29,6 +29,7 @@ class PredictionProvenance:
     slab_budget: int | None  # bytes that temporaries of a slab might take; None: the executor's own choice
     backends: Mapping[str, tuple[str, ...]]  # by operator, those that computed it
     features: str  # SHA-256 digest
+    templates: tuple[str, ...] = ()  # those that the network read of a single chain, by their names
     command: tuple[str, ...]
 
     @classmethod
@@ -45,6 +46,7 @@ class PredictionProvenance:
             slab_budget=None if budget is None else int(budget),
             backends={str(name): tuple(map(str, used)) for name, used in entry["backends"].items()},
             features=str(entry["features"]),
+            templates=tuple(map(str, entry["templates"])),
             command=tuple(map(str, entry["command"])),
         )
 

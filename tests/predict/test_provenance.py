@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from data_pipeline.features.schema import Features
+from data_pipeline.parse.pdb import parse_pdb
 from helixfold import __version__
 from helixfold.cli.main import INTERRUPTED
 from helixfold.execution import environment
 from helixfold.predict import target
 from helixfold.predict.jobs import features_digest
 from helixfold.write.provenance import recorded_command
-from tests.predict.conftest import Runs
+from tests.predict.conftest import SEQUENCE, Runs
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -45,6 +46,23 @@ def test_programs_device_operators_features_and_command_are_recorded(fasta: Path
     assert entry["command"][-2:] == ["--models", "tiny"]
     runs(fasta, "--executor", "slabs", "--overwrite")
     assert entries(runs)[0]["executor"] == "slabs"
+
+
+def test_the_mmcif_file_tells_what_made_the_model(fasta: Path, runs: Runs) -> None:
+    structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
+    fasta.write_text(f">one\n{parse_pdb(structure.read_bytes()).chains[0].sequence}\n")
+    database = fasta.parent / "database.fasta"
+    database.write_text(f">row\n{SEQUENCE * 3}\n")
+    runs(fasta, "--templates", structure, "--database", database)
+    assert entries(runs)[0]["templates"] == ["helix_long_A"]
+    weights = json.loads((runs.target / "settings.json").read_text())["predictions"]["tiny"]["weights"]
+    text = (runs.target / "unrelaxed_tiny.cif").read_text()
+    for word in (torch.__version__, weights, "parameters_sha256", "helix_long", "jackhmmer of pyhmmer", "num_recycles"):
+        assert word in text, word
+    # A model that reads no templates names none.
+    runs(fasta, "--templates", structure, "--database", database, "--models", "small")
+    assert entries(runs)[0]["templates"] == []
+    assert "helix_long" not in (runs.target / "unrelaxed_small.cif").read_text()
 
 
 def test_targets_that_are_folded_together_say_so(runs: Runs, tmp_path: Path) -> None:

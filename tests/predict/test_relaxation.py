@@ -149,6 +149,31 @@ def test_what_an_untrained_model_folds_is_told_and_kept(
     assert "relaxation" in json.loads((output / "one/timings.json").read_text())["stages"]
 
 
+def test_relaxed_structures_are_written_with_what_made_the_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(relaxation, "installed", lambda: True)
+    for name, function in (
+        ("relax", lambda *_, **__: None),
+        ("write_relaxed", lambda *arguments: written.append(arguments)),
+        ("relaxation_metrics", lambda _: {"failed": "not done"}),
+        ("summary", lambda _: "relaxed"),
+    ):
+        monkeypatch.setattr(relaxation, name, function)
+    fasta, output = tmp_path / "one.fasta", tmp_path / "out"
+    fasta.write_text(">one\nMKTAYIAKQR\n")
+    run = ["predict", str(fasta), "--output", str(output), "--device", "cpu", "--num-recycles", "0", "--models", "tiny"]
+    assert main([*run, "--models-to-relax", "best"]) == 0
+    ((_, prediction, _, name, origin),) = written
+    assert (prediction.name, name) == ("tiny", "one")
+    assert origin.software["torch"] == torch.__version__
+    assert (
+        origin.parameters_digest
+        == json.loads((output / "one/settings.json").read_text())["predictions"]["tiny"]["weights"]
+    )
+
+
 def test_relaxation_without_openmm_ends_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ RECORD = PredictionProvenance(
     slab_budget=2**28,
     backends={"attention": ("triton",), "linear": ("one", "two")},
     features="f" * 64,
+    templates=("1abc_A",),
     command=("helixfold", "predict", "a b.fasta"),
 )
 
@@ -65,6 +66,7 @@ def test_one_sentence_and_a_table_tell_what_made_all_predictions(plain_target: P
         "executor slabs, slabs of 256 MiB, 4 targets in the same passes",
         "operators attention: triton, linear: one and two",
         f"features SHA-256 {'f' * 64}",
+        "templates 1abc_A",
     ):
         assert row in text
 
