@@ -30,7 +30,7 @@ FLOORS = [
         "helixfold.inference",
         "helixfold.training",
     ),
-    ("helixfold.report", "helixfold.predict", "helixfold.notebook", "helixfold.verification"),
+    ("helixfold.databases", "helixfold.report", "helixfold.predict", "helixfold.notebook", "helixfold.verification"),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),
 ]

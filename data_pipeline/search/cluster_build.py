@@ -62,7 +62,7 @@ class ClusterBuild:
             self._run(directory, "createdb", *files, "members", "--dbtype", "1", "--shuffle", "0")
             species = list(_species_in_order(fasta_files))
             add(directory, species)
-            _move(directory, output)
+            move_database(directory, output.parent, output.name, made_as="new")
         return len(species)
 
     def _add_nothing(self, directory: Path, species: Sequence[int]) -> None:
@@ -110,8 +110,13 @@ def _write_taxonomy(database: Path, species: Sequence[int]) -> None:
     with_ending(database, "_merged.dmp").write_text("")
 
 
-def _move(directory: Path, output: Path) -> None:
-    """Move the files of the database `new` to their place; the last makes it a database."""
-    files = sorted(directory.glob("new*"), key=lambda path: (path.name == "new.dbtype", path.name))
+def move_database(directory: Path, target: Path, name: str, *, made_as: str | None = None) -> None:
+    """Move the files of the database `name` to another folder; the last of them makes it a database.
+
+    `made_as` is the name that it has in `directory`, if that is another one.
+    """
+    made = name if made_as is None else made_as
+    files = sorted(directory.glob("*"), key=lambda path: (path.name == f"{made}.dbtype", path.name))
     for path in files:
-        os.replace(path, output.parent / path.name.replace("new", output.name, 1))
+        if path.is_file() and (made_as is None or path.name.startswith(made)):
+            os.replace(path, target / path.name.replace(made, name, 1))

@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": "Predict the days of a training on given hardware, and how its ranks are best divided.",
     "doctor": "Show what is installed, what fits into memory and what each target would use.",
     "weights": "Download, inspect and convert model parameters.",
+    "databases": "Download, build and check databases to search.",
     "benchmark": "Measure speed and memory.",
 }
 # Commands of earlier versions, which are still understood.

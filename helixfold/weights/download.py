@@ -101,7 +101,7 @@ class RemoteFile:
         self.url, self.retry = url, retry
         self.position = 0
         self.size: int | None = None
-        self._version: str | None = None
+        self.version: str | None = None  # as the server names it
         self._parts = True  # until the server ignores a range request
         self._session = requests.Session()
         self._response: requests.Response | None = None
@@ -190,9 +190,9 @@ class RemoteFile:
         else:
             self._at, size = 0, _whole(headers.get("Content-Length", ""))
         version = headers.get("ETag") or headers.get("Last-Modified")
-        if self.size is not None and (size, version) != (self.size, self._version):
+        if self.size is not None and (size, version) != (self.size, self.version):
             raise DownloadError(f"{self.url}: the file changed on the server during the download; start again")
-        self.size, self._version = size, version
+        self.size, self.version = size, version
 
     def _drop(self) -> None:
         if self._response is not None:
@@ -290,7 +290,7 @@ def _download_member(url: str, output_file: str, _: object, *, name: str, retry:
     part = Path(output_file).with_name(f"{file_name}.part")
     with closing(RemoteFile(url, retry)) as remote:
         start, size = _find_member(remote, file_name)
-        _fetch(remote, start, size, part, progress=progress)
+        fetch(remote, start, size, part, progress=progress)
     try:
         # Names and shapes must be the preset's, and all arrays intact and finite.
         with open_npz(part) as arrays:
@@ -320,7 +320,7 @@ def _find_member(remote: RemoteFile, file_name: str) -> tuple[int, int]:
     raise DownloadError(f"{remote.url}: has no file {file_name}")
 
 
-def _fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
+def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
     """Write bytes of a remote file to `part`, after those that an earlier download left there."""
     done = part.stat().st_size if part.exists() else 0
     if done > size:
@@ -335,6 +335,6 @@ def _fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: b
         while done < size:
             piece = remote.read(min(_CHUNK, size - done))
             if not piece:
-                raise DownloadError(f"{remote.url}: the archive ends within {part.stem}")
+                raise DownloadError(f"{remote.url}: the file ends within {part.stem}")
             output.write(piece)
             done += len(piece)

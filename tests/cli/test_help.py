@@ -12,6 +12,7 @@ PAGES = [
     [],
     *([command] for command in COMMANDS),
     *(["weights", action] for action in ("download", "inspect", "convert")),
+    *(["databases", action] for action in ("download", "build", "check")),
     *(["benchmark", part] for part in (*BENCHMARKS, "all")),
 ]
 
@@ -48,7 +49,7 @@ def test_defaults_and_choices_are_plain_words(words: list[str], capsys: pytest.C
         assert re.fullmatch(r"[\w.,;:/%<>\-' `()]+", default), default
         # No None, no class, no member of an enumeration: words with a capital are names of programs or of devices.
         capitals = set(re.findall(r"\b[A-Z]\w*", default.replace("`helixfold weights download`", "")))
-        assert capitals <= {"PyTorch", "DeepMind", "AlphaFold", "OpenMM", "GPU", "CPU"}, default
+        assert capitals <= {"PyTorch", "DeepMind", "AlphaFold", "ColabFold", "OpenMM", "GPU", "CPU"}, default
         assert not re.search(r"\d\.0\b|'(?!s\b)|\w\(", default), default
 
 

@@ -1,0 +1,128 @@
+"""Define the command `helixfold databases`, which downloads, builds and checks databases to search."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from helixfold.options import Output, Workers
+
+app = App(
+    name="databases",
+    usage="helixfold databases ACTION [options]",
+    help="Databases to search: ColabFold's for MMseqs2, or your own from FASTA files.",
+)
+
+
+@app.command(usage="helixfold databases download [NAME...] [options]")
+def download(
+    *names: Annotated[str, Parameter(name="NAME")],
+    output: Output = Path("databases"),
+    url: Annotated[str | None, Parameter(metavar="URL", show_default="ColabFold's server")] = None,
+) -> None:
+    """Download ColabFold's databases for `--databases DIR`; what was interrupted goes on. Without names, show them.
+
+    They are some hundreds of gigabytes. aria2c is used if it is installed.
+
+    Parameters
+    ----------
+    names
+        uniref30_2302, colabfold_envdb_202108 (environmental sequences), pdb100_230517 (templates).
+    output
+        Directory for the databases.
+    url
+        A copy of ColabFold's files.
+    """
+    from helixfold.databases.download import DOWNLOADS, SERVER, download_databases
+
+    if not names:
+        for name, each in DOWNLOADS.items():
+            print(f"{name}: {', '.join(f'{url or SERVER}/{archive}' for archive in each.archives)}")
+        return
+    for path in download_databases(names, output, url=url or SERVER):
+        print(path)
+
+
+@app.command(usage="helixfold databases build FASTA... [--output DIR] [options]")
+def build(
+    *inputs: Annotated[Path, Parameter(name="FASTA")],
+    output: Output = Path("databases"),
+    name: str = "own",
+    environmental: Annotated[tuple[Path, ...], Parameter(metavar="FASTA...")] = (),
+    templates: Annotated[Path | None, Parameter(metavar="FASTA")] = None,
+    min_identity: Annotated[float, Parameter(metavar="FRACTION")] = 0.3,
+    coverage: Annotated[float, Parameter(metavar="FRACTION")] = 0.8,
+    threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None,
+) -> None:
+    """Cluster sequences into databases like ColabFold's, for `--databases DIR`.
+
+    Parameters
+    ----------
+    inputs
+        FASTA files (.gz too). Species are read from OX= or TaxID= in headers, to pair rows of complexes.
+    output
+        Directory for the databases.
+    name
+        Name of the databases: uniref30_<name>_db, colabfold_envdb_<name>_db and pdb100_<name>.
+    environmental
+        FASTA files of environmental sequences, for a database of their own.
+    templates
+        FASTA file of chains with known structures, named like 1abc_A.
+    min_identity
+        Least identity of a cluster's members to its representative.
+    coverage
+        Part of both sequences that is aligned.
+    threads
+        Threads of MMseqs2.
+    """
+    from data_pipeline.errors import InputError
+    from data_pipeline.parse.fasta import target_name_problem
+    from data_pipeline.processors import available_processors
+    from data_pipeline.search.cluster_build import ClusterBuild
+    from data_pipeline.search.mmseqs_program import require_mmseqs
+
+    if not inputs:
+        raise InputError("name the FASTA files whose sequences are to be searched")
+    if (problem := target_name_problem(name)) is not None:
+        raise InputError(f"--name {problem}")
+    try:
+        settings = ClusterBuild(
+            program=require_mmseqs(),
+            min_identity=min_identity,
+            coverage=coverage,
+            cpus=threads or available_processors(),
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    prefix = output / f"uniref30_{name}_db"
+    print(f"{prefix}: {settings.clusters(inputs, prefix):,} sequences")
+    if environmental:
+        prefix = output / f"colabfold_envdb_{name}_db"
+        print(f"{prefix}: {settings.clusters(environmental, prefix):,} sequences")
+    if templates is not None:
+        prefix = output / f"pdb100_{name}"
+        print(f"{prefix}: {settings.sequences([templates], prefix):,} sequences")
+
+
+@app.command(usage="helixfold databases check PATH")
+def check(path: Annotated[Path, Parameter(name="PATH")], /) -> int:
+    """Check that the databases of a profile or directory are whole: all files, their kinds, their lengths.
+
+    Parameters
+    ----------
+    path
+        What --databases would be given.
+    """
+    from data_pipeline.search.database_profile import read_database_profile
+    from data_pipeline.search.process import PACKAGES, find_program
+    from helixfold.databases.check import check_databases
+
+    programs = {name for name in PACKAGES if find_program(name) is not None}
+    profile = read_database_profile(path, programs)
+    failed = False
+    for name, problem in check_databases(profile):
+        print(f"{name}: {'whole' if problem is None else problem}")
+        failed = failed or problem is not None
+    for note in profile.notes:
+        print(f"note: {note}")
+    return int(failed)

@@ -1,0 +1,184 @@
+"""Download ColabFold's databases over HTTP, with resumption, and unpack them where `--databases` finds them."""
+
+import gzip
+import json
+import os
+import shutil
+import tarfile
+import zlib
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.files import atomic_write
+from data_pipeline.json_files import read_json
+from data_pipeline.search.cluster_build import ClusterBuild, move_database
+from data_pipeline.search.colabfold_databases import ClusterDatabase
+from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, require_mmseqs
+from data_pipeline.search.process import find_program, run_program, working_directory
+from helixfold.weights.download import DEFAULT_RETRY, DownloadError, RemoteFile, RetryPolicy, fetch, require_address
+
+SERVER = "https://opendata.mmseqs.org/colabfold"
+# What is downloaded and unpacked; a download that is not in it goes on or begins.
+RECORD_FILE = "downloads.json"
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """A database of ColabFold's and the files that it is unpacked from, in order."""
+
+    database: str  # prefix of the database's files
+    archives: tuple[str, ...]
+    is_clustered: bool = True
+
+
+# Names and files of ColabFold's script setup_databases.sh, which gives no checksums.
+DOWNLOADS = {
+    "uniref30_2302": Download(
+        database="uniref30_2302_db",
+        # The second holds the species of 2025, in place of those of the first.
+        archives=("uniref30_2302.db.tar.gz", "uniref30_2302_newtaxonomy.tar.gz"),
+    ),
+    "colabfold_envdb_202108": Download(
+        database="colabfold_envdb_202108_db", archives=("colabfold_envdb_202108.db.tar.gz",)
+    ),
+    "pdb100_230517": Download(database="pdb100_230517", archives=("pdb100_230517.fasta.gz",), is_clustered=False),
+}
+
+
+def download_databases(
+    names: Sequence[str],
+    directory: Path,
+    *,
+    url: str = SERVER,
+    retry: RetryPolicy = DEFAULT_RETRY,
+    progress: bool = True,
+) -> list[Path]:
+    """Download and unpack databases that are not in `directory` yet, and return their prefixes.
+
+    Files come from the server at `url`, by aria2c if it is installed, and otherwise over one connection; either goes on
+    where it was interrupted. An archive is checked by its size and the checksum that gzip stores, and deleted when it
+    is unpacked. Raise `DownloadError` if one cannot be fetched or is damaged.
+    """
+    require_address(url)
+    unknown = [name for name in names if name not in DOWNLOADS]
+    if unknown:
+        raise InputError(f"there is no database {printable(unknown[0])}; there are {', '.join(DOWNLOADS)}")
+    directory.mkdir(parents=True, exist_ok=True)
+    found = []
+    for name in names:
+        wanted = DOWNLOADS[name]
+        for archive in wanted.archives:
+            if archive not in _finished(directory):
+                part = _fetched(f"{url.rstrip('/')}/{archive}", directory / f"{archive}.part", retry, progress)
+                if wanted.is_clustered:
+                    _unpack(part, directory, name)
+                else:
+                    _convert(part, directory / wanted.database)
+                _record(directory, archive, part.stat().st_size)
+                _discard(part)
+        if wanted.is_clustered:
+            ClusterDatabase(directory / wanted.database)
+        found.append(directory / wanted.database)
+    return found
+
+
+def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
+    """Return the whole file of an address, of which an earlier call may have fetched a part."""
+    with closing(RemoteFile(url, retry)) as remote:
+        remote.read(1)
+        if remote.size is None:
+            raise DownloadError(f"{url}: the server does not say how large the file is")
+        version = {"size": remote.size, "version": remote.version}
+        told = part.with_name(f"{part.name}.json")
+        holes = part.with_name(f"{part.name}.aria2")  # what aria2c has not fetched of the file yet
+        aria2 = find_program("aria2c")
+        is_other = not told.is_file() or read_json(told, "delete it to begin again") != version
+        if is_other or (holes.is_file() and aria2 is None):
+            _discard(part)
+        with atomic_write(told) as temporary:
+            temporary.write_text(json.dumps(version) + "\n")
+        if aria2 is not None:
+            _fetch_by_aria2(aria2, url, part)
+        else:
+            fetch(remote, 0, remote.size, part, progress=progress)
+        if part.stat().st_size != remote.size:
+            size = part.stat().st_size
+            _discard(part)
+            raise DownloadError(f"{url}: {size:,} of {remote.size:,} bytes came; run the command again")
+    return part
+
+
+def _fetch_by_aria2(program: Path, url: str, part: Path) -> None:
+    words = "--continue=true --max-connection-per-server=8 --split=8 --auto-file-renaming=false --quiet=true"
+    place = [f"--dir={part.parent.absolute()}", f"--out={part.name}"]
+    try:
+        run_program([program, *words.split(), *place, url], timeout=None, directory=part.parent.absolute())
+    except SearchError as error:
+        raise DownloadError(f"{url}: {error}; run the command again to go on") from error
+
+
+def _unpack(part: Path, directory: Path, name: str) -> None:
+    """Unpack the files of a database; nothing is moved to its place before the whole archive was read."""
+    with working_directory(directory) as folder:
+        try:
+            with gzip.open(part) as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
+                for member in archive:
+                    _check_member(part, member, name)
+                    content = archive.extractfile(member) if member.isreg() else None
+                    if content is not None:
+                        with (folder / PurePosixPath(member.name).name).open("wb") as file:
+                            shutil.copyfileobj(content, file, _CHUNK)
+                while stream.read(_CHUNK):  # to the end, where the checksum is
+                    pass
+        except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+            _discard(part)
+            problem = f"the archive is damaged ({printable(str(error))}) and was deleted; run the command again"
+            raise DownloadError(f"{part.with_suffix('')}: {problem}") from error
+        except OSError as error:
+            raise DownloadError(f"{part}: it cannot be unpacked: {error.strerror or error}") from error
+        move_database(folder, directory, f"{name}_db")
+
+
+def _check_member(part: Path, member: tarfile.TarInfo, name: str) -> None:
+    """Raise `DownloadError` for a member that is not a file of the database: an archive could write anywhere."""
+    path = PurePosixPath(member.name)
+    is_own = path.name.startswith(name) and ".." not in path.parts and not path.is_absolute()
+    if not member.isdir() and not (member.isreg() and is_own):
+        raise DownloadError(
+            f"{part}: {printable(member.name)} is not a file of the database {name}; nothing was unpacked"
+        )
+
+
+def _convert(part: Path, output: Path) -> None:
+    """Make a database of single sequences from a FASTA file."""
+    fasta = part.with_name("sequences.fasta.gz")
+    os.link(part, fasta)
+    try:
+        ClusterBuild(program=require_mmseqs(OLDEST_FOR_CLUSTERS)).sequences([fasta], output)
+    finally:
+        fasta.unlink()
+
+
+def _discard(part: Path) -> None:
+    for path in (part, part.with_name(f"{part.name}.json"), part.with_name(f"{part.name}.aria2")):
+        path.unlink(missing_ok=True)
+
+
+def _finished(directory: Path) -> dict[str, object]:
+    """Return what was downloaded and unpacked here, by file name."""
+    path = directory / RECORD_FILE
+    if not path.is_file():
+        return {}
+    record = read_json(path, "delete it to download all again")
+    if not isinstance(record, dict):
+        raise InputError.at(path, "not a record of downloads; delete it to download all again")
+    return record
+
+
+def _record(directory: Path, archive: str, size: int) -> None:
+    with atomic_write(directory / RECORD_FILE) as temporary:
+        temporary.write_text(json.dumps({**_finished(directory), archive: {"size": size}}, indent=1) + "\n")
