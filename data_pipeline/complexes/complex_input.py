@@ -1,13 +1,15 @@
 """A complex to predict with the user's own files, and the search for everything else that its features need."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
 from data_pipeline.complexes.alignments import PairMode
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.target import ComplexTarget, Entity
+from data_pipeline.parse.fasta import filesystem_key
 from data_pipeline.pipeline import Target
+from data_pipeline.search.plan import SearchPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,7 @@ class ComplexInput:
     templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them, for every chain
     latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
     pair_mode: PairMode = "unpaired_paired"
+    shared_results: tuple[Path, ...] = ()  # of each of `target.entities`; for searches that serve other complexes too
 
     @property
     def name(self) -> str:
@@ -54,6 +57,35 @@ class ComplexInput:
     def files_of(self, entity: Entity) -> ChainAlignmentFiles:
         """Return the alignments of one of the sequences."""
         return self.files[self.target.entities.index(entity)] if self.files else ChainAlignmentFiles()
+
+    def pair_directories(self, results: Path) -> list[Path]:
+        """Return where paired rows of each sequence are stored: below `results`, in the directory of its first chain.
+
+        If two names are one on some file system, the later one has a number behind it.
+        """
+        found: dict[str, Path] = {}
+        for number, entity in enumerate(self.target.entities, start=1):
+            name = entity.chain_ids[0]
+            name = f"{name}_{number}" if filesystem_key(name) in found else name
+            found[filesystem_key(name)] = results / name
+        return list(found.values())
+
+    def search_directories(self, results: Path) -> list[Path]:
+        """Return where other results of each sequence are stored: in the shared directories, or beside the pairs."""
+        return list(self.shared_results) or self.pair_directories(results)
+
+    def needed(self, plan: SearchPlan) -> SearchPlan:
+        """Return those searches of a plan that the complex needs, or may need.
+
+        Rows are paired between different sequences only. Where a search finds pairs and these alone are wanted,
+        homologs of single sequences are needed for a template search only.
+        """
+        if len(self.target.entities) == 1 or self.pair_mode == "unpaired":
+            return replace(plan, pairing=None, uniprot=None)
+        finds_pairs = plan.pairing is not None or plan.uniprot is not None
+        has_templates = plan.of_chains().templates is not None and not self.templates
+        needs_homologs = self.pair_mode != "paired" or not finds_pairs or has_templates
+        return plan if needs_homologs else replace(plan, alignments=())
 
     def chain(self, entity: Entity) -> Target:
         """Return one of the sequences as a target of its own, named after the first chain that has it."""

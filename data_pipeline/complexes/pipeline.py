@@ -11,7 +11,6 @@ from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.complexes.paired_search import paired_alignments
-from data_pipeline.complexes.target import Entity
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.pairing import species_of
 from data_pipeline.parse.a3m import Alignment
@@ -33,16 +32,19 @@ def prepare_complex(
 ) -> PreparedComplex:
     """Run the searches of a complex and return its features.
 
-    Each different sequence is searched once, and its results are stored in the directory of its first chain below
-    `results`. Rows are paired as the user's files pair them, or else by the species in the names of all rows. Raise
-    `InputError` for wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
+    Each different sequence is searched once, and its results are stored in the directories that `given` names, most of
+    them below `results`. Rows are paired as the user's files pair them, or else by the species in the names of all
+    rows. Raise `InputError` for wrong input, `SearchError` if a tool fails, and `ValueError` for searches without
+    `results`.
     """
     plan = plan or SearchPlan()
+    entities, chain_plan = given.target.entities, given.needed(plan).of_chains()
+    places = [None] * len(entities) if results is None else given.search_directories(results)
     found = {
-        entity.chain_ids[0]: find_homologs(given.chain(entity), plan.of_chains(), directory_of(entity, results))
-        for entity in given.target.entities
+        entity.chain_ids[0]: find_homologs(given.chain(entity), chain_plan, place)
+        for entity, place in zip(entities, places, strict=True)
     }
-    alignments = [*_with_pairs(given, _alignments(given, found), plan, results)]
+    alignments = _with_pairs(given, _alignments(given, found), plan, results)
     return PreparedComplex(features=ComplexFeatureSet.of(given.target, alignments, given.pair_mode), found=found)
 
 
@@ -51,11 +53,6 @@ def target_features(target: AnyTarget, plan: SearchPlan | None = None, results: 
     if isinstance(target, ComplexInput):
         return prepare_complex(target, plan, results).features
     return prepare(target, plan, results).features
-
-
-def directory_of(entity: Entity, results: Path | None) -> Path | None:
-    """Return where search results of a sequence are stored: below `results`, in the directory of its first chain."""
-    return None if results is None else results / entity.chain_ids[0]
 
 
 def _alignments(given: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iterator[EntityAlignment]:
@@ -83,16 +80,26 @@ def _with_pairs(
     They are those of the search for pairs, or else those of the search in UniProt, or else all rows that there are, if
     any is named after a species.
     """
-    alignments, entities = list(alignments), given.target.entities
-    if any(each.paired is not None for each in alignments) or len(entities) == 1 or given.pair_mode == "unpaired":
+    alignments, needed = list(alignments), given.needed(plan)
+    sequences = [entity.sequence for entity in given.target.entities]
+    if any(each.paired is not None for each in alignments):
         return alignments
-    if plan.pairing is not None and results is not None:
-        places = [results / entity.chain_ids[0] for entity in entities]
-        pairs = paired_alignments([entity.sequence for entity in entities], plan.pairing, places)
+    if needed.pairing is not None and results is not None:
+        pairs = paired_alignments(sequences, needed.pairing, given.pair_directories(results))
         return [replace(each, paired=rows) for each, rows in zip(alignments, pairs, strict=True)]
-    if plan.uniprot is not None and results is not None:
-        hits = [search_homologs(each.sequence, plan.uniprot, results / each.chain_ids[0])[1] for each in entities]
+    if plan.pairing is not None:
+        # Rows of a server are taken as they stand, as ColabFold does, and that is what paired rows say.
+        return [replace(each, paired=single_sequence(each.sequence)) for each in alignments]
+    if needed.uniprot is not None and results is not None:
+        places = zip(sequences, given.search_directories(results), strict=True)
+        hits = [search_homologs(sequence, needed.uniprot, place)[1] for sequence, place in places]
         return [replace(each, uniprot=rows) for each, rows in zip(alignments, hits, strict=True)]
+    is_paired = len(sequences) > 1 and given.pair_mode != "unpaired"
+    return _paired_by_names(given, alignments) if is_paired else alignments
+
+
+def _paired_by_names(given: ComplexInput, alignments: list[EntityAlignment]) -> list[EntityAlignment]:
+    """Return the alignments with all their rows to be paired by species, if any row is named after one."""
     names = (name for each in alignments if each.unpaired is not None for name in each.unpaired.names)
     if given.pair_mode != "paired" and not any(map(species_of, names)):
         return alignments

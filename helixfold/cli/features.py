@@ -66,7 +66,7 @@ def features(
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
     from helixfold.predict.search import make_features
-    from helixfold.predict.search_plan import plan_of, selected_alignments
+    from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
     from helixfold.predict.targets import read_targets
 
     targets = selected_alignments(read_targets(inputs, search.msa, search.templates or (), complexes), search)
@@ -74,4 +74,5 @@ def features(
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if shard is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
+    print_complex_notes(search, targets)
     return make_features(targets, output=output, plan=plan_of(search), part=shard)

@@ -15,8 +15,8 @@ app = App(name="report", usage="helixfold report DIRECTORY")
 @app.default
 @optional_output()
 def report(directory: Path, /) -> int:
-    """Write report.html of every finished target again, and index.html of their batch, from the files that `helixfold
-    predict` wrote. The pages are offline: open them in any browser.
+    """Write report.html of every finished target again, and index.html and pulldown.html of their batch, from the files
+    that `helixfold predict` wrote. The pages are offline: open them in any browser.
 
     Parameters
     ----------
@@ -26,6 +26,7 @@ def report(directory: Path, /) -> int:
     from helixfold.report.files import RANKING
     from helixfold.report.index import INDEX_FILE, write_index
     from helixfold.report.page import counted
+    from helixfold.report.pulldown import PAGE_FILE, write_pulldown
     from helixfold.report.target_page import REPORT_FILE, write_report
 
     if not directory.is_dir():
@@ -46,4 +47,6 @@ def report(directory: Path, /) -> int:
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
     write_index(directory)
     print(f"{directory / INDEX_FILE}: {len(targets) - failed} of {counted(len(targets), 'report')} written")
+    if write_pulldown(directory):
+        print(directory / PAGE_FILE)
     return SOME_FAILED if failed else 0

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import numpy as np
 from tqdm import tqdm
 
+from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.device import untried
@@ -18,12 +19,11 @@ from helixfold.ops.card import card_of
 from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
-from helixfold.predict.colabfold_files import colabfold_run
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
-from helixfold.predict.postprocess import slim_down
+from helixfold.predict.postprocess import colabfold_run, slim_down
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
 from helixfold.predict.screen import format_estimate
@@ -39,6 +39,7 @@ from helixfold.predict.search_plan import search_identities
 from helixfold.predict.together import sizes_of_lots
 from helixfold.presets import Preset
 from helixfold.report.page import counted
+from helixfold.report.pulldown import PulldownEntry, write_entries
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
 from helixfold.write.provenance import recorded_command
@@ -54,12 +55,15 @@ def predict(
     folding: FoldingOptions,
     searches: SearchPlan,
     workers: WorkerGroup,
+    pulldown: Sequence[PulldownEntry] = (),
 ) -> int:
     """Fold every target with every model into `<output>/<target>/`; return `exit_code_for` the failures.
 
     All input is read and checked before anything is written: wrong input raises `InputError`. Earlier results of the
     same settings are not made again unless `overwrite` is set. A target that fails is recorded in `failures.json` and
     never stops the others. A dry run writes and searches nothing; 1 then says that a target does not fit into memory.
+
+    The complexes of a `pulldown` are also ranked in one table.
 
     All processes of a `workers` call this. Each group of them takes the next target when it is free, and the first
     process returns the exit code of all.
@@ -113,7 +117,7 @@ def predict(
     if dry_run:
         return _forecast(jobs, settings, options.targets) if workers.mesh.is_first else 0
     with locked_output(output, workers):
-        return _fold_all(jobs, settings, options.targets, loading)
+        return _fold_all(jobs, settings, options.targets, loading, pulldown)
 
 
 def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
@@ -140,7 +144,13 @@ def _with_settled_dtype(folding: FoldingOptions, begun: str | None, workers: Wor
     return replace(folding, dtype=begun or suiting)
 
 
-def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions, loading: Stages) -> int:
+def _fold_all(
+    jobs: Sequence[Job],
+    settings: RunSettings,
+    options: TargetOptions,
+    loading: Stages,
+    pulldown: Sequence[PulldownEntry],
+) -> int:
     workers, output = settings.workers, options.output
     # The first process looks for all, for others may begin to write before the last one has looked.
     own = workers.world.run_together(lambda: _statuses(jobs, settings, options) if workers.mesh.is_first else [])
@@ -149,7 +159,11 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
 
     def search() -> None:
         if workers.mesh.is_first:
-            remove_partial_files(written_directories(output, [job.name for job in jobs]))
+            complexes = [job.target for job in jobs if isinstance(job.target, ComplexInput)]
+            shared = sorted({path for each in complexes for path in each.shared_results})
+            remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
+            if pulldown:
+                write_entries(output, pulldown)
             if options.output_format == "colabfold":
                 write_run(output, *colabfold_run(jobs, settings))
             finished = [output / status.name for status in statuses if status.finished]

@@ -25,11 +25,20 @@ from helixfold.options import (
 )
 from helixfold.predict.presets import PREDICTION_PRESETS
 
-MsaMode = Literal["auto", "databases", "server", "mmseqs2_uniref_env", "mmseqs2_uniref", "single_sequence"]
+MsaMode = Literal[
+    "auto",
+    "databases",
+    "server",
+    "mmseqs2_uniref_env_envpair",
+    "mmseqs2_uniref_env",
+    "mmseqs2_uniref",
+    "single_sequence",
+]
 DatabasePreset = Literal["full_dbs", "reduced_dbs"]
 OutputFormat = Literal["helixfold", "colabfold"]
 # Equal to `data_pipeline.complexes.alignments.PairMode`, which takes long to load.
 PairMode = Literal["unpaired_paired", "paired", "unpaired"]
+# Equal to `data_pipeline.search.alignment_server.PairStrategy`.
 PairStrategy = Literal["greedy", "complete"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
@@ -54,6 +63,12 @@ class TargetOptions:
 
     features: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
     """Also predict from features that `helixfold features` made: features.npz files, or its output directory."""
+    pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS")] = None
+    """Predict each bait with each prey, which are the records of two FASTA files, and rank them in one table and page:
+    pulldown.tsv and pulldown.html."""
+    pulldown_table: File | None = None
+    """Complexes to predict in place of all pairs: a table (.csv, .tsv) with the columns bait and prey, whose cells are
+    names with numbers of copies, such as heavy:light and antigen*2, and perhaps id."""
     example: bool = False
     """Predict the protein that comes with helixfold (ParR, 50 residues) to try the installation."""
     output: Output = Path("predictions")
@@ -104,7 +119,8 @@ class SearchOptions:
     """Wait this long for a search on the server."""
     msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
     """auto: use all that is given. databases, server: use only these. single_sequence: use no alignment at all.
-    mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences."""
+    mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences;
+    mmseqs2_uniref_env_envpair: also pair these, for complexes."""
     pair_strategy: PairStrategy = "greedy"
     """Rows of a complex that a server pairs. complete: of species that all chains have. greedy: that two have."""
     max_template_date: Annotated[Day | None, Parameter(show_default="2021-11-01")] = None

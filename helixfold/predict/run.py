@@ -19,10 +19,12 @@ from helixfold.predict.batch import predict
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import EXAMPLE, PredictOptions
 from helixfold.predict.presets import PREDICTION_PRESETS
+from helixfold.predict.pulldown import pulldown_targets
 from helixfold.predict.screen import logged_screen
 from helixfold.predict.search import FEATURES_FILE, directory_in, read_features, unfinished_features
-from helixfold.predict.search_plan import plan_of, selected_alignments
+from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
 from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets, with_search_files
+from helixfold.report.pulldown import PulldownEntry
 from helixfold.standard_streams import optional_output
 
 
@@ -42,29 +44,45 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             join_workers(devices.device, devices.ranks_per_target) as workers,
             allocator.keeping_freed_memory(),
         ):
-            models, folding, jobs, searches = workers.world.run_together(
+            models, folding, jobs, searches, pulldown = workers.world.run_together(
                 lambda: _read(options, given_targets, announce=workers.mesh.is_first)
             )
-            return predict(jobs, options, models=models, folding=folding, searches=searches, workers=workers)
+            return predict(
+                jobs,
+                options,
+                models=models,
+                folding=folding,
+                searches=searches,
+                workers=workers,
+                pulldown=pulldown,
+            )
     except OtherRankError:
         return 0  # the process with the error reports it and returns the exit code
 
 
 def _read(
     options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, *, announce: bool
-) -> tuple[Sequence[str], FoldingOptions, list[Job], SearchPlan]:
-    """Return the models' names, the folding options, the targets to predict and the plan of their searches."""
+) -> tuple[Sequence[str], FoldingOptions, list[Job], SearchPlan, list[PulldownEntry]]:
+    """Return the models' names, the folding options, the targets to predict, the plan of their searches and, of a
+    pulldown, the entries of its table.
+    """
     models, folding = folding_of(options)
     inputs = _inputs(options)
     if options.targets.features and not inputs and (names := given(options.search)) and names != ["--threads"]:
         raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
     plan = plan_of(options.search, announce=announce, dry_run=options.targets.dry_run)
     own_files = options.search.msa, options.search.templates or ()
-    if given_targets is None:
+    targets: list[AnyTarget]
+    complexes, pulldown = pulldown_targets(options)
+    if complexes:
+        targets = [*complexes]
+    elif given_targets is None:
         targets = read_targets(inputs, *own_files, options.complexes)
     else:
         targets = with_search_files(given_targets, *own_files)
     targets = selected_alignments(targets, options.search, announce=announce)
+    if announce:
+        print_complex_notes(options.search, targets)
     ready = read_features(options.targets.features)
     if announce and (unfinished := unfinished_features(options.targets.features)):
         text = f"left out, as they have no {FEATURES_FILE}: {', '.join(map(str, unfinished))}"
@@ -76,7 +94,7 @@ def _read(
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
-    return models, folding, jobs, plan
+    return models, folding, jobs, plan, pulldown
 
 
 def _inputs(options: PredictOptions) -> tuple[Path, ...]:

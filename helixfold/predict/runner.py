@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data_pipeline.errors import InputError
 from data_pipeline.files import require_unmoved
 from helixfold.execution.stages import Stage, Stages
 from helixfold.parallel.task_queue import TaskQueue
@@ -23,6 +24,7 @@ from helixfold.predict.target import fold_target
 from helixfold.predict.together import Outcome, fold_targets
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
+from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
 from helixfold.write.archive import write_archive
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import FAILURES_FILE, write_failures
@@ -193,6 +195,8 @@ def close(queue: TaskQueue, output: Path) -> int:
         tqdm.write(f"helixfold: {output / FAILURES_FILE}: not written: {error.strerror}", file=sys.stderr)
     if _write_index(output, failures) and len(queue):
         print(f"all targets on one page: {output / INDEX_FILE}")
+        if (output / PULLDOWN_FILE).is_file():
+            print(f"baits and preys, ranked: {output / PAGE_FILE}, {output / TABLE_FILE}")
     if failures:
         print(f"helixfold: {len(failures)} of {counted(len(queue), 'target')} failed, see {output}", file=sys.stderr)
     return exit_code_for(failures)
@@ -202,8 +206,10 @@ def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str]
     """Write the page of the batch, and return whether it could be written, without which a batch goes on."""
     try:
         write_index(output, names, failures)
-    except OSError as error:
-        tqdm.write(f"helixfold: {output / INDEX_FILE}: not written: {error.strerror}", file=sys.stderr)
+        write_pulldown(output, failures)
+    except (OSError, InputError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        tqdm.write(f"helixfold: {output / INDEX_FILE}: not written: {problem}", file=sys.stderr)
         return False
     return True
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
@@ -12,14 +13,15 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
-from data_pipeline.errors import InputError, ServerUnavailableError, printable
+from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.files import require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
-from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
+from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, prepare, search_ahead
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
+from data_pipeline.search.tool import BatchSearch
 from helixfold.parallel.worker_group import ControlChannel
 from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.predict.targets import check_names
@@ -54,18 +56,32 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
     if targets and plan.alignments:
         searches = ", ".join(step.result_file for step in plan.alignments)
         print(f"helixfold: searching for {len(targets)} targets: {searches}", file=sys.stderr)
-    places, paired = dict[Target, Path](), dict[Target, Path]()
+    # By directory, for complexes may share the results of a chain.
+    unpaired, paired, shared = dict[Path, Target](), dict[Path, Target](), dict[Path, Target]()
     for target in targets:
         results = directory_in(output, target.name) / RESULTS_DIRECTORY
         if not isinstance(target, ComplexInput):
-            places[target] = results
+            unpaired[results] = target
             continue
-        chains = {target.chain(entity): results / entity.chain_ids[0] for entity in target.target.entities}
-        places |= chains
-        paired |= chains if len(chains) > 1 and target.pair_mode != "unpaired" else {}
-    search_ahead(list(places), plan, places.__getitem__)
-    if plan.uniprot is not None and paired:
-        search_ahead(list(paired), SearchPlan(alignments=(plan.uniprot,)), paired.__getitem__)
+        chains = zip(target.search_directories(results), map(target.chain, target.target.entities), strict=True)
+        own, needed = dict(chains), target.needed(plan)
+        unpaired |= own if needed.alignments else {}
+        paired |= own if needed.uniprot is not None else {}
+        shared |= own if target.shared_results else {}
+    _search_ahead(unpaired, plan)
+    if plan.uniprot is not None:
+        _search_ahead(paired, SearchPlan(alignments=(plan.uniprot,)))
+    search_alone = any(not isinstance(step.tool, BatchSearch) for step in plan.alignments)
+    if search_alone or plan.of_chains().templates is not None:
+        # Before several processes begin, which would repeat them; whoever needs a search that fails repeats it.
+        for directory, target in shared.items():
+            with suppress(InputError, SearchError, OSError):
+                find_homologs(target, plan.of_chains(), directory)
+
+
+def _search_ahead(targets: Mapping[Path, Target], plan: SearchPlan) -> None:
+    directories = {target: directory for directory, target in targets.items()}
+    search_ahead(list(targets.values()), plan, directories.__getitem__)
 
 
 def share_unavailable(plan: SearchPlan, world: ControlChannel) -> None:

@@ -19,7 +19,13 @@ from helixfold.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.predict.screen import print_note
 
 # ColabFold's names of modes with a server, and the server's own.
-_SERVER_MODES: dict[str, Mode] = {"server": "env", "mmseqs2_uniref_env": "env", "mmseqs2_uniref": "all"}
+_PAIRS_ENVIRONMENTAL = "mmseqs2_uniref_env_envpair"
+_SERVER_MODES: dict[str, Mode] = {
+    "server": "env",
+    "mmseqs2_uniref_env": "env",
+    "mmseqs2_uniref": "all",
+    _PAIRS_ENVIRONMENTAL: "env",
+}
 _INSTEAD_OF_SERVER = (
     "without it, give --msa FILE or --database FASTA, or fold the sequence alone with --msa-mode single_sequence"
 )
@@ -57,10 +63,11 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
         server = ServerOptions(
             url=url,
             mode=_SERVER_MODES.get(options.msa_mode, "env"),
+            pair_strategy=options.pair_strategy,
+            pair_environmental=options.msa_mode == _PAIRS_ENVIRONMENTAL,
             timeout=options.msa_server_timeout,
             max_wait=options.msa_server_wait,
             instead=_INSTEAD_OF_SERVER,
-            pair_strategy=options.pair_strategy,
         )
     sending = [] if url is None else [f"sequences {'would be' if dry_run else 'are'} sent to {printable(url)}"]
     for note in [*profile.notes, *sending] if announce else []:
@@ -74,6 +81,15 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
         report=print_note,
         latest_template=options.max_template_date,
     )
+
+
+def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) -> None:
+    """Print which databases that complexes need are missing, if one of the targets is such a complex."""
+    if server_of(options) is None and any(
+        isinstance(target, ComplexInput) and len(target.target.entities) > 1 for target in targets
+    ):
+        for note in profile_of(options).complex_notes:
+            print(f"helixfold: {note}", file=sys.stderr)
 
 
 def server_of(options: SearchOptions) -> str | None:

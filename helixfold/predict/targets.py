@@ -137,7 +137,7 @@ def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path
     templates = target.templates or tuple(templates)
     if isinstance(target, ComplexInput):
         return replace(with_alignments(target, msa, only=only), templates=templates)
-    return replace(target, alignments=(*target.alignments, *_alignments(target, msa, only=only)), templates=templates)
+    return replace(target, alignments=(*target.alignments, *alignments_of(target, msa, only=only)), templates=templates)
 
 
 def check_names(named: Iterable[tuple[str, Path]]) -> None:
@@ -233,7 +233,7 @@ def _target_of_alignment(path: Path) -> AnyTarget:
     return Target(name=name, sequence=sequence, alignments=(path,))
 
 
-def _alignments(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
+def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
     """Return the paths of a target's alignments, which are read to check them before anything is folded."""
     found: list[Path] = []
     for path in msa:

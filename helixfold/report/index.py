@@ -63,7 +63,7 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
 
     `failures` has the reasons of targets that failed in this run; if None, they are read from failures.json.
     """
-    failed = _failures(output) if failures is None else failures
+    failed = failures_in(output) if failures is None else failures
     names = {*names, *failed, *(path.name for path in output.iterdir() if _is_target(path))}
     lines = [_line(output, name, failed.get(name)) for name in sorted(names, key=str.casefold)]
     finished = [line for line in lines if line.mean_plddt is not None]
@@ -88,7 +88,8 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
     write_file(output / INDEX_FILE, text)
 
 
-def _failures(output: Path) -> dict[str, str]:
+def failures_in(output: Path) -> dict[str, str]:
+    """Return the reasons of the targets that failed, from failures.json of an output directory."""
     path = output / FAILURES_FILE
     if not path.is_file():
         return {}
@@ -104,7 +105,7 @@ def _line(output: Path, name: str, failure: str | None) -> Line:
     has_report = (directory / REPORT_FILE).is_file()
     if failure is not None:
         return Line(name=name, problem=failure, has_report=has_report)
-    states = tuple(_state(directory / file) for file in (RANKING, REPORT_FILE, TIMINGS, RELAXATION))
+    states = tuple(file_state(directory / file) for file in (RANKING, REPORT_FILE, TIMINGS, RELAXATION))
     try:
         return _read_line(directory, states)
     except (InputError, OSError) as error:
@@ -160,7 +161,7 @@ def _is_target(path: Path) -> bool:
     return path.is_dir() and any((path / file).is_file() for file in (RANKING, FEATURES, TIMINGS))
 
 
-def _state(path: Path) -> tuple[int, int] | None:
+def file_state(path: Path) -> tuple[int, int] | None:
     """Return a file's time of change and size, which differ after it is written again; None if it does not exist."""
     try:
         found = path.stat()

@@ -87,9 +87,9 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: 1 sequence, 1,024 sequences."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a count with its noun: 1 sequence, 1,024 sequences, 2 complexes."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def _size(count: int) -> str:

@@ -281,15 +281,16 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
 ) -> None:
     plans = []
     monkeypatch.setattr("helixfold.predict.run.predict", lambda *_, searches, **__: plans.append(searches) or 0)
-    for mode in ("server", "mmseqs2_uniref_env", "mmseqs2_uniref"):
+    for mode in ("server", "mmseqs2_uniref_env", "mmseqs2_uniref", "mmseqs2_uniref_env_envpair"):
         assert main(["predict", str(fasta), "--msa-mode", mode, "--models", "tiny"]) == 0
         assert f"sequences are sent to {PUBLIC_SERVER}" in capsys.readouterr().err
-    assert [plan.alignments[0].tool.options.mode for plan in plans] == ["env", "env", "all"]
+    assert [plan.alignments[0].tool.server.options.mode for plan in plans] == ["env", "env", "all", "env"]
+    assert [plan.pairing.tool.mode for plan in plans[-2:]] == ["pairgreedy", "pairgreedy-env"]
     assert main(["predict", str(fasta), "--msa-mode", "server", "--msa-server", "http://here", "--models", "tiny"]) == 0
-    assert plans[-1].alignments[0].tool.options.url == "http://here"
+    assert plans[-1].alignments[0].tool.server.options.url == "http://here"
     limits = ["--msa-server", "--msa-server-timeout", "5", "--msa-server-wait", "60", "--models", "tiny"]
     assert main(["predict", str(fasta), *limits]) == 0
-    own = plans[-1].alignments[0].tool.options
+    own = plans[-1].alignments[0].tool.server.options
     assert (own.timeout, own.max_wait) == (5, 60)
     assert main(["predict", str(fasta), "--msa-server", "--msa-server-wait", "nan", "--models", "tiny"]) == 2
     assert "--msa-server-wait is a number of seconds greater than 0, got nan" in capsys.readouterr().err

@@ -1,0 +1,254 @@
+"""Write `pulldown.tsv` and `pulldown.html`: the complexes of baits and preys, ranked by the model's confidence.
+
+Which complexes there are is in `pulldown.json` of the output directory. Both files are made from the files of finished
+complexes, and are written again now and then while a batch runs. A damaged file makes a line that says so.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from data_pipeline.errors import InputError
+from helixfold import __version__
+from helixfold.report.files import RANKING, read_order
+from helixfold.report.index import failures_in, file_state
+from helixfold.report.page import page
+from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
+from helixfold.report.target_page import REPORT_FILE
+from helixfold.write.json_object import JsonObject
+from helixfold.write.results import to_json, write_file
+from helixfold.write.text_tables import rounded, tab_separated
+
+PULLDOWN_FILE: Final = "pulldown.json"
+TABLE_FILE, PAGE_FILE = "pulldown.tsv", "pulldown.html"
+# Shares of ipTM and pTM in AlphaFold-Multimer's ranking (Evans et al. 2022, Sec. 2.5).
+_IPTM_SHARE, _PTM_SHARE = 0.8, 0.2
+_SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae", "contacts")
+# A matrix of baits and preys larger than this fits on no screen.
+_MOST_CELLS = 2500
+_LEVELS = 5
+_MAX_PDOCKQ = 0.74
+
+
+@dataclass(frozen=True, kw_only=True)
+class PulldownEntry:
+    """A complex of a pulldown: the name of its directory, its proteins, and the chains of the baits."""
+
+    name: str
+    baits: tuple[str, ...]  # by chain
+    preys: tuple[str, ...]
+    bait_chains: tuple[str, ...]
+
+    @property
+    def bait(self) -> str:
+        """Return the baits in one text."""
+        return _counted(self.baits)
+
+    @property
+    def prey(self) -> str:
+        """Return the preys in one text."""
+        return _counted(self.preys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PulldownLine:
+    """A line of the table; of a complex that is not finished, everything but `entry` and `problem` is None."""
+
+    entry: PulldownEntry
+    problem: str | None = None  # why it failed, or what file is damaged
+    prediction: str | None = None  # the best
+    residues: int | None = None
+    iptm: float | None = None  # 0 to 1; None for models without aligned errors
+    ptm: float | None = None
+    mean_plddt: float | None = None  # 0 to 100
+    interface: str | None = None  # the chains of the best interface of a bait and a prey
+    scores: Mapping[str, float | None] = field(default_factory=dict)  # of that interface
+    mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model made it
+    has_report: bool = False
+
+    @property
+    def score(self) -> float | None:
+        """Return 0.8 ipTM + 0.2 pTM, from 0 to 1; None without them."""
+        if self.iptm is None or self.ptm is None:
+            return None
+        return _IPTM_SHARE * self.iptm + _PTM_SHARE * self.ptm
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Return what lines are ranked by, the largest first: score, else pDockQ, else pLDDT of finished complexes."""
+        found = (self.score, self.scores.get("pdockq"), self.mean_plddt)
+        return tuple(-1.0 if value is None else value for value in found)
+
+    @property
+    def shown(self) -> float | None:
+        """Return what the matrix shows: the score, or pDockQ without it."""
+        return self.scores.get("pdockq") if self.score is None else self.score
+
+    @property
+    def level(self) -> int | None:
+        """Return the shade of the matrix's cell, from 0 to `_LEVELS` - 1; None if there is nothing to show."""
+        if self.shown is None:
+            return None
+        largest = _MAX_PDOCKQ if self.score is None else 1.0
+        return min(int(self.shown / largest * _LEVELS), _LEVELS - 1)
+
+
+def write_entries(output: Path, entries: Iterable[PulldownEntry]) -> None:
+    """Write `pulldown.json`, by which every later run knows the complexes; entries of earlier runs stay in it."""
+    known = {entry.name: entry for entry in (*read_entries(output), *entries)}
+    content = [
+        {
+            "name": entry.name,
+            "baits": list(entry.baits),
+            "preys": list(entry.preys),
+            "bait_chains": list(entry.bait_chains),
+        }
+        for entry in known.values()
+    ]
+    write_file(output / PULLDOWN_FILE, to_json({"complexes": content}, indent=1) + "\n")
+
+
+def read_entries(output: Path) -> list[PulldownEntry]:
+    """Return the complexes in `pulldown.json`, none if there is no such file; raise `InputError` if it is damaged."""
+    path = output / PULLDOWN_FILE
+    if not path.is_file():
+        return []
+    return [
+        PulldownEntry(
+            name=record.get("name", str),
+            baits=record.list_of("baits", str),
+            preys=record.list_of("preys", str),
+            bait_chains=record.list_of("bait_chains", str),
+        )
+        for record in JsonObject.read(path).children("complexes")
+    ]
+
+
+def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> bool:
+    """Write the table and the page of a pulldown; return False if the output directory is not that of one.
+
+    `failures` has the reasons of complexes that failed in this run; if None, they are read from failures.json.
+    """
+    entries = read_entries(output)
+    if not entries:
+        return False
+    failed = failures_in(output) if failures is None else failures
+    lines = ranked([_line(output, entry, failed.get(entry.name)) for entry in entries])
+    write_file(output / TABLE_FILE, table(lines))
+    finished = [line for line in lines if line.prediction is not None]
+    text = page(
+        "pulldown.html",
+        styles=("page.css", "index.css", "pulldown.css"),
+        scripts=("banner.js", "index.js"),
+        version=__version__,
+        title=output.resolve().name,
+        lines=lines,
+        matrix=_matrix(lines),
+        finished=len(finished),
+        failed=sum(line.problem is not None for line in lines),
+        untrained=sum(line.mark == UNTRAINED for line in finished),
+        demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
+        scored=any(line.score is not None for line in finished),
+    )
+    write_file(output / PAGE_FILE, text)
+    return True
+
+
+def ranked(lines: Iterable[PulldownLine]) -> list[PulldownLine]:
+    """Return lines with the best first, and those that are not finished last, by name."""
+    by_name = sorted(lines, key=lambda line: line.entry.name.casefold())
+    return sorted(by_name, key=lambda line: (line.prediction is not None, line.order), reverse=True)
+
+
+def table(lines: Sequence[PulldownLine]) -> str:
+    """Return the table as tab-separated text, with NA for what is not known; `ranked` gives the order."""
+    names = (
+        *("rank", "complex", "bait", "prey", "status", "score", "iptm", "ptm", "mean_plddt", "residues"),
+        *("prediction", "interface", *(f"interface_{name.removeprefix('interface_')}" for name in _SCORES), "problem"),
+    )
+    return tab_separated(names, ([rounded(value) for value in _cells(rank, line)] for rank, line in _numbered(lines)))
+
+
+def _numbered(lines: Sequence[PulldownLine]) -> Iterable[tuple[int | None, PulldownLine]]:
+    return ((rank if line.prediction is not None else None, line) for rank, line in enumerate(lines, start=1))
+
+
+def _cells(rank: int | None, line: PulldownLine) -> list[object]:
+    status = "failed" if line.problem is not None else "finished" if line.prediction is not None else "not finished"
+    return [
+        *(rank, line.entry.name, line.entry.bait, line.entry.prey, status),
+        *(line.score, line.iptm, line.ptm, line.mean_plddt, line.residues, line.prediction, line.interface),
+        *(line.scores.get(name) for name in _SCORES),
+        line.problem,
+    ]
+
+
+def _line(output: Path, entry: PulldownEntry, failure: str | None) -> PulldownLine:
+    directory = output / entry.name
+    has_report = (directory / REPORT_FILE).is_file()
+    if failure is not None:
+        return PulldownLine(entry=entry, problem=failure, has_report=has_report)
+    try:
+        return _read_line(directory, entry, file_state(directory / RANKING), has_report=has_report)
+    except (InputError, OSError) as error:
+        return PulldownLine(entry=entry, problem=str(error), has_report=has_report)
+
+
+@cache
+def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: bool) -> PulldownLine:
+    """Read the line of a complex; while the state of its ranking stays the same, it is not read again."""
+    if not (directory / RANKING).is_file():
+        return PulldownLine(entry=entry)
+    best = read_order(directory)[0]
+    confidence = JsonObject.read(directory / f"confidence_{best}.json")
+    interface = _best_interface(confidence.children("interfaces"), entry.bait_chains)
+    return PulldownLine(
+        entry=entry,
+        prediction=best,
+        residues=len(confidence.list_of("plddt", float)),
+        iptm=confidence.optional_number("iptm"),
+        ptm=confidence.optional_number("ptm"),
+        mean_plddt=confidence.get("mean_plddt", float),
+        interface=None if interface is None else ":".join(interface.list_of("chains", str)),
+        scores={name: None if interface is None else interface.optional_number(name) for name in _SCORES},
+        mark=mark_of(confidence.list_of("notes", str, [])),
+        has_report=has_report,
+    )
+
+
+def _best_interface(interfaces: Iterable[JsonObject], bait_chains: Sequence[str]) -> JsonObject | None:
+    """Return the interface of a bait and a prey with the largest ipSAE, or pDockQ for models without aligned errors."""
+    across = [each for each in interfaces if len({chain in bait_chains for chain in each.list_of("chains", str)}) == 2]
+    return max(across, key=_interface_order, default=None)
+
+
+def _interface_order(interface: JsonObject) -> tuple[float, float]:
+    found = (interface.optional_number(name) for name in ("ipsae", "pdockq"))
+    ipsae, pdockq = (-1.0 if value is None else value for value in found)
+    return ipsae, pdockq
+
+
+@dataclass(frozen=True, kw_only=True)
+class PulldownMatrix:
+    """Baits in rows and preys in columns, with the line of each pair, or None if it is none of the complexes."""
+
+    preys: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[PulldownLine | None, ...]], ...]
+
+
+def _matrix(lines: Sequence[PulldownLine]) -> PulldownMatrix | None:
+    """Return the matrix; None if there is a single bait, a single prey, or more than a screen shows."""
+    by_pair = {(line.entry.bait, line.entry.prey): line for line in reversed(lines)}
+    baits, preys = (sorted({pair[side] for pair in by_pair}, key=str.casefold) for side in (0, 1))
+    if min(len(baits), len(preys)) < 2 or len(baits) * len(preys) > _MOST_CELLS:
+        return None
+    rows = tuple((bait, tuple(by_pair.get((bait, prey)) for prey in preys)) for bait in baits)
+    return PulldownMatrix(preys=tuple(preys), rows=rows)
+
+
+def _counted(names: Sequence[str]) -> str:
+    """Return the names of proteins with the numbers of their copies, as a table of complexes has them."""
+    counts = {name: names.count(name) for name in names}
+    return ":".join(name if count == 1 else f"{name}*{count}" for name, count in counts.items())

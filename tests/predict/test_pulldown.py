@@ -1,0 +1,148 @@
+"""A pulldown is one command: each chain is searched once, complexes are ranked in one table, failures stay alone."""
+
+import csv
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.search.alignment_server import AlignmentServer
+from data_pipeline.search.server_archive import PAIRED_FILE
+from helixfold.cli.main import main
+from tests.data_pipeline.search.mock_server import Handler, MockServer, archive, mock_server
+
+BAITS = ">b1\nMKTAYIAKQR\n>b2\nGSHMLEDPVA\n"
+PREYS = ">p1\nMAEEWLDKVR\n>p2\nMKTAYIAKQR\n"  # p2 has the sequence of b1
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, undrawn: None) -> None:
+    """No downloaded weights, no pauses before a server is asked again, and nothing is drawn."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr("data_pipeline.search.plan.AlignmentServer", partial(AlignmentServer, sleep=lambda _: None))
+
+
+@pytest.fixture
+def server() -> Iterator[MockServer]:
+    with mock_server() as running:
+        yield running
+
+
+class Pulldown:
+    """Baits, preys, and the command that predicts them with random parameters."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.output = directory, directory / "out"
+        for name, content in (("baits.fasta", BAITS), ("preys.fasta", PREYS)):
+            (directory / name).write_text(content)
+
+    def __call__(self, *more: str) -> int:
+        files = [str(self.directory / name) for name in ("baits.fasta", "preys.fasta")]
+        quick = ("--models", "tiny_multimer", "--models-to-relax", "none", "--num-recycles", "0")
+        return main(["predict", "--pulldown", *files, "--output", str(self.output), *quick, *more])
+
+    def table(self) -> list[dict[str, str]]:
+        with (self.output / "pulldown.tsv").open() as file:
+            return list(csv.DictReader(file, delimiter="\t"))
+
+
+@pytest.fixture
+def pulldown(tmp_path: Path) -> Pulldown:
+    return Pulldown(tmp_path)
+
+
+def test_all_pairs_are_predicted_and_ranked_and_each_chain_is_searched_once(
+    pulldown: Pulldown, server: MockServer
+) -> None:
+    assert pulldown("--msa-server", server.url) == 0
+    homologs, *pairs = [query["q"].split()[1::2] for query in server.queries]
+    assert sorted(homologs) == ["GSHMLEDPVA", "MAEEWLDKVR", "MKTAYIAKQR"]
+    assert len(pairs) == 3  # the fourth complex is a homodimer
+    lines = pulldown.table()
+    assert sorted((line["bait"], line["prey"]) for line in lines) == [
+        (b, p) for b in ("b1", "b2") for p in ("p1", "p2")
+    ]
+    scores = [float(line["score"]) for line in lines]
+    assert scores == sorted(scores, reverse=True)
+    for line in lines:
+        best = json.loads((pulldown.output / line["complex"] / "confidence_tiny_multimer.json").read_text())
+        assert float(line["score"]) == pytest.approx(0.8 * best["iptm"] + 0.2 * best["ptm"], abs=1e-3)
+    assert len(list((pulldown.output / "chain_searches").iterdir())) == 3
+    assert "b2" in (pulldown.output / "pulldown.html").read_text()
+    page = (pulldown.output / "pulldown.html").read_bytes()
+    (pulldown.output / "pulldown.html").unlink()
+    assert main(["report", str(pulldown.output)]) == 0
+    assert (pulldown.output / "pulldown.html").read_bytes() == page
+    # Again, with nothing left to do; then with one prey more.
+    assert pulldown("--msa-server", server.url) == 0
+    assert len(server.queries) == 4
+    with (pulldown.directory / "preys.fasta").open("a") as file:
+        file.write(">p3\nMVLSEGEWQL\n")
+    assert pulldown("--msa-server", server.url) == 0
+    assert server.queries[4]["q"].split()[1::2] == ["MVLSEGEWQL"]
+    assert len(pulldown.table()) == 6
+
+
+def test_a_complex_that_fails_has_its_line_and_stops_no_other(pulldown: Pulldown, server: MockServer) -> None:
+    def answer(handler: Handler) -> None:
+        results = server.results()
+        if PAIRED_FILE in results and "GSHMLEDPVA" in server.asked().values():
+            results[PAIRED_FILE] = results[PAIRED_FILE].partition(b"\0")[0]
+        handler.send(archive(results))
+
+    server.answers["download"] = [answer]
+    assert pulldown("--msa-server", server.url) == 1
+    lines = {line["complex"]: line for line in pulldown.table()}
+    assert [line["status"] for line in lines.values()] == ["finished", "finished", "failed", "failed"]
+    assert lines["b2__p1"]["problem"] == "SearchError: pair.a3m of the server's answer lacks 1 of 2 sequences"
+
+
+def test_a_table_names_the_complexes_and_alignments_are_taken_by_protein(pulldown: Pulldown) -> None:
+    table = pulldown.directory / "table.csv"
+    table.write_text("id,bait,prey\nmine,b1*2,p1\n")
+    msa = pulldown.directory / "msa"
+    msa.mkdir()
+    for name, sequence in (("b1", "MKTAYIAKQR"), ("p1", "MAEEWLDKVR")):
+        (msa / f"{name}.a3m").write_text(f">{name}\n{sequence}\n>hit\n--{sequence[2:]}\n")
+    assert pulldown("--pulldown-table", str(table), "--msa", str(msa)) == 0
+    (line,) = pulldown.table()
+    assert (line["complex"], line["bait"], line["prey"], line["residues"]) == ("mine", "b1*2", "p1", "30")
+    (msa / "p1.a3m").unlink()
+    assert pulldown("--pulldown-table", str(table), "--msa", str(msa), "--overwrite") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["x.fasta"], "--pulldown has its own files; fold x.fasta by a command of its own"),
+        (["--example"], "--pulldown and --example exclude each other"),
+        (["--chain-ids", "H"], "--pulldown and --chain-ids exclude each other"),
+        (["--pulldown-table", "none.csv"], "none.csv"),
+        (["--msa", "one.a3m"], "one alignment for several targets"),
+    ],
+)
+def test_wrong_options_are_one_sentence(
+    pulldown: Pulldown, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
+) -> None:
+    assert pulldown(*options) == 2
+    said = capsys.readouterr().err
+    assert problem in said
+    assert "Traceback" not in said
+    assert not pulldown.output.exists()
+
+
+def test_a_table_needs_a_pulldown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--pulldown-table", "x.csv"]) == 2
+    assert "give them as --pulldown" in capsys.readouterr().err
+
+
+def test_a_complex_cannot_take_the_place_of_the_searches(
+    pulldown: Pulldown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pulldown.directory / "table.csv"
+    table.write_text("id,bait,prey\nChain_Searches,b1,p1\n")
+    assert pulldown("--pulldown-table", str(table)) == 2
+    assert "would be where results of searches are" in capsys.readouterr().err
