@@ -50,6 +50,7 @@ class Line:
     residues: int | None = None
     mean_plddt: float | None = None
     ptm: float | None = None
+    iptm: float | None = None  # of a complex
     rows: int | None = None
     relaxed: bool | None = None
     seconds: float | None = None
@@ -81,6 +82,7 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
         mean=float(np.mean([line.mean_plddt for line in finished])) if finished else None,
         untrained=sum(line.mark == UNTRAINED for line in finished),
         demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
+        has_complexes=any(line.iptm is not None for line in lines),
         bands=CONFIDENCE_BANDS,
         band=band_of,
         width=_STRIP,
@@ -128,6 +130,7 @@ def _read_line(directory: Path, _: object) -> Line:
         residues=len(best.plddt),
         mean_plddt=best.mean_plddt,
         ptm=best.ptm,
+        iptm=best.iptm,
         rows=rows,
         relaxed="relaxed" in best.structures or (not best.structures and _was_relaxed(directory, best.name)),
         seconds=sum(stage.get("seconds", float, 0.0) for stage in times) if times else None,

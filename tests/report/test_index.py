@@ -10,7 +10,7 @@ import pytest
 from helixfold.report import index
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.target_page import write_report
-from tests.report.reported import write_target
+from tests.report.reported import write_dimer, write_target
 
 HOSTILE = "</td><script>alert(1)</script>"
 
@@ -51,6 +51,20 @@ def test_each_target_has_a_line_with_its_figures(output: Path) -> None:
     page = (output / INDEX_FILE).read_text()
     assert 'href="./good/report.html"' in page
     assert 'href="./poor/report.html"' not in page
+
+
+def test_ip_tm_has_a_column_where_there_are_complexes(output: Path) -> None:
+    write_index(output)
+    assert "ipTM" not in (output / INDEX_FILE).read_text()
+    write_dimer(output / "dimer")
+    write_index(output, ["waiting"])
+    page = (output / INDEX_FILE).read_text()
+    heads = re.findall(r'data-kind="\w+">(.*?)</button>', page)
+    assert heads[3:6] == ["pTM", "ipTM", "MSA rows"]
+    assert f'colspan="{len(heads)}"' in page
+    rows = rows_of(output)
+    assert rows["dimer"].split()[3] == "0.71"
+    assert rows["good"].split()[3] == "\u2013"
 
 
 def test_targets_that_failed_or_are_not_finished_are_there_too(output: Path) -> None:
