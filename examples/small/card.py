@@ -1,18 +1,16 @@
 """Write the small model's card, and the few numbers of it that the program itself says.
 
-    python examples/small/card.py assessment/summary.json training_set held_out.txt DATA run1 run2 run3
+    python examples/small/card.py assessment/summary.json training_set held_out.txt small_sources.tsv run1 run2 run3
 
-Everything in it is read off: the assessment (assess.py), the training set, where alignments came from (DATA, as
-collect.py reads it) and the directories of the runs, in order. Writes `small.md` and `small.json` into the package,
+Everything in it is read off: the assessment (assess.py), the training set, where its files came from (sources.py) and
+the directories of the runs, in order. Writes `small.md` and `small.json` into the package,
 beside the parameters, and the picture of the curves beside the documentation.
 """
 
 import argparse
-import csv
 import json
 import sys
 import textwrap
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import jinja2
 from chains import Chains
 from curves import plot_stages
+from sources import SourceCounts, counts, rows
 from stages import Stage, read_stages
 from summary import MODEL
 
@@ -60,9 +59,7 @@ def facts(summary: dict[str, Any], chains: Chains) -> dict[str, Any]:
     }
 
 
-def card(
-    summary: dict[str, Any], chains: Chains, stages: Sequence[Stage], sources: Sequence[tuple[str, str, int]]
-) -> str:
+def card(summary: dict[str, Any], chains: Chains, stages: Sequence[Stage], sources: SourceCounts) -> str:
     """The card's text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -74,7 +71,7 @@ def card(
     groups = summary["sets"]
     held_out = groups["held_out"]
     aligned = [name for name in chains.trained if chains.entries[name].msa_rows > 1]
-    rows = [chains.entries[name].msa_rows for name in aligned]
+    depths = [chains.entries[name].msa_rows for name in aligned]
     config = stages[-1].config
     tables = (
         ("By what it was trained on", {_TITLES[name]: group for name, group in groups.items()}),
@@ -106,7 +103,7 @@ def card(
             "single": [name for name in chains.trained if chains.entries[name].msa_rows == 1],
         },
         clusters={"trained": len({chains.entries[name].cluster for name in chains.trained})},
-        rows={"least": min(rows, default=1), "most": max(rows, default=1)},
+        rows={"least": min(depths, default=1), "most": max(depths, default=1)},
         related=next(iter(summary["held_out_by_relative"].values()))["chains"],
         sources=sources,
         image=_FROM_PACKAGED + IMAGE,
@@ -159,33 +156,19 @@ def last_score(stage: Stage) -> str:
     return f"{found[-1]:.3f}" if found else "-"
 
 
-def alignment_sources(data: Path) -> list[tuple[str, str, int]]:
-    """Repository, its licence and how many of the targets' alignments come from there; the most first."""
-    with (data / "manifest.tsv").open(encoding="utf-8", newline="") as file:
-        manifest = {row["file"]: (row["repo"], row["licence"]) for row in csv.DictReader(file, delimiter="\t")}
-    with (data / "triples.tsv").open(encoding="utf-8", newline="") as file:
-        used = {path for row in csv.DictReader(file, delimiter="\t") for path in row["msas"].split(";")}
-    unknown = sorted(used - manifest.keys())
-    if unknown:
-        raise InputError.at(data / "manifest.tsv", f"does not say where {unknown[0]} comes from")
-    counts = Counter(manifest[path] for path in used)
-    return [
-        (repo, licence, count)
-        for (repo, licence), count in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-    ]
-
-
 def _labelled(groups: dict[str, Any], of: str) -> dict[str, Any]:
     return {f"{name} {of}": group for name, group in groups.items()}
 
 
-def write(summary: Path, chains: Chains, stages: Sequence[Stage], data: Path, *, packaged: Path, image: Path) -> None:
+def write(
+    summary: Path, chains: Chains, stages: Sequence[Stage], sources: Path, *, packaged: Path, image: Path
+) -> None:
     """Card, facts and picture; all from the same numbers."""
     found = json.loads(summary.read_text(encoding="utf-8"))
     if found["failures"]:
         raise InputError.at(summary, f"{len(found['failures'])} structures are missing; run assess.py again first")
     numbers = facts(found, chains)
-    text = card(found, chains, stages, alignment_sources(data))
+    text = card(found, chains, stages, counts(list(rows(sources))))
     for directory in (packaged, image.parent):
         directory.mkdir(parents=True, exist_ok=True)
     plot_stages(stages, numbers["baselines"], image)
@@ -199,7 +182,7 @@ if __name__ == "__main__":
     parser.add_argument("summary", type=Path, help="summary.json of the assessment")
     parser.add_argument("training_set", type=Path)
     parser.add_argument("held_out", type=Path, help="names of the chains that were not trained on")
-    parser.add_argument("data", type=Path, metavar="DATA", help="what collect.py laid the training set out from")
+    parser.add_argument("sources", type=Path, help="the list that sources.py wrote")
     parser.add_argument("runs", type=Path, nargs="+", help="directories of the training runs, in their order")
     parser.add_argument(
         "--packaged", type=Path, default=PACKAGED, help="where small.md and small.json go (%(default)s)"
@@ -211,7 +194,7 @@ if __name__ == "__main__":
             options.summary,
             Chains.open(options.training_set, options.held_out),
             read_stages(options.runs),
-            options.data,
+            options.sources,
             packaged=options.packaged,
             image=options.image,
         )

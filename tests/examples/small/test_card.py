@@ -45,14 +45,18 @@ def runs(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    directory = tmp_path / "data"
-    directory.mkdir()
-    (directory / "manifest.tsv").write_text(
-        "file\trepo\tlicence\nmsa/a\tone/two\tMIT\nmsa/b\tone/two\tMIT\nmsa/c\tthree/four\tApache-2.0\n"
-    )
-    (directory / "triples.tsv").write_text("target\tmsas\nx\tmsa/a;msa/b\ny\tmsa/c\nz\tmsa/c\n")
-    return directory
+def sources(tmp_path: Path) -> Path:
+    path = tmp_path / "sources.tsv"
+    lines = [
+        ("alignment", "x", "one/two", "MIT"),
+        ("alignment", "x;y", "one/two", "MIT"),
+        ("alignment", "z", "three/four", "GPL-3.0"),
+        ("structure", "1abc_A;1abc_B", "five/six", "LGPL"),
+        ("structure", "T1031-D1", "five/six", "LGPL"),
+        ("structure", "0099_A", "one/two", "MIT"),
+    ]
+    path.write_text("kind\tchains\trepository\tlicence\n" + "".join("\t".join(line) + "\n" for line in lines))
+    return path
 
 
 def assessed(**changes: object) -> dict[str, object]:
@@ -61,14 +65,14 @@ def assessed(**changes: object) -> dict[str, object]:
 
 
 def write(
-    tmp_path: Path, store: Path, runs: list[Path], data: Path, **changes: object
+    tmp_path: Path, store: Path, runs: list[Path], sources: Path, **changes: object
 ) -> tuple[str, dict[str, object]]:
     (tmp_path / "summary.json").write_text(json.dumps(assessed(**changes)))
     card.write(
         tmp_path / "summary.json",
         chains.Chains.open(store / "store", store / "held_out.txt"),
         stages.read_stages(runs),
-        data,
+        sources,
         packaged=tmp_path / "packaged",
         image=tmp_path / "images" / "curves.png",
     )
@@ -77,21 +81,27 @@ def write(
 
 
 def test_the_card_names_each_chain_once_and_tells_no_directory(
-    tmp_path: Path, store: Path, runs: list[Path], data: Path
+    tmp_path: Path, store: Path, runs: list[Path], sources: Path
 ) -> None:
-    text, _ = write(tmp_path, store, runs, data)
+    text, _ = write(tmp_path, store, runs, sources)
     for entry in chains.Chains.open(store / "store", store / "held_out.txt").store.entries:
         assert len(re.findall(rf"(?<!\S){re.escape(entry.name)}(?!\S)", text)) == 1, entry.name
     assert str(tmp_path) not in text
     assert "/somewhere" not in text
-    assert "one/two (MIT): 2; three/four (Apache-2.0): 1." in text
+    assert "one/two (MIT): 2; three/four (GPL-3.0): 1." in text
+    for line in ("| LGPL | 3 | 0 |", "| MIT | 1 | 2 |", "| GPL-3.0 | 0 | 1 |"):
+        assert line in text
+    assert "2 of\n  the chains are entries of it. 1 are targets of CASP" in text
+    assert "The files of 1 chains (0099_A) do not" in text
+    assert "3 chains come from repositories\n  under the GPL or LGPL" in text
+    assert "1 files of alignments, for 1 of the 3 chains that have any" in text
     assert (tmp_path / "images" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_the_program_says_is_what_the_assessment_found(
-    tmp_path: Path, store: Path, runs: list[Path], data: Path
+    tmp_path: Path, store: Path, runs: list[Path], sources: Path
 ) -> None:
-    text, facts = write(tmp_path, store, runs, data)
+    text, facts = write(tmp_path, store, runs, sources)
     held_out = assessed()["sets"]["held_out"]
     score = held_out["methods"]["model"]["lddt_ca"]
     assert facts["held_out_lddt_ca"] == {name: score[name] for name in ("mean", "low", "high")}
@@ -136,9 +146,9 @@ def test_every_kind_of_setting_survives_a_command_line() -> None:
     assert training_preset("tiny").with_settings([word for word in words[1:] if word != "--set"]) == changed
 
 
-def test_an_assessment_with_gaps_makes_no_card(tmp_path: Path, store: Path, runs: list[Path], data: Path) -> None:
+def test_an_assessment_with_gaps_makes_no_card(tmp_path: Path, store: Path, runs: list[Path], sources: Path) -> None:
     with pytest.raises(InputError, match="1 structures are missing"):
-        write(tmp_path, store, runs, data, failures={"x, model": "RuntimeError: no room"})
+        write(tmp_path, store, runs, sources, failures={"x, model": "RuntimeError: no room"})
     assert not (tmp_path / "packaged").exists()
 
 
