@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from data_pipeline.errors import printable
+from data_pipeline.errors import InputError, printable
 from helixfold.annotations import CoercionError, Parameter, Token
 
 # Whether passes are recorded as CUDA graphs where shapes repeat.
 CudaGraphs = Literal["auto", "off"]
+Item = TypeVar("Item")
 MAX_PROCESSES = 1024  # or threads, of one command on one machine
 
 
@@ -74,6 +75,14 @@ def part_of_all(word: str) -> tuple[int, int]:
     if part is None:
         raise ValueError(f"must be a part such as 0/10, got {word!r}")
     return int(part[1]), int(part[2])
+
+
+def part_of(items: Sequence[Item], part: tuple[int, int]) -> list[Item]:
+    """Return every n-th item from the i-th on, for part (i, n). Raise `InputError` if there is no such part."""
+    number, count = part
+    if not number < count:
+        raise InputError(f"a shard is i/n with i from 0 to n - 1, got {number}/{count}")
+    return list(items[number::count])
 
 
 def reads(read: Callable[[str], Any], metavar: str) -> Parameter:

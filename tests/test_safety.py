@@ -49,7 +49,7 @@ FORBIDDEN_VALUES = (("shell", True), ("allow_pickle", True), ("weights_only", Fa
 ROOMS = {
     "subprocess": ("data_pipeline.search.process",),
     "ctypes": ("helixfold.execution.allocator",),
-    "tarfile": ("helixfold.weights.download", "data_pipeline.search.server_archive"),
+    "tarfile": ("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
     "requests": ("helixfold.weights.download", "data_pipeline.search"),
     "urllib3": ("helixfold.weights.download", "data_pipeline.search"),

@@ -25,6 +25,7 @@ def features(
     *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
     output: Annotated[Output, Parameter(group=TARGETS)] = Path("features"),
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
+    shared: Annotated[bool, Parameter(group=TARGETS)] = False,
     from_pickle: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", group=TARGETS)] = (),
     search: SearchOptions = _SEARCH,
     complexes: ComplexOptions = _COMPLEXES,
@@ -43,12 +44,15 @@ def features(
     shard
         Make only part I of N, counted from 0, to divide the work among machines; parts of a training set are read as
         one store.
+    shared
+        Share the output directory with other runs of the same targets, on any machines: each claims some targets
+        before it begins, and goes on with those of runs that have died.
     from_pickle
         Convert the features.pkl files of AlphaFold 2 (one chain each) instead; only arrays are read from them, and
         nothing is run.
     """
     if from_pickle:
-        if inputs or shard or given(search) or given(complexes) or given(store):
+        if inputs or shard or shared or given(search) or given(complexes) or given(store):
             raise InputError("--from-pickle converts ready features, and only --output goes with it")
         from helixfold.predict.search import convert_features
 
@@ -75,4 +79,4 @@ def features(
     if shard is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
     print_complex_notes(search, targets)
-    return make_features(targets, output=output, plan=plan_of(search), part=shard)
+    return make_features(targets, output=output, plan=plan_of(search), part=shard, is_shared=shared)

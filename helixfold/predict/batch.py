@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 
 import numpy as np
 from tqdm import tqdm
 
+from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
@@ -116,8 +118,12 @@ def predict(
             print(f"helixfold: {note}", file=sys.stderr)
     if dry_run:
         return _forecast(jobs, settings, options.targets) if workers.mesh.is_first else 0
-    with locked_output(output, workers):
-        return _fold_all(jobs, settings, options.targets, loading, pulldown)
+    with locked_output(output, workers, is_shared=options.targets.is_shared), ExitStack() as stack:
+        claims = None
+        if options.targets.is_shared and workers.is_leader:
+            # Before the directory is looked at: what others finish from then on is not looked for there.
+            claims = stack.enter_context(closing(Claims.in_directory(output)))
+        return _fold_all(jobs, settings, options.targets, loading, pulldown, claims=claims)
 
 
 def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
@@ -150,6 +156,8 @@ def _fold_all(
     options: TargetOptions,
     loading: Stages,
     pulldown: Sequence[PulldownEntry],
+    *,
+    claims: Claims | None,
 ) -> int:
     workers, output = settings.workers, options.output
     # The first process looks for all, for others may begin to write before the last one has looked.
@@ -159,13 +167,15 @@ def _fold_all(
 
     def search() -> None:
         if workers.mesh.is_first:
-            complexes = [job.target for job in jobs if isinstance(job.target, ComplexInput)]
-            shared = sorted({path for each in complexes for path in each.shared_results})
-            remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
             if pulldown:
                 write_entries(output, pulldown)
             if options.output_format == "colabfold":
                 write_run(output, *colabfold_run(jobs, settings))
+        # In a shared directory, each target is cleared and searched for when it is claimed.
+        if workers.mesh.is_first and not options.is_shared:
+            complexes = [job.target for job in jobs if isinstance(job.target, ComplexInput)]
+            shared = sorted({path for each in complexes for path in each.shared_results})
+            remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
             finished = [output / status.name for status in statuses if status.finished]
             if options.slim:
                 for directory in finished:
@@ -180,7 +190,16 @@ def _fold_all(
         share_unavailable(settings.searches, workers.world)
     if workers.mesh.is_first:
         workers.queue.open([job.name for job, _ in remaining], lots)
-    runner = BatchRunner(remaining, lots, output, settings, overwrite=options.overwrite, archive=options.zip)
+    runner = BatchRunner(
+        remaining,
+        lots,
+        output,
+        settings,
+        overwrite=options.overwrite,
+        archive=options.zip,
+        claims=claims,
+        is_shared=options.is_shared,
+    )
     runner.run(loading.finished)
     workers.leave()
     if workers.mesh.is_first and options.output_format == "colabfold":

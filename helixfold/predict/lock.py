@@ -19,16 +19,20 @@ _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 
 
 @contextmanager
-def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
+def locked_output(output: Path, workers: WorkerGroup, *, is_shared: bool = False) -> Iterator[None]:
     """Lock the output directory for this run; raise `InputError` if another run holds the lock.
 
     The lock lasts until all processes of the run have ended. The system drops it with the processes that hold it, so
-    that a killed run leaves none behind. Should the directory be moved, writing there raises `MovedDirectoryError`.
+    that a killed run leaves none behind. With `is_shared`, only a run that does not share the directory is kept out;
+    such runs divide the targets by claims, which need no locks of the file system.
+
+    Should the directory be moved, writing there raises `MovedDirectoryError`.
     """
     with workers.world.run_together(lambda: _opened(output)) as file:
         first = workers.mesh.is_first
         # The first process makes sure that no other run has a lock, and shares its own with the others of this run.
         kinds = (fcntl.LOCK_EX, fcntl.LOCK_SH) if workers.mesh.size > 1 else (fcntl.LOCK_EX,)
+        kinds = (fcntl.LOCK_SH,) if is_shared else kinds
         workers.world.run_together(lambda: _lock(output, file, *kinds) if first else None)
         workers.world.run_together(lambda: None if first else _lock(output, file, fcntl.LOCK_SH))
         with unmoved_directory(output):
@@ -36,14 +40,15 @@ def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
 
 
 @contextmanager
-def locked_directory(output: Path, part: tuple[int, int] | None = None) -> Iterator[None]:
+def locked_directory(output: Path, part: tuple[int, int] | None = None, *, is_shared: bool = False) -> Iterator[None]:
     """Lock the output directory for a run of one process, as `locked_output` does for several.
 
-    Runs that make different parts (i, n) of the same targets share the directory, and each locks its own part.
+    Runs that make different parts (i, n) of the same targets share the directory, and each locks its own part; so do
+    runs that claim targets (`is_shared`), without a lock of their own.
     """
     with ExitStack() as stack:
         file = stack.enter_context(_opened(output))
-        _lock(output, file, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH)
+        _lock(output, file, fcntl.LOCK_SH if is_shared or part is not None else fcntl.LOCK_EX)
         if part is not None:
             name = f".helixfold-{part[0]:04d}-of-{part[1]:04d}.lock"
             _lock(output, stack.enter_context(_opened(output, name)), fcntl.LOCK_EX)
@@ -80,6 +85,8 @@ def _lock(output: Path, file: TextIO, *kinds: int) -> None:
             f"{output}: another run is writing there ({holder}); wait for it, or choose another --output directory"
         ) from error
     except OSError as error:
+        if fcntl.LOCK_EX not in kinds:
+            return
         reason = os.strerror(error.errno or 0)
         print(f"helixfold: {output} cannot be locked ({reason}); start no second run there", file=sys.stderr)
     else:

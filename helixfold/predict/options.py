@@ -20,6 +20,7 @@ from helixfold.options import (
     Output,
     Positive,
     Workers,
+    part_of_all,
     reads,
     whole_number,
 )
@@ -79,6 +80,11 @@ class TargetOptions:
     """Leave few files of each finished target: ranked structures, confidences, ranking, settings, search results."""
     zip: bool = False
     """Also pack each finished target into <target>.result.zip."""
+    shared: bool = False
+    """Share the output directory with other runs of the same targets, on any machines: each claims a target before it
+    begins, and goes on with those of runs that have died."""
+    shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1)] = None
+    """Predict only part I of N of the targets, counted from 0, beside runs of the other parts; shares the directory."""
     output_format: OutputFormat = "helixfold"
     """colabfold: beside the targets' directories, also write files with ColabFold's names and contents."""
     sort_queries_by: Order = "length"
@@ -89,6 +95,11 @@ class TargetOptions:
     """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
     """Words of the command, which results record."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether other runs may write into the output directory at the same time."""
+        return self.shared or self.shard is not None
 
 
 @Parameter(

@@ -13,7 +13,7 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
 from helixfold.folding import FoldingOptions
-from helixfold.options import given
+from helixfold.options import given, part_of
 from helixfold.parallel.worker_group import OtherRankError, join_workers
 from helixfold.predict.batch import predict
 from helixfold.predict.jobs import Job
@@ -24,6 +24,7 @@ from helixfold.predict.screen import logged_screen
 from helixfold.predict.search import FEATURES_FILE, directory_in, read_features, unfinished_features
 from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
 from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets, with_search_files
+from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.standard_streams import optional_output
 
@@ -94,6 +95,10 @@ def _read(
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
+    if (shard := options.targets.shard) is not None:
+        count, jobs = len(jobs), part_of(jobs, shard)
+        if not jobs:
+            raise InputError(f"there is no target in shard {shard[0]}/{shard[1]} of {counted(count, 'target')}")
     return models, folding, jobs, plan, pulldown
 
 

@@ -3,7 +3,7 @@
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -11,15 +11,18 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data_pipeline.claims import Claims, LostClaimError
 from data_pipeline.errors import InputError
 from data_pipeline.files import require_unmoved
 from helixfold.execution.stages import Stage, Stages
+from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.parallel.worker_group import OtherRankError
 from helixfold.predict.jobs import Job, RunSettings
-from helixfold.predict.resume import ResumeStatus
+from helixfold.predict.lock import remove_partial_files
+from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
-from helixfold.predict.search import exit_code_for
+from helixfold.predict.search import exit_code_for, written_directories
 from helixfold.predict.target import fold_target
 from helixfold.predict.together import Outcome, fold_targets
 from helixfold.report.index import INDEX_FILE, write_index
@@ -51,10 +54,23 @@ class BatchRunner:
         *,
         overwrite: bool,
         archive: bool,
+        claims: Claims | None = None,
+        is_shared: bool = False,
     ) -> None:
         self._remaining, self._output, self._settings = remaining, output, settings
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
         self._overwrite, self._archive = overwrite, archive
+        self._shared = (
+            SharedTasks(
+                [job.name for job, _ in remaining],
+                claims,
+                settings.workers.group,
+                is_needed=self._is_needed,
+                report=settings.workers.queue.report,
+            )
+            if is_shared
+            else None
+        )
         self._workers = settings.workers
         self._next_index = 0.0
         self._finished: list[tuple[int, float]] = []  # residues and seconds of a prediction of each target
@@ -67,8 +83,7 @@ class BatchRunner:
         workers, count, failures = self._workers, len(self._remaining), dict[str, str]()
         try:
             with tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar:
-                for lot in workers.take_tasks(len(self._lots)):
-                    numbers = self._lots[lot]
+                for numbers in self._taken():
                     bar.set_postfix_str(self._postfix(numbers))
                     start = time.perf_counter()
                     outcomes = self._fold(numbers, shared_stages)
@@ -95,12 +110,27 @@ class BatchRunner:
             )
             raise
 
-    def _fold(self, numbers: range, shared_stages: Sequence[Stage]) -> list[Outcome]:
+    def _taken(self) -> Iterator[Sequence[int]]:
+        """Yield the numbers of the targets to fold next: of those in this run's queue, then of other runs that died.
+
+        Targets of other runs count as done here; those that failed there, as failed.
+        """
+        lots = (self._lots[lot] for lot in self._workers.take_tasks(len(self._lots)))
+        yield from lots if self._shared is None else self._shared.claimed(lots)
+
+    def _is_needed(self, number: int) -> bool:
+        """Return whether a claimed target is not finished, and remove what a killed run had not finished writing."""
+        job = self._remaining[number][0]
+        directory = self._output / job.name
+        remove_partial_files(written_directories(self._output, [job.name])[1:])
+        return not resume_status(job, directory, self._settings, overwrite=self._overwrite).finished
+
+    def _fold(self, numbers: Sequence[int], shared_stages: Sequence[Stage]) -> list[Outcome]:
         """Fold the targets of a lot; return the predictions of each, or the error by which it failed."""
         targets = []
         for number in numbers:
             job = self._remaining[number][0]
-            stages = Stages(self._workers.mesh.device, shared_stages, partial(self._report, job.name))
+            stages = Stages(self._workers.mesh.device, shared_stages, partial(self._ended_stage, number))
             targets.append((job, self._output / job.name, stages))
         if len(targets) > 1:
             return fold_targets(targets, self._settings, overwrite=self._overwrite)
@@ -115,6 +145,9 @@ class BatchRunner:
         job, status = self._remaining[number]
         directory = self._output / job.name
         failure = None
+        if isinstance(outcome, LostClaimError):
+            self._settings.say(f"{job.name}: {outcome}", file=sys.stderr)
+            return None
         try:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -130,10 +163,18 @@ class BatchRunner:
             if outcome:
                 self._settings.say(f"{_summary(directory, outcome)} [{self._progress(number, seconds)}]")
         ended = "finished" if failure is None else "failed"
+        if self._shared is not None:
+            self._shared.end(number, failure)
         self._report(job.name, Stage(name=ended, seconds=seconds, peak_memory=0))
         return failure
 
-    def _postfix(self, numbers: range) -> str:
+    def _ended_stage(self, number: int, stage: Stage) -> None:
+        """Report a stage of a target; raise `LostClaimError` if another run has claimed the target."""
+        if self._shared is not None:
+            self._shared.require_held(number)
+        self._report(self._remaining[number][0].name, stage)
+
+    def _postfix(self, numbers: Sequence[int]) -> str:
         """Return what the bar says beside its numbers: the time that is left, and the targets under way."""
         lengths = [self._remaining[number][0].residues for number in numbers]
         name = self._remaining[numbers[0]][0].name

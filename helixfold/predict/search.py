@@ -3,11 +3,12 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
+from data_pipeline.claims import Claims
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import load_features, save_features
@@ -22,6 +23,7 @@ from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, prepar
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.search.tool import BatchSearch
+from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.worker_group import ControlChannel
 from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.predict.targets import check_names
@@ -31,6 +33,8 @@ from helixfold.write.results import FAILURES_FILE, to_json, write_failures, writ
 
 FEATURES_FILE, RESULTS_DIRECTORY = "features.npz", "msas"
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
+# As many as one search of a batch should serve; another run gets those after them.
+_TARGETS_PER_CLAIM = 32
 
 
 def directory_in(output: Path, name: str) -> Path:
@@ -119,13 +123,19 @@ def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> Prepared
 
 @optional_output()
 def make_features(
-    targets: Sequence[AnyTarget], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
+    targets: Sequence[AnyTarget],
+    *,
+    output: Path,
+    plan: SearchPlan,
+    part: tuple[int, int] | None = None,
+    is_shared: bool = False,
 ) -> int:
     """Search and make features for every target into `output/<target>/`; return `exit_code_for` the failures.
 
     Results of earlier searches are used again. A target that fails is recorded in `failures.json` and does not stop the
     others. With `part` (i, n), n machines divide the targets and use one output directory: this one makes every n-th
-    target from the i-th on, and records failures in a file of its own.
+    target from the i-th on, and records failures in a file of its own. With `is_shared`, any number of runs do so, and
+    each claims targets before it begins with them.
     """
     failures_file = FAILURES_FILE
     if part is not None:
@@ -133,22 +143,56 @@ def make_features(
         failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
     directories = {target.name: directory_in(output, target.name) for target in targets}
     check_output(output, {directories[target.name].name: target.sequence for target in targets})
-    with locked_directory(output, part):
+    failures: dict[str, str] = {}
+    with locked_directory(output, part, is_shared=is_shared), ExitStack() as stack:
         # Other parts are at work in the output directory itself.
         own = written_directories(output, [directory.name for directory in directories.values()])
-        remove_partial_files(own if part is None else own[1:])
-        search_for_all(targets, plan, output)
-        failures: dict[str, str] = {}
-        for target in tqdm(targets, desc="targets", unit="target", disable=None):
-            try:
-                prepared = prepare_in(directories[target.name], target, plan)
-                tqdm.write(f"{target.name}: {summary(prepared)} -> {directories[target.name]}")
-            except (RuntimeError, MemoryError, OSError, ValueError) as error:
-                require_unmoved(output)
-                failures[target.name] = f"{type(error).__name__}: {error}"
-                tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
+        lots: Iterable[Sequence[int]] = [range(len(targets))]
+        shared = None
+        if is_shared:
+            claims = stack.enter_context(closing(Claims.in_directory(output)))
+            shared = _shared_targets([target.name for target in targets], output, claims, failures)
+            starts = range(0, len(targets), _TARGETS_PER_CLAIM)
+            lots = shared.claimed([range(len(targets))[start : start + _TARGETS_PER_CLAIM] for start in starts])
+        else:
+            remove_partial_files(own if part is None else own[1:])
+        for numbers in lots:
+            search_for_all([targets[number] for number in numbers], plan, output)
+            for number in tqdm(numbers, desc="targets", unit="target", disable=None):
+                failure = _make_features_of(targets[number], directories[targets[number].name], output, plan)
+                failures |= {} if failure is None else {targets[number].name: failure}
+                if shared is not None:
+                    shared.end(number, failure)
         write_failures(output, failures, failures_file)
     return exit_code_for(failures)
+
+
+def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures: dict[str, str]) -> SharedTasks:
+    """Return the targets as tasks that runs share; failures in other runs are added to `failures`."""
+
+    def report(number: int, failure: str | None) -> None:
+        failures.update({} if failure is None else {names[number]: failure})
+
+    def clear(number: int) -> bool:
+        remove_partial_files(written_directories(output, [directory_in(output, names[number]).name])[1:])
+        return True
+
+    # In the same directory, predictions are claimed by the names alone.
+    keys = [f"features of {name}" for name in names]
+    return SharedTasks(keys, claims, ControlChannel(), is_needed=clear, report=report)
+
+
+def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: SearchPlan) -> str | None:
+    """Make the features of one target, print a line, and return why it failed, if it did."""
+    try:
+        prepared = prepare_in(directory, target, plan)
+        tqdm.write(f"{target.name}: {summary(prepared)} -> {directory}")
+    except (RuntimeError, MemoryError, OSError, ValueError) as error:
+        require_unmoved(output)
+        failure = f"{type(error).__name__}: {error}"
+        tqdm.write(f"{target.name}: failed: {failure}", file=sys.stderr)
+        return failure
+    return None
 
 
 @optional_output()

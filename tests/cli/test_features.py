@@ -2,11 +2,14 @@
 
 import fcntl
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from data_pipeline.claim_files import ClaimFiles
+from data_pipeline.claims import Claims
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import PreparedTarget, prepare
 from helixfold.cli.main import main
@@ -72,6 +75,32 @@ def test_two_runs_do_not_write_into_one_directory_unless_they_are_parts(
         assert not (output / "one").exists()
         assert features(fasta, "--shard", "1/2") == 0
     assert features(fasta) == 0
+
+
+def test_runs_that_share_a_directory_make_each_target_once(
+    fasta: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helixfold.parallel.shared_tasks._POLL_INTERVAL", 0.01)
+    output = fasta.parent / "features"
+    living = Claims(ClaimFiles(output / ".claims"))
+    assert living.take("features of one") == "taken"
+    renewed, stop = living.renew, threading.Event()
+    thread = threading.Thread(target=lambda: [renewed() for _ in iter(lambda: stop.wait(0.01), True)])
+    thread.start()
+    try:
+        assert features(fasta, "--shared") == 0
+    finally:
+        stop.set()
+        thread.join()
+    assert "one:" not in capsys.readouterr().out
+    assert [path.parent.name for path in output.glob("*/features.npz")] == ["two"]
+    partial = output / "one" / ".features.npz.0123abcd.partial"
+    partial.parent.mkdir()
+    partial.touch()
+    monkeypatch.setattr("data_pipeline.claims._has_ended", lambda owner: True)
+    assert features(fasta, "--shared") == 0
+    assert (output / "one" / "features.npz").is_file()
+    assert not partial.exists()
 
 
 def test_what_a_killed_run_had_not_finished_writing_is_removed(fasta: Path) -> None:

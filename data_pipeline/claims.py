@@ -1,0 +1,191 @@
+"""Share targets among independent processes that write into one directory: each claims a target before it begins.
+
+A claim is a file that only one process can make. Its time is renewed while the process lives; when it was not for
+`EXPIRY` seconds, or when the process is known to have ended, another one claims the target by a file with the next
+number. So a claim is never taken away from a living process by one that looks at it late.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.claim_files import ClaimFiles, SeenFile
+
+DIRECTORY = ".claims"
+# Longer than network file systems answer from memory, and than a busy server is silent.
+EXPIRY, RENEWAL = 300.0, 30.0
+State = Literal["held", "finished", "failed", "released"]
+# What `take` says of a target: it is this process's now, another's, or done since this process began.
+Answer = Literal["taken", "held", "done"]
+
+
+class LostClaimError(RuntimeError):
+    """Error for work on a target that another process has claimed, because this one was silent for too long."""
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A claim as its file says it."""
+
+    number: int
+    state: State
+    owner: str
+    failure: str | None
+    time: float  # of the file server, at which it was renewed or ended
+
+
+class Claims:
+    """The claims of this process in a directory that it shares with others."""
+
+    def __init__(self, files: ClaimFiles, *, expiry: float = EXPIRY, renewal: float = RENEWAL) -> None:
+        self._files, self._expiry, self._renewal = files, expiry, renewal
+        self._held: dict[str, int] = {}  # by target, the number of the claim
+        self._lost: set[str] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._owner = _this_process()
+        self._began = files.now()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def in_directory(cls, output: Path) -> "Claims":
+        """Return the claims in an output directory, renewed by a thread until `close`."""
+        claims = cls(ClaimFiles(output / DIRECTORY))
+        claims._thread = threading.Thread(target=claims._renew_always, name="claims", daemon=True)
+        claims._thread.start()
+        return claims
+
+    def take(self, target: str) -> Answer:
+        """Claim a target, and say whether this process has it now.
+
+        A target that another process has finished or given up since this one began is "done"; one that was ended
+        before is claimed again, for the caller to see what is left to do.
+        """
+        latest = self._latest(target)
+        if latest is not None:
+            if latest.state in ("finished", "failed") and latest.time >= self._began:
+                return "done"
+            if latest.state == "held" and not self._is_dead(latest):
+                return "held"
+        number = 1 if latest is None else latest.number + 1
+        if not self._files.create(_file(target, number), self._content(target, "held")):
+            return "held"  # another process was faster
+        with self._lock:
+            self._held[target] = number
+            self._lost.discard(target)
+        return "taken"
+
+    def require_held(self, target: str) -> None:
+        """Raise `LostClaimError` if another process has claimed the target meanwhile."""
+        if target in self._lost:
+            raise LostClaimError("another process goes on with this target, because this one was silent for too long")
+
+    def end(self, target: str, state: State, failure: str | None = None) -> None:
+        """Say how work on a claimed target has ended: "finished", "failed", or "released" for others to go on."""
+        with self._lock:
+            number = self._held.pop(target, None)
+        if number is not None:
+            self._files.replace(_file(target, number), self._content(target, state, failure))
+
+    def failures(self, targets: Iterable[str]) -> dict[str, str]:
+        """Return why targets failed in any process, by target."""
+        latest = {target: self._latest(target) for target in targets}
+        return {
+            target: claim.failure or "for an unknown reason"
+            for target, claim in latest.items()
+            if claim is not None and claim.state == "failed" and claim.time >= self._began
+        }
+
+    def renewed(self, target: str) -> float | None:
+        """Return the file server's time at which the claim on a target was last renewed; None if there is none."""
+        latest = self._latest(target)
+        return None if latest is None else latest.time
+
+    def renew(self) -> None:
+        """Renew all claims of this process, and notice which of them others have."""
+        with self._lock:
+            held = dict(self._held)
+        for target, number in held.items():
+            with suppress(OSError):  # a server that is away for a while
+                self._files.touch(_file(target, number))
+                if self._files.read(_file(target, number + 1)) is not None:
+                    self._lost.add(target)
+
+    def close(self) -> None:
+        """Release what is still claimed, and stop the renewal."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        for target in list(self._held):
+            with suppress(OSError):
+                self.end(target, "released")
+        self._files.remove_clock()
+
+    def _renew_always(self) -> None:
+        while not self._closed.wait(self._renewal):
+            self.renew()
+
+    def _latest(self, target: str) -> _Claim | None:
+        """Return the claim with the highest number. Directories are not listed: network file systems list them late."""
+        found, number = None, 1
+        while (seen := self._files.read(_file(target, number))) is not None:
+            found, number = _claim(number, seen), number + 1
+        return found
+
+    def _is_dead(self, claim: _Claim) -> bool:
+        return _has_ended(claim.owner) or self._files.now() - claim.time > self._expiry
+
+    def _content(self, target: str, state: State, failure: str | None = None) -> bytes:
+        words = {"target": target, "state": state, "owner": self._owner, "failure": failure}
+        return json.dumps(words).encode()
+
+
+def _file(target: str, number: int) -> str:
+    """Return the name of a claim's file; targets may have names that are too long with a number."""
+    return f"{hashlib.sha256(target.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.{number}"
+
+
+def _claim(number: int, seen: SeenFile) -> _Claim:
+    try:
+        words = json.loads(seen.content)
+        return _Claim(number, words["state"], words["owner"], words["failure"], seen.time)
+    except (ValueError, KeyError, TypeError):
+        return _Claim(number, "held", "", None, seen.time)  # damaged: it expires like that of a dead process
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """Return what tells this start of this machine, and this container, from others; empty if the system says none."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{platform.node()} {boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""
+
+
+def _this_process() -> str:
+    return f"{_machine()} {os.getpid()} {_start_of(os.getpid())}"
+
+
+def _has_ended(owner: str) -> bool:
+    """Return whether a process of this machine has ended; of others, nothing is known."""
+    machine, _, rest = owner.rpartition(" ")
+    machine, _, process = machine.rpartition(" ")
+    return bool(machine) and machine == _machine() and process.isdecimal() and _start_of(int(process)) != rest
+
+
+def _start_of(process: int) -> str:
+    """Return the time at which a process started, in the kernel's ticks; empty if there is none. Numbers recur."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]
