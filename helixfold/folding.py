@@ -176,6 +176,10 @@ def prediction_of(
     """Return the prediction of the first sample of the last recycling iteration, with its confidences."""
     folded, heads = last.folded, model.heads
     structure = folded.structure
+    if options.dtype == "float16" and not structure.positions.isfinite().all():
+        raise InputError(
+            f"{name}: a number of the network is beyond 65,504, the largest of float16; use --dtype bfloat16 or float32"
+        )
     mask = torch.ones_like(structure.mask[..., 0])
     plddt = confidence.plddt(heads.lddt(structure.single))
     error = None

@@ -12,7 +12,7 @@ from helixfold.batch import Batch
 from helixfold.execution.dtypes import dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size
 from helixfold.execution.stages import Stages
-from helixfold.folding import FoldingOptions, RecyclingResult, distance_change, mean_plddt, prediction_of
+from helixfold.folding import FoldingOptions, RecyclingResult, distance_change, fold, mean_plddt, prediction_of
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, PredictedStructure, Recycled
 from helixfold.model.update import Executor, as_tensor
@@ -55,6 +55,12 @@ def fold_together(
     """
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, card_of(device))
+    if dtype == torch.float16:
+        # The network's largest numbers are those of padding, which float16 does not hold.
+        return [
+            fold(model, run, each.features, preset, options, stages=stages, notes=notes, name=each.name)
+            for each in targets
+        ]
     recycles, tolerance = options.recycles(preset), options.tolerance(preset)
     given = [model_input(target.features, preset) for target in targets]
     lengths = [len(each.features.aatype) for each in given]

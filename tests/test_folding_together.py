@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from helixfold import folding_together
 from helixfold.execution.graphs import Recordings
@@ -141,3 +142,20 @@ def test_every_stage_is_recorded() -> None:
     fold_together(tiny_model(), Whole(), targets((2, 5, 0)), PRESET, FoldingOptions(num_recycles=1), stages=stages)
     assert [stage.name for stage in stages.finished] == [*STAGES, *STAGES]
     assert torch.is_grad_enabled()
+
+
+def test_in_float16_no_target_is_padded() -> None:
+    """So that a batch gives what each target gives alone, to the last bit: padding has the largest numbers."""
+    model, given, options = tiny_model(), targets((5, 13, 2), (1, 20, 0)), FoldingOptions(dtype="float16")
+    for found, target in zip(together(given, options, model), given, strict=True):
+        assert_near(found, alone(target, options, model), found.model, within=0.0)
+
+
+def test_numbers_beyond_float16_are_an_error_with_its_remedy() -> None:
+    model, (target,) = tiny_model(), targets((5, 13, 0))
+    with torch.no_grad():
+        model.evoformer.blocks[-1].pair_transition.linear_2.bias.fill_(1e5)
+    for dtype in ("float32", "bfloat16"):
+        assert np.isfinite(alone(target, FoldingOptions(dtype=dtype), model).plddt).all()
+    with pytest.raises(InputError, match=r"name_0: a number .* beyond 65,504.*; use --dtype bfloat16 or float32"):
+        alone(target, FoldingOptions(dtype="float16"), model)

@@ -1,47 +1,79 @@
-"""Measure what a short precision of the trunk costs predictions: `helixfold benchmark precision`.
+"""Measure what a short precision costs predictions: `helixfold benchmark precision`.
 
-Each target is folded in float32 by whole updates, and again in other precisions, by other executors and by plain
-PyTorch's operators. What is printed is how far the others are from the first; nothing is timed.
+Each target is folded in float32 by whole updates, and again in other precisions, by other executors, by plain PyTorch's
+operators, and with one part of the network at a time in a short precision. What is printed is how far the others are
+from the first; nothing is timed.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from data_pipeline.pipeline import prepare
+from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import rmsd
 from helixfold.annotations import Group, Parameter
 from helixfold.benchmark.options import Device
+from helixfold.benchmark.rounding import PARTS, RoundedPart, rounded
 from helixfold.execution.device import pick_device
+from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.update import Executor
+from helixfold.model_input import batch_of, draw, model_input
 from helixfold.ops.dispatch import forced
 from helixfold.options import File, Positive
 from helixfold.predict.options import EXAMPLE
 from helixfold.predict.targets import read_targets, single_chains
 from helixfold.prediction import Prediction
-from helixfold.weights.find import ReadyModel, find_models
+from helixfold.presets import Preset, preset
+from helixfold.verification.trained_ranges import find_range_factors, with_trained_ranges
+from helixfold.weights.find import find_models
+from helixfold.weights.untrained import untrained_model
 
-# Precision, executor and whether operators are plain PyTorch; the first is what the others are compared with.
-WAYS = (
-    ("float32", "whole", False),
-    ("float32", "slabs", False),
-    ("bfloat16", "whole", False),
-    ("bfloat16", "slabs", False),
-    ("bfloat16", "whole", True),
-)
-EXECUTORS = {"whole": Whole, "slabs": Slabs}
+EXECUTORS = ("whole", "slabs", "spilled")
+ShortDtype = Literal["bfloat16", "float16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to fold: the trunk's precision, an executor, and whether operators are plain PyTorch.
+
+    With a `part`, that part of the network alone is in this precision, and the rest in float32.
+    """
+
+    dtype: str = "float32"
+    executor: str = "whole"
+    plain: bool = False
+    part: RoundedPart | None = None
+
+    def __str__(self) -> str:
+        if self.part is not None:
+            return f"{self.dtype} in {self.part.name} alone"
+        return f"{self.dtype}, {self.executor}{', plain PyTorch' if self.plain else ''}"
+
+
+def ways(dtypes: Sequence[str], *, by_part: bool) -> list[Way]:
+    """Return the ways to fold each target; the others are compared with the first, which is float32 by `Whole`."""
+    found = [Way(executor=executor) for executor in EXECUTORS]
+    for dtype in dtypes:
+        found += [Way(dtype=dtype, executor=executor) for executor in EXECUTORS]
+        found.append(Way(dtype=dtype, plain=True))
+        found += [Way(dtype=dtype, part=part) for part in PARTS if by_part]
+    return found
 
 
 @Parameter(name="*", group=Group("What to measure", sort_key=0))
@@ -61,6 +93,12 @@ class PrecisionOptions:
     """Number of passes after the first."""
     max_residues: Positive = 2048
     """Leave out longer targets."""
+    dtypes: tuple[ShortDtype, ...] = ("bfloat16",)
+    """Precisions to compare with float32."""
+    by_part: bool = False
+    """Also compute one part of the network at a time in these precisions, and the rest in float32."""
+    trained_ranges: bool = False
+    """Give the model random parameters whose activations have the ranges of DeepMind's trained ones."""
     device: Device = "cpu"
     """auto, cpu, cuda or cuda:N."""
     json: File | None = None
@@ -85,42 +123,77 @@ _USUAL = PrecisionOptions()
 def run(options: PrecisionOptions = _USUAL) -> None:
     """Fold all targets in every way and print what each way costs."""
     device = pick_device(options.device)
-    models = find_models(options.models, options.weights, seed=0)
-    if len(models) != 1:
-        raise InputError(f"one model is measured at a time, {len(models)} are named")
-    models[0].network.to(device)
-    costs = list(measured(models[0], options, device))
+    if len(options.models) != 1:
+        raise InputError(f"one model is measured at a time, {len(options.models)} are named")
+    targets = [each for each in single_chains(read_targets(options.targets)) if _is_short(each, options)]
+    if not targets:
+        raise InputError(f"no single chain has at most {options.max_residues:,} residues; raise --max-residues")
+    model = with_random_parameters(options, targets[0]) if options.trained_ranges else _found(options)
+    model.network.to(device)
+    costs = [cost for target in targets for cost in measured(model, target, options, device)]
     for line in table(costs):
         print(line)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1) + "\n")
 
 
-def measured(model: ReadyModel, options: PrecisionOptions, device: torch.device) -> Iterator[Cost]:
-    """Yield the cost of every way for every target that is short enough."""
-    for target in single_chains(read_targets(options.targets)):
-        if len(target.sequence) > options.max_residues:
-            continue
-        features, first = prepare(target).features, None
-        for dtype, executor, plain in WAYS:
-            found = prediction(model, features, options, device, (dtype, executor, plain))
-            first = first or found
-            yield cost_of(target.name, way_name(dtype, executor, plain), found, first)
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The network that is measured, and how it is used."""
+
+    preset: Preset
+    network: AlphaFold
+
+
+def _found(options: PrecisionOptions) -> Measured:
+    (model,) = find_models(options.models, options.weights, seed=0)
+    return Measured(preset=model.preset, network=model.network)
+
+
+def with_random_parameters(options: PrecisionOptions, target: Target) -> Measured:
+    """Return the named model with random parameters, scaled to trained ranges on a target's features."""
+    if options.weights is not None:
+        raise InputError("--trained-ranges makes random parameters; leave out --weights, or --trained-ranges")
+    chosen = preset(options.models[0])
+    given = model_input(prepare(target).features, chosen)
+    batch = batch_of(draw(given, chosen, [0, 0, 0]), chosen, torch.device("cpu"))
+    network = untrained_model(chosen.model, seed=0).requires_grad_(False)
+    factors = find_range_factors(network, [batch], extremes=False)
+    return Measured(preset=chosen, network=with_trained_ranges(network, factors))
+
+
+def _is_short(target: Target, options: PrecisionOptions) -> bool:
+    return len(target.sequence) <= options.max_residues
+
+
+def measured(model: Measured, target: Target, options: PrecisionOptions, device: torch.device) -> Iterator[Cost]:
+    """Yield the cost of every way for a target."""
+    features, first = prepare(target).features, None
+    for way in ways(options.dtypes, by_part=options.by_part):
+        found = prediction(model, features, options, device, way)
+        first = first or found
+        yield cost_of(target.name, str(way), found, first)
 
 
 def prediction(
-    model: ReadyModel,
-    features: Features,
-    options: PrecisionOptions,
-    device: torch.device,
-    way: tuple[str, str, bool],
+    model: Measured, features: Features, options: PrecisionOptions, device: torch.device, way: Way
 ) -> Prediction:
     """Return the prediction of a target in one way."""
-    dtype, executor, plain = way
-    folding = FoldingOptions(num_recycles=options.num_recycles, dtype=dtype)
-    with forced("reference") if plain else nullcontext():
+    trunk = "float32" if way.part is not None else way.dtype
+    folding = FoldingOptions(num_recycles=options.num_recycles, dtype=trunk)
+    with ExitStack() as stack:
+        if way.plain:
+            stack.enter_context(forced("reference"))
+        if way.part is not None:
+            stack.enter_context(rounded(model.network, way.part, DTYPES[way.dtype]))
+        spill = stack.enter_context(TemporaryDirectory()) if way.executor == "spilled" else ""
+        executors: dict[str, Callable[[], Executor]] = {
+            "whole": Whole,
+            "slabs": Slabs,
+            "spilled": lambda: Spilled(spill, device=device),
+        }
         return fold(
-            model.network, EXECUTORS[executor](), features, model.preset, folding, stages=Stages(device), notes=()
+            model.network, executors[way.executor](), features, model.preset, folding, stages=Stages(device), notes=()
         )
 
 
@@ -146,7 +219,7 @@ def table(costs: Sequence[Cost]) -> list[str]:
     ways = list(dict.fromkeys(cost.way for cost in costs))
     ranked = {way: np.array([cost.mean_plddt for cost in costs if cost.way == way]) for way in ways}
     lines = [
-        f"{'':32} {'targets':>8} {'RMSD, median':>13} {'90 %':>8} {'largest':>8} {'pLDDT':>8} {'PAE':>8} "
+        f"{'':44} {'targets':>8} {'RMSD, median':>13} {'90 %':>8} {'largest':>8} {'pLDDT':>8} {'PAE':>8} "
         f"{'pairs reordered':>16}"
     ]
     for way in ways:
@@ -155,13 +228,8 @@ def table(costs: Sequence[Cost]) -> list[str]:
         before, after = (np.sign(each[:, None] - each[None]) for each in (ranked[ways[0]], ranked[way]))
         pairs = max(1, len(chosen) * (len(chosen) - 1) // 2)
         lines.append(
-            f"{way:32} {len(chosen):8} {np.median(distances):13.4f} {np.quantile(distances, 0.9):8.4f} "
+            f"{way:44} {len(chosen):8} {np.median(distances):13.4f} {np.quantile(distances, 0.9):8.4f} "
             f"{distances.max():8.4f} {np.mean([cost.plddt for cost in chosen]):8.4f} "
             f"{np.mean([cost.pae for cost in chosen]):8.4f} {np.sum(before * after < 0) // 2 / pairs:16.2%}"
         )
     return lines
-
-
-def way_name(dtype: str, executor: str, plain: bool) -> str:
-    """Return a way in words, such as "bfloat16, slabs"."""
-    return f"{dtype}, {executor}{', plain PyTorch' if plain else ''}"

@@ -113,7 +113,8 @@ def verify(
     path
         The parameter file.
     preset
-        The model: model_1 to model_5, model_1_ptm to model_5_ptm, small or tiny.
+        The model: model_1 to model_5, those with _ptm, _multimer_v3, _multimer_v2 or _multimer after them, small or
+        tiny.
     dtypes
         Precisions to run in, float32 among them.
     own

@@ -8,7 +8,7 @@ from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.ops.card import Card
 
 AUTO = "auto"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # The first compute capability whose matrix units multiply bfloat16.
 _BFLOAT16_FROM = (8, 0)
 
@@ -16,7 +16,8 @@ _BFLOAT16_FROM = (8, 0)
 def settled_dtype(name: str, card: Card) -> str:
     """Return the name of the dtype that "auto" stands for on a card; a name of `DTYPES` stands for itself.
 
-    It is bfloat16 on NVIDIA's GPUs that multiply it, and float32 on older ones and on all other devices.
+    It is bfloat16 on NVIDIA's GPUs that multiply it, and float32 on older ones and on all other devices. It is never
+    float16, whose largest number, 65,504, a trained network may pass.
     """
     if name != AUTO:
         return name

@@ -86,7 +86,7 @@ class AlphaFold(nn.Module):
         """Return the representations, averaged over the samples of an ensemble, and the structure of one target.
 
         `previous` comes from the previous recycling iteration and is None in the first one; its pair stream may be
-        overwritten. `dtype` is the trunk's, float32 or bfloat16.
+        overwritten. `dtype` is the trunk's: float32, bfloat16 or float16.
         """
         first, last = ensemble[0], len(ensemble) - 1
         mean: Representations | None = None

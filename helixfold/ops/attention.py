@@ -79,7 +79,9 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
     if not every_key_counts(mask):
         # The kernel adds one bias to the logits. A mask that differs between rows would make this bias as large as the
         # logits, so the mask becomes an additional channel: 1 in the queries, the mask's bias in the keys.
-        channel = rearrange(MASKED / scale * (mask.float() - 1), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
+        # float16 ends at 65,504, which masks logits under some thousands.
+        lost = max(-MASKED / scale, torch.finfo(key.dtype).min)
+        channel = rearrange(lost * (1 - mask.float()), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
         # On a GPU the kernel that stores no logits takes channels by eights; the others are zeros in the keys.
         more = 1 if card_of(query.device).kind == "cpu" else 8
         query, value = pad(query, (0, more), value=1.0), pad(value, (0, more))

@@ -54,6 +54,13 @@ class Op(Generic[P, R]):
         self.backends = (*backends, Backend(name="reference", run=reference))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if _interceptor is not None:
+            found: R = _interceptor(self, args, kwargs)
+            return found
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Compute the operator by the backend of choice, inside `intercepted` too."""
         if _calls is not None:
             _calls.append((self, inspect.signature(self.reference).bind(*args, **kwargs).args))
         backend = self.choice(*args, **kwargs)
@@ -98,13 +105,15 @@ def operator(*backends: Backend) -> Callable[[Callable[P, R]], Op[P, R]]:
 
 
 # Globals for all threads, since autograd computes gradients and recomputes blocks in other threads: the name of the
-# forced backend, the operators for which it is forced (None: all), how often each used it, the recorded calls, and the
-# names of the backends that each operator used.
+# forced backend, the operators for which it is forced (None: all), how often each used it, the recorded calls, the
+# names of the backends that each operator used, and the function that carries out all calls instead.
 _forced: str | None = None
 _forced_operators: Collection[str] | None = None
 _forced_uses: Counter[str] = Counter()
 _calls: list[tuple[Op[..., Any], tuple[Any, ...]]] | None = None
 _used: dict[str, set[str]] | None = None
+Interceptor = Callable[[Op[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+_interceptor: Interceptor | None = None
 
 
 @contextmanager
@@ -158,6 +167,20 @@ def add_recorded_backends(used: Mapping[str, Collection[str]]) -> None:
 def sorted_backends(used: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
     """Return what `recorded_backends` recorded in alphabetical order."""
     return {name: tuple(sorted(names)) for name, names in sorted(used.items())}
+
+
+@contextmanager
+def intercepted(interceptor: Interceptor) -> Iterator[None]:
+    """Let `interceptor(operator, args, kwargs)` carry out all calls of operators; `operator.run` computes one.
+
+    This is for benchmarks.
+    """
+    global _interceptor  # noqa: PLW0603 (one for the process)
+    _interceptor = interceptor
+    try:
+        yield
+    finally:
+        _interceptor = None
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:

@@ -45,7 +45,7 @@ Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
 Progress = Literal["bars", "json"]
 Dtype = Literal["float32", "bfloat16"]
-DtypeOrAuto = Literal["auto", "float32", "bfloat16"]
+DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float16"]
 Executor = Literal["auto", "whole", "slabs", "spilled"]
 # Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
 DoctorDevice = Literal[
@@ -217,7 +217,8 @@ class ComputeOptions:
     """Also write the logits of all heads to logits_<model>.npz; N residues take 512 x N x N bytes more memory."""
     dtype: DtypeOrAuto = "auto"
     """Precision of the arithmetic in the trunk of the network. auto: bfloat16 on NVIDIA GPUs that have it (compute
-    capability 8.0 and later), else float32; targets that were begun go on as they began."""
+    capability 8.0 and later), else float32; targets that were begun go on as they began. float16, for older cards, is
+    more exact than bfloat16 but overflows at 65,504: a target that does so fails and says it."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Devices"))

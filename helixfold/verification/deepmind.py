@@ -13,8 +13,11 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -38,11 +41,12 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     from alphafold.model import modules  # noqa: PLC0415
 
     config = published.model_config(settings["model"]).model
-    trunk = config.embeddings_and_evoformer
+    is_multimer, trunk = "multimer" in settings["model"], config.embeddings_and_evoformer
     for stack in (trunk.evoformer, trunk.template.template_pair_stack):
         for direction in ("outgoing", "incoming"):
-            # The published parameters have separate left and right projections.
-            stack[f"triangle_multiplication_{direction}"].fuse_projection_weights = False
+            # The published parameters have separate left and right projections, but those of the third release.
+            fused = settings["model"].endswith("_v3")
+            stack[f"triangle_multiplication_{direction}"].fuse_projection_weights = fused
     config.global_config.update(
         deterministic=True, bfloat16=settings["bfloat16"], subbatch_size=settings["subbatch_size"]
     )
@@ -52,8 +56,11 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
     def forward(samples: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
         with hk.name_scope("alphafold"):
-            iteration = modules.AlphaFoldIteration(config, config.global_config)
-            found = iteration(samples, previous, is_training=False, ensemble_representations=False)
+            if is_multimer:
+                found = _complex(config, {name: value[0] for name, value in samples.items()} | previous)
+            else:
+                iteration = modules.AlphaFoldIteration(config, config.global_config)
+                found = iteration(samples, previous, is_training=False, ensemble_representations=False)
         if settings.get("outputs"):
             return _all_outputs(found)
         return {
@@ -107,6 +114,51 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "device": str(jax.devices()[0]),
         "version": jax.__version__,
     }
+
+
+def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """Return what AlphaFold-Multimer gives for features that are sampled already; it would sample them itself."""
+    import jax  # noqa: PLC0415
+    from alphafold.model import geometry, modules_multimer, prng  # noqa: PLC0415
+
+    def given_extra_msa(features: dict[str, Any], _: int) -> tuple[Any, Any]:
+        letters = jax.nn.one_hot(features["extra_msa"], 23)
+        more = [features[name][..., None] for name in ("extra_has_deletion", "extra_deletion_value")]
+        return jax.numpy.concatenate([letters, *more], -1), features["extra_msa_mask"]
+
+    replaced: dict[str, Callable[..., Any]] = {
+        "make_msa_profile": lambda features: features["msa_mask"],  # only the masking, which is done, reads it
+        "sample_msa": lambda _, features, __: features,
+        "make_masked_msa": lambda features, _, __: features,
+        "nearest_neighbor_clusters": lambda features: (features["msa_mask"], features["msa_mask"]),
+        "create_msa_feat": lambda features: features["msa_feat"],
+        "create_extra_msa_feature": given_extra_msa,
+    }
+    with ExitStack() as stack:
+        for name, function in replaced.items():
+            stack.enter_context(mock.patch.object(modules_multimer, name, function))
+        stack.enter_context(mock.patch.object(geometry.Rigid3Array, "inverse", _inverse))
+        iteration = modules_multimer.AlphaFoldIteration(config, config.global_config)
+        found: dict[str, Any] = iteration(batch, is_training=False, safe_key=prng.SafeKey(jax.random.PRNGKey(0)))
+    return found
+
+
+def _inverse(rigid: Any) -> "_Inverse":
+    return _Inverse(rigid)
+
+
+class _Inverse:
+    """The inverse of rigid motions, which subtracts before it rotates.
+
+    The program's own rotates both ends of a vector first. The vector from a residue to itself is then rounding noise,
+    which templates scale to length 1; here it is exactly zero.
+    """
+
+    def __init__(self, rigid: Any) -> None:
+        self.rigid = rigid
+
+    def apply_to_point(self, point: Any) -> Any:
+        return self.rigid.rotation.apply_inverse_to_point(point - self.rigid.translation)
 
 
 def _all_outputs(found: dict[str, Any]) -> dict[str, Any]:

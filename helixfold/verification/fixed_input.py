@@ -50,18 +50,21 @@ class Comparison:
 def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
     """Return the features of two passes, the same on every machine: 24 residues, 8 rows and 12 extra rows.
 
-    A model with templates gets one.
+    A model with templates gets one, and a model of complexes, which averages all slots, one in each slot, and two equal
+    chains.
     """
+    method, slots = preset.model.method, preset.sampling.max_templates
+    templates = slots if method == "multimer" else min(1, slots)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20)
-        batch = random_batch(RESIDUES, ROWS, EXTRA_ROWS, min(1, preset.sampling.max_templates), torch.device("cpu"))
+        batch = random_batch(RESIDUES, ROWS, EXTRA_ROWS, templates, torch.device("cpu"), method=method)
     atoms = batch.template_all_atom_positions.clone()
     # The first residue's pre-omega torsion has no residue before it, and AlphaFold does not mask it: here it is exactly
     # 0, and not the direction of rounding errors.
     atoms[:, :, 0, 0] = torch.tensor([4.0, 0.0, 0.0])
     atoms[:, :, 0, 1] = torch.tensor([4.0, 1.5, 0.0])
     batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=atoms[..., 3, :])
-    return [Batch(**{field.name: getattr(batch, field.name).to(device) for field in fields(Batch)})] * PASSES
+    return [type(batch)(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})] * PASSES
 
 
 def target_batches(target: Target, preset: Preset, device: torch.device) -> list[Batch]:
@@ -204,5 +207,7 @@ def _in_float64(network: AlphaFold, batches: Sequence[Batch]) -> Run:
 
 
 def _cast(batch: Batch) -> Batch:
-    values = {field.name: getattr(batch, field.name) for field in fields(Batch)}
-    return Batch(**{name: value.double() if value.is_floating_point() else value for name, value in values.items()})
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return type(batch)(
+        **{name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+    )

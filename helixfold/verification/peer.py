@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
 from data_pipeline.search.process import run_program
-from helixfold.batch import Batch
+from helixfold.batch import Batch, MultimerBatch
 from helixfold.presets import Preset
 from helixfold.verification import deepmind
 from helixfold.verification.passes import Run, scores
@@ -78,6 +78,8 @@ def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
     """Return the batch under DeepMind's feature names; its leading dimension is DeepMind's number of samples."""
     aatype = batch.aatype.cpu().numpy()
     arrays = {field.name: getattr(batch, field.name).cpu().numpy() for field in fields(batch)}
+    if isinstance(batch, MultimerBatch):
+        arrays["template_all_atom_mask"] = arrays["template_all_atom_masks"]
     rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]
     arrays |= {
         "seq_length": np.array([aatype.shape[1]]),

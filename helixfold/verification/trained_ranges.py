@@ -193,6 +193,8 @@ class Ranges:
 def measured_ranges(network: AlphaFold, batches: Sequence[Batch]) -> Ranges:
     """Run a network with recycling, and return the ranges of its activations in the last recycling iteration."""
     real, extra = batches[-1].seq_mask[0].bool().numpy(), batches[-1].extra_msa_mask[0].bool().numpy()
+    # Without further sequences there is one row, which is padding.
+    extra = extra if extra.any() else ~extra
     logits: dict[str, float] = {}
     streams: list[Any] = []
 

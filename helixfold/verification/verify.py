@@ -68,10 +68,6 @@ def verify(path: Path, question: Question, say: Callable[[str], None] = lambda _
     if findings.checks[1].holds is False:
         findings.checks.append(Check(name="outputs", holds=None, found="the network is not run with such values"))
         return findings
-    if question.preset.model.method == "multimer":
-        unknown = "networks of complexes are not run here yet, so nothing is known of what these parameters give"
-        findings.checks.append(Check(name="outputs", holds=None, found=unknown))
-        return findings
     with torch.device("meta"):
         network = AlphaFold(question.preset.model)
     network.load_state_dict(load_weights(path, question.preset.model), assign=True)

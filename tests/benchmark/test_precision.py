@@ -1,11 +1,18 @@
-"""The cost of a short precision: nothing for float32, little for bfloat16, and a table that counts changed ranks."""
+"""The cost of a short precision: nothing for float32, little for others, by part, and a table of changed ranks."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from helixfold.benchmark.precision import Cost, PrecisionOptions, run, table, way_name
+from data_pipeline.errors import InputError
+from helixfold.benchmark.precision import Cost, PrecisionOptions, Way, run, table, ways
+from helixfold.benchmark.rounding import PARTS, rounded
+from helixfold.execution.whole import Whole
+from helixfold.model.outputs import Outputs
+from helixfold.ops.dispatch import Op, intercepted
+from tests.networks import random_batch, tiny_model
 
 
 @pytest.fixture
@@ -17,17 +24,74 @@ def two_targets(tmp_path: Path) -> Path:
 
 def test_each_way_stands_beside_float32(two_targets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = two_targets.with_name("costs.json")
-    run(PrecisionOptions(targets=(two_targets,), max_residues=30, json=output))
+    dtypes = ("bfloat16", "float16")
+    run(PrecisionOptions(targets=(two_targets,), max_residues=30, dtypes=dtypes, by_part=True, json=output))
     costs = [Cost(**each) for each in json.loads(output.read_text())]
     assert {cost.target for cost in costs} == {"one", "two"}
     for cost in costs:
         if cost.way.startswith("float32"):
             assert cost.rmsd < 1e-3, cost
             assert cost.pae < 1e-2, cost
-        else:
-            assert 1e-4 < cost.rmsd < 1, cost
+        elif "global attention" not in cost.way and "heads" not in cost.way:
+            assert 1e-7 < cost.rmsd < 1, cost
+    # float16 keeps three bits more.
+    means = {way: sum(cost.rmsd for cost in costs if cost.way == str(way)) for way in ways(dtypes, by_part=False)}
+    assert means[Way(dtype="float16")] < 0.5 * means[Way(dtype="bfloat16")]
+    heads = [cost for cost in costs if "output heads" in cost.way]
+    assert all(cost.rmsd < 1e-5 and cost.plddt > 1e-5 for cost in heads), heads
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:32].strip() for line in lines[1:]] == list(dict.fromkeys(cost.way for cost in costs))
+    assert [line[:44].strip() for line in lines[1:]] == list(dict.fromkeys(cost.way for cost in costs))
+
+
+def outputs_of(part: int | None) -> Outputs:
+    model, batch = tiny_model(), random_batch()
+    with torch.no_grad():
+        previous = model(Whole(), [batch]).recycled()
+        if part is None:
+            return model(Whole(), [batch], previous)
+        with rounded(model, PARTS[part], torch.bfloat16):
+            return model(Whole(), [batch], previous)
+
+
+def test_every_part_changes_results_and_their_dtype_stays() -> None:
+    exact = outputs_of(None)
+    for number, part in enumerate(PARTS):
+        found = outputs_of(number)
+        assert found.representations.pair.dtype == torch.float32
+        changes = {
+            "trunk": found.representations.pair - exact.representations.pair,
+            "structure module": found.structure.positions - exact.structure.positions,
+            "output heads": found.logits.distogram - exact.logits.distogram,
+        }
+        assert changes[part.within].abs().max() > 1e-5, part
+        if part.within != "trunk":
+            assert not changes["trunk"].any(), part
+
+
+def test_the_parts_are_all_that_the_trunk_computes_by_operators() -> None:
+    names = set()
+
+    def note(operator: Op, args: tuple[object, ...], kwargs: dict[str, object]) -> object:  # type: ignore[type-arg]
+        names.add(operator.name)
+        with intercepted(lambda inner, args, kwargs: inner.run(*args, **kwargs)):
+            return operator.run(*args, **kwargs)
+
+    model = tiny_model()
+    with torch.no_grad(), intercepted(note):
+        model.trunk(Whole(), random_batch(), None, torch.float32)
+    assert names <= {name for part in PARTS for name in part.operators}
+
+
+def test_random_parameters_are_not_read_from_a_file(two_targets: Path) -> None:
+    with pytest.raises(InputError, match="--trained-ranges makes random parameters"):
+        run(PrecisionOptions(targets=(two_targets,), models=("tiny",), weights=two_targets, trained_ranges=True))
+
+
+def test_a_model_without_parameters_is_measured_with_random_ones(
+    two_targets: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(PrecisionOptions(targets=(two_targets,), models=("tiny",), trained_ranges=True, max_residues=18))
+    assert "bfloat16, spilled" in capsys.readouterr().out
 
 
 def test_the_table_counts_pairs_whose_order_changes() -> None:
@@ -41,4 +105,4 @@ def test_the_table_counts_pairs_whose_order_changes() -> None:
     assert lines[1].endswith(" 0.00%")
     assert lines[2].endswith("16.67%")
     assert f"{0.15:13.4f}" in lines[2]
-    assert way_name("bfloat16", "whole", plain=True) == "bfloat16, whole, plain PyTorch"
+    assert str(Way(dtype="bfloat16", plain=True)) == "bfloat16, whole, plain PyTorch"
