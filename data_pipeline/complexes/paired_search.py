@@ -1,6 +1,7 @@
 """Search for rows that are paired between the different sequences of a complex, or read the results again."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from data_pipeline.errors import InputError, SearchError, TooLargeError
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.search.plan import PairingStep
 from data_pipeline.search.result_files import ResultFiles
+from data_pipeline.search.tool import BatchPairing
 
 
 def paired_alignments(sequences: Sequence[str], step: PairingStep, directories: Sequence[Path]) -> list[Alignment]:
@@ -20,7 +22,29 @@ def paired_alignments(sequences: Sequence[str], step: PairingStep, directories: 
     found = _earlier(sequences, step, directories)
     if found is not None:
         return found
-    contents = list(step.tool.search(sequences))
+    return _stored(list(step.tool.search(sequences)), sequences, step, directories)
+
+
+def search_pairs_ahead(complexes: Sequence[tuple[Sequence[str], Sequence[Path]]], step: PairingStep) -> None:
+    """Search for the paired rows of many complexes at once, if the tool can, and store them for `paired_alignments`.
+
+    A complex is its different sequences and their directories. Errors are ignored: `paired_alignments` repeats the
+    search, and raises the error, for each complex by itself.
+    """
+    if not isinstance(step.tool, BatchPairing):
+        return
+    with suppress(InputError, SearchError, OSError):
+        missing = [(sequences, places) for sequences, places in complexes if _earlier(sequences, step, places) is None]
+        results = step.tool.search_many([sequences for sequences, _ in missing]) if missing else []
+        for contents, (sequences, places) in zip(results, missing, strict=True):
+            with suppress(InputError, SearchError, OSError):
+                _stored(contents, sequences, step, places)
+
+
+def _stored(
+    contents: Sequence[bytes], sequences: Sequence[str], step: PairingStep, directories: Sequence[Path]
+) -> list[Alignment]:
+    """Store the results of a search, each in its directory, and return the alignments."""
     try:
         alignments = _parsed(contents, sequences, [directory / step.result_file for directory in directories])
     except TooLargeError:

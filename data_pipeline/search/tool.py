@@ -52,6 +52,14 @@ class PairingSearch(Protocol):
 
 
 @runtime_checkable
+class BatchPairing(PairingSearch, Protocol):
+    """A tool that pairs rows of several complexes in hardly more time than of one."""
+
+    def search_many(self, complexes: Sequence[Sequence[str]]) -> Sequence[Sequence[bytes]]:
+        """Return the result of `search` for each complex."""
+
+
+@runtime_checkable
 class TemplateSearch(Protocol):
     """A tool that searches a database for chains of known structure that match an alignment."""
 

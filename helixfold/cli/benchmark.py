@@ -24,6 +24,7 @@ BENCHMARKS = {
     "precision": "Measure how far predictions in bfloat16 are from those in float32, by executor and operators.",
     "data": "Measure chains per second and size of a feature store, built and read.",
     "loader": "Measure training examples per second, from a store and from the files that it was made of.",
+    "search": "Measure a search for a batch of targets beside searches for one after another.",
     "recompute": "Measure the memory of a training pass by what is recomputed.",
     "ablation": "Measure a training step and a prediction with everything on, then with one technique off at a time.",
     "layouts": "Measure a training step by how ranks are divided, beside the forecast.",

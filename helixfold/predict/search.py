@@ -13,6 +13,7 @@ from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
@@ -62,6 +63,7 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
         print(f"helixfold: searching for {len(targets)} targets: {searches}", file=sys.stderr)
     # By directory, for complexes may share the results of a chain.
     unpaired, paired, shared = dict[Path, Target](), dict[Path, Target](), dict[Path, Target]()
+    complexes: list[tuple[Sequence[str], Sequence[Path]]] = []
     for target in targets:
         results = directory_in(output, target.name) / RESULTS_DIRECTORY
         if not isinstance(target, ComplexInput):
@@ -72,7 +74,12 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
         unpaired |= own if needed.alignments else {}
         paired |= own if needed.uniprot is not None else {}
         shared |= own if target.shared_results else {}
+        if needed.pairing is not None:
+            sequences = [entity.sequence for entity in target.target.entities]
+            complexes.append((sequences, target.pair_directories(results)))
     _search_ahead(unpaired, plan)
+    if plan.pairing is not None:
+        search_pairs_ahead(complexes, plan.pairing)
     if plan.uniprot is not None:
         _search_ahead(paired, SearchPlan(alignments=(plan.uniprot,)))
     search_alone = any(not isinstance(step.tool, BatchSearch) for step in plan.alignments)

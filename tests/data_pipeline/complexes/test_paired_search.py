@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.complexes.paired_search import paired_alignments
+from data_pipeline.complexes.paired_search import paired_alignments, search_pairs_ahead
 from data_pipeline.errors import SearchError
 from data_pipeline.search.plan import PairingStep
 from data_pipeline.search.result_files import ResultFiles
@@ -102,3 +102,30 @@ def test_a_result_that_cannot_be_used_is_not_kept(pair: Complex, rows: Sequence[
     assert not any(file.exists() for file in pair.files)
     pair.tool.rows = (b"", b"")
     assert pair.pair() == [("query", "run2")] * 2
+
+
+class BatchedPairing(Pairing):
+    """A search that takes many complexes at once; `AAA` fails it, and rows of `WWW` are no alignment."""
+
+    def search_many(self, complexes: Sequence[Sequence[str]]) -> list[list[bytes]]:
+        if ["AAA", "ACDE"] in complexes:
+            raise SearchError("no luck")
+        results = [list(self.search(sequences)) for sequences in complexes]
+        return [[b"?"] * 2 if "WWW" in each else found for each, found in zip(complexes, results, strict=True)]
+
+
+def test_complexes_are_searched_together_and_a_bad_one_stops_no_other(tmp_path: Path) -> None:
+    step = PairingStep(result_file="paired_hits.a3m", tool=BatchedPairing())
+    complexes = [CHAINS, ["WWW", "ACDE"], ["ACDE", "MKV"]]
+    places = [[tmp_path / f"{number}{chain}" for chain in "AB"] for number in range(3)]
+    search_pairs_ahead(list(zip(complexes, places, strict=True)), step)
+    assert [(place[0] / "paired_hits.a3m").is_file() for place in places] == [True, False, True]
+    asked = step.tool.asked  # type: ignore[attr-defined]
+    assert asked == complexes
+    assert len(paired_alignments(CHAINS, step, places[0])) == 2
+    search_pairs_ahead([(CHAINS, places[0])], step)
+    assert len(asked) == 3
+    search_pairs_ahead([(["AAA", "ACDE"], places[1])], step)
+    assert not (places[1][0] / "paired_hits.a3m").exists()
+    search_pairs_ahead([(CHAINS, places[1])], PairingStep(result_file="paired_hits.a3m", tool=Pairing()))
+    assert not (places[1][0] / "paired_hits.a3m").exists()
