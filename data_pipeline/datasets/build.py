@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tqdm import tqdm
 
+from data_pipeline.datasets.assembly_index import AssemblyEntry, write_assemblies
 from data_pipeline.datasets.build_cache import BuildCache, store_lock
 from data_pipeline.datasets.cluster_files import read_clusters
 from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
@@ -15,7 +16,7 @@ from data_pipeline.datasets.index import write_index
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.source_files import find_structures
 from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
-from data_pipeline.datasets.workers import ChainOutcome, FileOutcome, process_files
+from data_pipeline.datasets.workers import AssemblyOutcome, ChainOutcome, FileOutcome, process_files
 from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.extras import require
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
@@ -59,6 +60,8 @@ class BuildReport:
     refused: dict[str, str]
     failed: dict[str, str]
     notes: tuple[str, ...]  # messages for the user
+    assemblies: int = 0
+    skipped_assemblies: dict[str, str] = field(default_factory=dict)  # reasons
 
 
 def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
@@ -105,6 +108,19 @@ class _Gathered:
     summary_keys: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    assemblies: dict[str, AssemblyEntry] = field(default_factory=dict)
+    skipped_assemblies: dict[str, str] = field(default_factory=dict)
+
+    def add_assembly(self, assembly: AssemblyOutcome, file: str, own: Collection[str]) -> None:
+        """Add a file's assembly, or the reason why it is left out; `own` are the chains that the file has given."""
+        if assembly.name in self.assemblies:
+            self.skipped_assemblies[f"{assembly.name} of {file}"] = "another file has an assembly of this name already"
+        elif assembly.problem:
+            self.skipped_assemblies[assembly.name] = assembly.problem
+        elif not set(assembly.chains) <= set(own):
+            self.skipped_assemblies[assembly.name] = "other files have chains of the same names"
+        else:
+            self.assemblies[assembly.name] = AssemblyEntry(name=assembly.name, key=assembly.key, chains=assembly.chains)
 
 
 def _gather(outcomes: Sequence[FileOutcome], root: Path) -> _Gathered:
@@ -126,6 +142,9 @@ def _gather(outcomes: Sequence[FileOutcome], root: Path) -> _Gathered:
                 found.chains[name] = chain
             else:
                 found.refused[f"{name} of {file}"] = f"{first} has a chain of this name already"
+        if outcome.assembly is not None:
+            own = [chain.entry.name for chain in outcome.chains if files[chain.entry.name] == file]
+            found.add_assembly(outcome.assembly, file, own)
     return found
 
 
@@ -146,10 +165,13 @@ def _finish(
         count = f"{alone} of {len(found.chains)} chains"
         notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
     keys = found.summary_keys | grouped.cache_keys | {chain.entry.key for chain in found.chains.values()}
+    keys |= {assembly.key for assembly in found.assemblies.values()}
     entries = [replace(chain.entry, cluster=grouped.clusters[name]) for name, chain in sorted(found.chains.items())]
     with os_errors_as_input_errors(options.directory, "cannot be written"):
         cache.pack(sorted(keys))
         _write_reasons(options.directory, found.refused, found.failed)
+        if builder.assemblies:
+            write_assemblies(options.directory, found.assemblies.values(), found.skipped_assemblies)
         write_index(options.directory / INDEX_FILE, entries)
     cache.clear()
     return BuildReport(
@@ -159,6 +181,8 @@ def _finish(
         refused=found.refused,
         failed=found.failed,
         notes=tuple(notes),
+        assemblies=len(found.assemblies),
+        skipped_assemblies=found.skipped_assemblies,
     )
 
 

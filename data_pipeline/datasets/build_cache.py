@@ -9,23 +9,19 @@ import hashlib
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.store import DATABASE_FILE, write_database
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, open_lock, os_errors_as_input_errors, read_file, unmoved_directory
-from data_pipeline.json_files import parse_json
 
 WORK_DIRECTORY, LOCK_FILE = "work", ".lock"
 
 _KEY_BYTES = 16
 _MAX_RECORD_BYTES = 4 * 2**30
-_MAX_JSON_BYTES, _MAX_JSON_VALUES = 2**28, 2**24  # the clusters of a million chains take a tenth of it
 
 
 def content_key(*parts: object) -> str:
@@ -93,23 +89,6 @@ class BuildCache:
 
     def _file(self, key: str) -> Path:
         return self._work / key[:2] / key
-
-
-def compress_json(values: object) -> bytes:
-    """Return JSON-serializable values as compressed bytes; equal values give equal bytes."""
-    return zlib.compress(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
-
-
-def decompress_json(content: bytes) -> Any:
-    """Return the values that `compress_json` compressed; raise `ValueError` if the bytes are damaged."""
-    stream = zlib.decompressobj()
-    try:
-        text = stream.decompress(content, _MAX_JSON_BYTES)
-    except zlib.error as error:
-        raise ValueError("damaged") from error
-    if not stream.eof:
-        raise ValueError("damaged, or larger than any")
-    return parse_json(text, max_values=_MAX_JSON_VALUES)
 
 
 @contextmanager

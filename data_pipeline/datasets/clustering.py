@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.datasets.build_cache import BuildCache, compress_json, content_key, decompress_json
+from data_pipeline.datasets.build_cache import BuildCache, content_key
 from data_pipeline.datasets.cluster_files import given_clusters, identical_clusters, read_clusters, write_clusters
+from data_pipeline.datasets.packed_json import compress_json, decompress_json
 from data_pipeline.datasets.store import SHARD_CLUSTERS_FILE, FeatureStore, has_shards
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.search.mmseqs import cluster_sequences

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.datasets.build_cache import compress_json, content_key, decompress_json, file_digest
+from data_pipeline.datasets.build_cache import content_key, file_digest
 from data_pipeline.datasets.chain_alignment import alignment_for_chain, query_columns
 from data_pipeline.datasets.chain_record import RECORD_VERSION, encode_record
 from data_pipeline.datasets.chains import ChainFilter, chain_labels
 from data_pipeline.datasets.index import chain_name_problem
+from data_pipeline.datasets.packed_json import compress_json, decompress_json
 from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.templates import TemplateFeatures, no_templates
@@ -119,6 +120,7 @@ class RecordBuilder:
     require_alignments: bool = False
     templates: TemplateLibrary | None = None
     is_distillation: bool = False
+    assemblies: bool = False  # record the first biological assembly of each file, too
 
     def summary_key(self, path: Path, digest: str) -> str:
         """Return the hash of all inputs of a file's summary; `digest` is the hash of the structure file at `path`."""

@@ -26,6 +26,7 @@ _DATABASES: tuple[tuple[str, int | None], ...] = (
     ("", None),  # any other
 )
 _FOR_COMPLEXES = ("uniprot_hits", "uniprot.")  # searches of all of UniProt, used to pair the chains of a complex
+_PAIRING_ROWS = 50_000  # most rows of these that are read (AlphaFold 2.3)
 _HMMSEARCH_HITS = ("hmm_output.sto", "pdb_hits.sto")
 
 
@@ -43,6 +44,7 @@ class SearchResults:
 
     alignments: tuple[AlignmentFile, ...] = ()
     template_hits: Path | None = None
+    pairing: AlignmentFile | None = None  # of a search of all of UniProt, to pair the chains of a complex
 
 
 def find_structures(directory: str | PathLike[str]) -> tuple[Path, ...]:
@@ -90,16 +92,21 @@ def search_results(folder: Path) -> SearchResults:
         files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
     alignments: list[tuple[int, str, AlignmentFile]] = []
     hits: list[tuple[bool, str, Path]] = []
+    pairing: list[AlignmentFile] = []
     for path in files:
         name = path.name.lower().removesuffix(".gz")
         if name.endswith(".hhr") or name in _HMMSEARCH_HITS:
             hits.append((not name.startswith("pdb"), path.name, path))
-        elif name.endswith(_ALIGNMENT_SUFFIXES) and not name.startswith(_FOR_COMPLEXES):
+        elif name.endswith(_ALIGNMENT_SUFFIXES) and name.startswith(_FOR_COMPLEXES):
+            pairing.append(AlignmentFile(path=path, max_rows=_PAIRING_ROWS))
+        elif name.endswith(_ALIGNMENT_SUFFIXES):
             rank, max_rows = next((rank, rows) for rank, (word, rows) in enumerate(_DATABASES) if word in name)
             alignments.append((rank, path.name, AlignmentFile(path=path, max_rows=max_rows)))
     alignments.sort(key=lambda found: found[:2])
     return SearchResults(
-        alignments=tuple(file for *_, file in alignments), template_hits=min(hits)[2] if hits else None
+        alignments=tuple(file for *_, file in alignments),
+        template_hits=min(hits)[2] if hits else None,
+        pairing=pairing[0] if pairing else None,
     )
 
 

@@ -7,12 +7,14 @@ is such a directory. The database finds records by the keys in the index, not by
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.datasets.assembly_index import AssemblyEntry, read_assemblies
+from data_pipeline.datasets.assembly_record import AssemblyRecord, LabelledComplex, labelled_complex
 from data_pipeline.datasets.chain_record import ChainRecord
 from data_pipeline.datasets.cluster_files import read_clusters
 from data_pipeline.datasets.database import Database
@@ -34,11 +36,21 @@ _TRANSACTION_BYTES = 64 * 2**20
 class FeatureStore:
     """Reader of the training examples in a store, by chain name; `entries` are its index, sorted by name.
 
+    `assemblies` are those of its chains that stand together; there are none if the store was built without them.
+
     A database file is opened at its first use, so a store may be pickled; processes may be forked.
     """
 
-    def __init__(self, entries: tuple[IndexEntry, ...], databases: tuple[Path, ...], shards: dict[str, int]) -> None:
+    def __init__(
+        self,
+        entries: tuple[IndexEntry, ...],
+        databases: tuple[Path, ...],
+        shards: dict[str, int],
+        assemblies: Mapping[str, tuple[AssemblyEntry, int]],
+    ) -> None:
         self.entries = entries
+        self.assemblies = tuple(entry for entry, _ in assemblies.values())
+        self._assemblies = dict(assemblies)  # with the index into `databases`
         self._databases = databases
         self._shards = shards  # index into `databases` of each chain
         self._keys = {entry.name: entry.key for entry in entries}
@@ -50,7 +62,9 @@ class FeatureStore:
         directories = store_directories(Path(path))
         entries: list[IndexEntry] = []
         shards: dict[str, int] = {}
+        assemblies: dict[str, tuple[AssemblyEntry, int]] = {}
         for number, directory in enumerate(directories):
+            assemblies |= {entry.name: (entry, number) for entry in read_assemblies(directory)}
             for entry in read_index(directory / INDEX_FILE):
                 first = shards.setdefault(entry.name, number)
                 if first != number:
@@ -66,12 +80,27 @@ class FeatureStore:
         entries.sort(key=lambda entry: entry.name)
         for directory in directories:
             Database(directory / DATABASE_FILE)  # so that a damaged one is refused before anything is written
-        return cls(tuple(entries), tuple(directory / DATABASE_FILE for directory in directories), shards)
+        return cls(tuple(entries), tuple(directory / DATABASE_FILE for directory in directories), shards, assemblies)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
         """Return the features and labels of one chain; raise `InputError` if its record is missing or damaged."""
         record = self._record(name)
         return record.features(), record.labels()
+
+    def load_complex(self, name: str) -> LabelledComplex:
+        """Return the features and labels of one assembly; raise `InputError` if a record is missing or damaged."""
+        if name not in self._assemblies:
+            raise InputError(f"there is no assembly '{printable(name)}' in {self._databases[0].parent}")
+        entry, number = self._assemblies[name]
+        content = self._database(number).get(entry.key)
+        problem = "run `helixfold features` again to finish the store"
+        if content is None:
+            raise InputError.at(self._databases[number], f"assembly '{name}' is not in it; {problem}")
+        try:
+            record = AssemblyRecord.unpack(bytes(content))
+        except ValueError as error:
+            raise InputError.at(self._databases[number], f"assembly '{name}' is damaged; {problem}") from error
+        return labelled_complex(record, {chain: self.load(chain) for chain in dict.fromkeys(entry.chains)})
 
     def labels(self, name: str) -> ChainLabels:
         """Return only the labels of one chain, without decoding its MSA."""
@@ -86,9 +115,7 @@ class FeatureStore:
             raise InputError(f"there is no chain '{printable(name)}' in {self._databases[0].parent}")
         number = self._shards[name]
         path = self._databases[number]
-        if number not in self._open:
-            self._open[number] = Database(path)
-        content = self._open[number].get(self._keys[name])
+        content = self._database(number).get(self._keys[name])
         if content is None:
             raise InputError.at(
                 path, f"'{name}' of the index is not in it; run `helixfold features` again to finish the store"
@@ -97,6 +124,11 @@ class FeatureStore:
         if record.head.name != name:
             raise InputError.at(path, f"'{name}' is filed as '{record.head.name}'; build it again")
         return record
+
+    def _database(self, number: int) -> Database:
+        if number not in self._open:
+            self._open[number] = Database(self._databases[number])
+        return self._open[number]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}

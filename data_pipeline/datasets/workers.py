@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_pipeline.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
+from data_pipeline.datasets.assembly_builder import AcceptedChain, assembly_key, build_assembly
+from data_pipeline.datasets.assembly_record import AssemblyRecord
 from data_pipeline.datasets.build_cache import BuildCache, file_digest
 from data_pipeline.datasets.chain_record import ChainRecord, ChainRecordHeader
 from data_pipeline.datasets.index import IndexEntry
@@ -32,6 +34,16 @@ class ChainOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AssemblyOutcome:
+    """Outcome of a file's assembly whose record is in the cache."""
+
+    name: str
+    chains: tuple[str, ...]  # names in the training set, once for each copy; () if it is left out
+    key: str
+    problem: str  # why it is left out, or ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FileOutcome:
     """Outcome of processing one structure file: its chains, and the reasons why others have no record, by name."""
 
@@ -41,6 +53,7 @@ class FileOutcome:
     chains: tuple[ChainOutcome, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    assembly: AssemblyOutcome | None = None
 
 
 class Worker:
@@ -60,6 +73,7 @@ class Worker:
             return FileOutcome(path=path, problem=reason(error))
         chains: list[ChainOutcome] = []
         refused, failed = dict(summary.refused), {}
+        accepted: dict[str, AcceptedChain] = {}
         for chain in summary.chains:
             try:
                 results = self._builder.results(chain)
@@ -94,7 +108,39 @@ class Worker:
                     has_alignment=bool(results.alignments),
                 )
             )
-        return FileOutcome(path=path, summary_key=summary_key, chains=tuple(chains), refused=refused, failed=failed)
+            accepted[chain.chain] = AcceptedChain(
+                name=chain.name, sequence=chain.sequence, key=key, pairing=results.pairing
+            )
+        return FileOutcome(
+            path=path,
+            summary_key=summary_key,
+            chains=tuple(chains),
+            refused=refused,
+            failed=failed,
+            assembly=self._assembly(path, digest, accepted) if self._builder.assemblies else None,
+        )
+
+    def _assembly(self, path: Path, digest: str, accepted: dict[str, AcceptedChain]) -> AssemblyOutcome:
+        """Return the outcome of a file's assembly, whose record is built if it is not in the cache."""
+        name = path.name.split(".")[0]
+        try:
+            key = assembly_key(path, digest, accepted)
+            record = self._cached_assembly(key)
+            if record is None:
+                record = build_assembly(name, path, accepted)
+                self._cache.put(key, record.pack())
+        except (ValueError, RuntimeError, OSError, MemoryError) as error:
+            return AssemblyOutcome(name=name, chains=(), key="", problem=reason(error))
+        return AssemblyOutcome(
+            name=name, chains=tuple(chain.name for chain in record.chains), key=key, problem=record.problem
+        )
+
+    def _cached_assembly(self, key: str) -> AssemblyRecord | None:
+        content = self._cache.get(key)
+        if content is not None:
+            with suppress(ValueError):  # damaged: built again
+                return AssemblyRecord.unpack(content)
+        return None
 
     def _summary(self, key: str, path: Path) -> tuple[StructureSummary, Structure | None]:
         """Return the summary of a file, and its structure if it had to be read for that."""

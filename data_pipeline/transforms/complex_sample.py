@@ -63,16 +63,21 @@ def draw(features: ComplexFeatures, config: SamplingConfig, rng: np.random.Gener
 def complex_sample(features: ComplexFeatures, config: SamplingConfig, drawn: Draw) -> ComplexSample:
     """Return the model's input that follows from the random choices.
 
-    There is always at least one extra row; without one, it has mask 0.
+    There is always at least one extra row; without one, it is the complex's row or one with mask 0, depending on
+    `config.target_as_extra`.
     """
     centres, rows = np.split(drawn.order, [len(drawn.masked)])
     deletions, row_deletions = features.deletion_matrix[centres], features.deletion_matrix[rows]
     profile, deletion_mean = summarize_clusters(drawn.masked, deletions, features.msa[rows], row_deletions)
     extra = rows[: config.max_extra_msa]
+    extra_msa = features.msa[extra]
     # Without extra rows, the network takes one that is masked.
     extra_mask = np.ones((max(1, len(extra)), len(features.aatype)), np.float32)
     if not len(extra):
-        extra, extra_mask = centres[:1], np.zeros_like(extra_mask)
+        extra = centres[:1]
+        # The masked row, or it would give away the residues to predict.
+        extra_msa = drawn.masked[:1] if config.target_as_extra else features.msa[extra]
+        extra_mask *= config.target_as_extra
     template_aatype, positions, masks = (
         features.template_aatype,
         features.template_all_atom_positions,
@@ -91,7 +96,7 @@ def complex_sample(features: ComplexFeatures, config: SamplingConfig, drawn: Dra
         msa_mask=np.ones(drawn.masked.shape, np.float32),
         true_msa=features.msa[centres].astype(np.int32),
         bert_mask=(drawn.hidden & features.bert_mask[centres]).astype(np.float32),
-        extra_msa=features.msa[extra].astype(np.int32),
+        extra_msa=extra_msa.astype(np.int32),
         extra_has_deletion=msa.has_deletion(features.deletion_matrix[extra]),
         extra_deletion_value=msa.deletion_value(features.deletion_matrix[extra]),
         extra_msa_mask=extra_mask,

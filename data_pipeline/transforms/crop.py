@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM_ORDER
@@ -34,8 +34,17 @@ def spatial_crop(
     candidates = np.flatnonzero(resolved)
     if not len(candidates):
         return None
-    centre = alpha[candidates[rng.integers(len(candidates))]]
-    distance = np.where(resolved, np.linalg.norm(alpha - centre, axis=-1), np.inf)
+    return nearest_residues(alpha, resolved, int(candidates[rng.integers(len(candidates))]), size)
+
+
+def nearest_residues(
+    alpha: Float[np.ndarray, "r 3"], resolved: Bool[np.ndarray, "r"], centre: int, size: int
+) -> Int[np.ndarray, "c"]:
+    """Return the sorted indices of the `size` residues whose C-alphas are nearest to that of the residue `centre`.
+
+    Of residues at equal distance the earlier is chosen first, and unresolved residues are chosen last.
+    """
+    distance = np.where(resolved, np.linalg.norm(alpha - alpha[centre], axis=-1), np.inf)
     return np.sort(np.argsort(distance, kind="stable")[:size])
 
 

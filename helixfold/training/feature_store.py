@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from data_pipeline.datasets.assembly_index import SKIPPED_ASSEMBLIES_FILE
 from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.clustering import join_shards
@@ -70,6 +71,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
             source=StructureDirectory(options.templates_from, obsolete=obsolete), options=TemplateOptions()
         ),
         is_distillation=options.distillation,
+        assemblies=options.assemblies,
     )
     report = build_store(build, builder)
     _say(report)
@@ -89,6 +91,11 @@ def _say(report: BuildReport) -> None:
     for note in report.notes:
         print(f"helixfold: {note}", file=sys.stderr)
     print(f"{report.directory}: {report.chains} chains, {report.made} made now; {len(report.refused)} left out")
+    if report.assemblies or report.skipped_assemblies:
+        print(f"{report.directory}: {report.assemblies} assemblies; {len(report.skipped_assemblies)} left out")
+    if report.skipped_assemblies:
+        place = report.directory / SKIPPED_ASSEMBLIES_FILE
+        print(f"helixfold: why assemblies were left out is in {place}", file=sys.stderr)
     if report.refused:
         print(f"helixfold: why chains were left out is in {report.directory / REFUSED_FILE}", file=sys.stderr)
     if report.failed:

@@ -48,6 +48,9 @@ class StoreOptions:
     """The PDB's obsolete.dat, for --templates-from."""
     clusters: Annotated[File | None, Parameter(show_default="mmseqs2 clusters at 40% identity")] = None
     """Clusters of chains: one cluster in each line, or a table of chain and cluster."""
+    assemblies: bool = False
+    """Record the first biological assembly of each mmCIF file, too, for training on complexes. The uniprot_hits
+    alignments of chains pair their rows."""
     distillation: bool = False
     """The structures are predictions with pLDDT as B factors."""
     max_release_date: Day | None = None

@@ -7,12 +7,11 @@ import pytest
 
 from data_pipeline.datasets.build_cache import (
     BuildCache,
-    compress_json,
     content_key,
-    decompress_json,
     file_digest,
     store_lock,
 )
+from data_pipeline.datasets.packed_json import compress_json, decompress_json
 from data_pipeline.errors import InputError
 
 KEYS = sorted(content_key(index) for index in range(5))

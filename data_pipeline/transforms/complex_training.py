@@ -1,0 +1,150 @@
+"""Make training examples from an assembly's features and labels: a crop of a complex, with every equal chain's truth.
+
+AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.3 and 7.6.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from jaxtyping import Float32, Int
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.ground_truth import GroundTruth, ground_truth
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.residues import ATOM_ORDER, GAP
+from data_pipeline.transforms import msa
+from data_pipeline.transforms.complex_crop import contiguous_complex_crop, interface_crop
+from data_pipeline.transforms.complex_sample import complex_sample, draw
+from data_pipeline.transforms.crop import crop_labels
+from data_pipeline.transforms.training import ExampleConfig, TrainingExample, confident
+
+_CA = ATOM_ORDER["CA"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexTruth(GroundTruth):
+    """Labels of the residues of one crop of a complex, and the true atoms of every equal chain.
+
+    Axis `k` counts the chains of the same sequence in the whole complex, in the order of `sym_id`; positions are in
+    Angstrom, and a copy that a residue's chain does not have has mask 0.
+    """
+
+    copies_positions: Float32[np.ndarray, "k r 37 3"]
+    copies_mask: Float32[np.ndarray, "k r 37"]
+
+
+def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of the complex
+    name: str,
+    features: ComplexFeatures,
+    labels: ChainLabels,
+    config: ExampleConfig,
+    rng: np.random.Generator,
+    num_passes: int,
+) -> TrainingExample:
+    """Draw a training example of a complex for `num_passes` recycling iterations.
+
+    With `config.spatial_crop_probability`, the crop is around an interface, if there is one. Equal arguments, with
+    generators in the same state, give equal examples. Raise `InputError` if features and labels differ in their number
+    of residues, or if the complex has not as many template slots as `config` asks for.
+    """
+    residues, slots = len(features.aatype), len(features.template_aatype)
+    if residues != (labelled := len(labels.all_atom_mask)):
+        problem = f"{residues} residues and labels for {labelled}; make its features again"
+        raise InputError(f"'{printable(name)}' has {problem}")
+    if slots < config.sampling.max_templates:
+        problem = f"{slots} template slots; set example.sampling.max_templates to no more"
+        raise InputError(f"'{printable(name)}' has {problem}")
+    clamped = bool(rng.random() >= config.unclamped_fraction)
+    labels = confident(labels, config.min_confidence)
+    crop = _choose_crop(features, labels, config, rng)
+    shown = _cropped(features, crop)
+    shown = _choose_rows_and_templates(shown, config, distilled=labels.is_distillation, rng=rng)
+    return TrainingExample(
+        name=name,
+        samples=tuple(
+            complex_sample(shown, config.sampling, draw(shown, config.sampling, rng)) for _ in range(num_passes)
+        ),
+        truth=complex_truth(features, labels, crop),
+        use_clamped_fape=clamped,
+        resolution=labels.resolution,
+        is_distillation=labels.is_distillation,
+    )
+
+
+def complex_truth(features: ComplexFeatures, labels: ChainLabels, crop: Int[np.ndarray, "c"]) -> ComplexTruth:
+    """Return the ground truth of a crop, with the atoms of each equal chain of the whole complex."""
+    own = ground_truth(features.aatype[crop], crop_labels(labels, crop))
+    starts = np.flatnonzero(np.diff(features.asym_id, prepend=0))
+    entity, copy, chain = (each[crop] for each in (features.entity_id, features.sym_id, features.asym_id))
+    # Of each residue, its place in its chain.
+    place = crop - starts[chain - 1]
+    start_of = {(int(features.entity_id[start]), int(features.sym_id[start])): int(start) for start in starts}
+    # Only the copies of sequences that the crop shows.
+    copies = max(int(features.sym_id[np.isin(features.entity_id, entity)].max()), int(copy.max()))
+    positions = np.zeros((copies, *own.all_atom_positions.shape), np.float32)
+    mask = np.zeros((copies, *own.all_atom_mask.shape), np.float32)
+    for number in range(copies):
+        first = np.array([start_of.get((each, number + 1), -1) for each in entity.tolist()])
+        present = first >= 0
+        source = first[present] + place[present]
+        positions[number, present] = labels.all_atom_positions[source]
+        mask[number, present] = labels.all_atom_mask[source]
+    values = {field.name: getattr(own, field.name) for field in fields(own)}
+    return ComplexTruth(**values, copies_positions=positions, copies_mask=mask)
+
+
+def _choose_crop(
+    features: ComplexFeatures, labels: ChainLabels, config: ExampleConfig, rng: np.random.Generator
+) -> Int[np.ndarray, "c"]:
+    if rng.random() < config.spatial_crop_probability:
+        alpha, resolved = labels.all_atom_positions[:, _CA], labels.all_atom_mask[:, _CA] > 0
+        crop = interface_crop(alpha, resolved, features.asym_id, config.crop_size, rng)
+        if crop is not None:
+            return crop
+    lengths = np.unique(features.asym_id, return_counts=True)[1].tolist()
+    return contiguous_complex_crop(lengths, config.crop_size, rng)
+
+
+def _cropped(features: ComplexFeatures, crop: Int[np.ndarray, "c"]) -> ComplexFeatures:
+    """Return the features of a crop, without the rows of the MSA that have nothing in it."""
+    filled = (features.msa[:, crop] != GAP).any(axis=1)
+    filled[0] = True
+    return replace(
+        features,
+        **{
+            name: getattr(features, name)[crop]
+            for name in ("aatype", "residue_index", "asym_id", "entity_id", "sym_id")
+        },
+        **{name: getattr(features, name)[filled][:, crop] for name in ("msa", "deletion_matrix", "bert_mask")},
+        paired_rows=int(filled[: features.paired_rows].sum()),
+        **{
+            name: getattr(features, name)[:, crop]
+            for name in ("template_aatype", "template_all_atom_positions", "template_all_atom_masks")
+        },
+    )
+
+
+def _choose_rows_and_templates(
+    features: ComplexFeatures, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
+) -> ComplexFeatures:
+    rows = np.arange(len(features.msa))
+    if distilled:
+        rows = msa.random_rows(len(rows), config.distillation_msa_rows, rng)
+    rows = rows[msa.rows_after_block_deletion(len(rows), config.block_deletion, rng)]
+    # All slots are averaged, so those that are not used are empty. The network sometimes gets none (Suppl. Sec. 1.2.3
+    # of AlphaFold 2).
+    slots = config.sampling.max_templates
+    chosen = rng.permutation(slots)
+    used = (np.arange(slots) < rng.integers(slots + 1))[:, None]
+    masks = features.template_all_atom_masks[chosen] * used[..., None]
+    return replace(
+        features,
+        msa=features.msa[rows],
+        deletion_matrix=features.deletion_matrix[rows],
+        bert_mask=features.bert_mask[rows],
+        paired_rows=int((rows < features.paired_rows).sum()),
+        template_aatype=features.template_aatype[chosen] * used,
+        template_all_atom_positions=features.template_all_atom_positions[chosen] * used[..., None, None],
+        template_all_atom_masks=masks,
+    )
