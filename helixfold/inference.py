@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.pipeline import target_features
+from helixfold.config import Method
 from helixfold.execution.device import pick_device
 from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, passes_on
@@ -51,7 +53,8 @@ def predict(
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
     features, stages = target_features(target), Stages(where)
-    ready = [memory.limited(model) for model in find_models(models, weights, seed=options.seed)]
+    method: Method = "multimer" if CHAIN_SEPARATOR in target.sequence else "monomer"
+    ready = [memory.limited(model) for model in find_models(models, weights, seed=options.seed, method=method)]
     dtype = dtype_on(options.dtype, card_of(where))
     for model in ready:
         cast_trunk(model.network.to(where), dtype)

@@ -108,11 +108,12 @@ def _paired_by_names(given: ComplexInput, alignments: list[EntityAlignment]) -> 
 
 
 def _joined(alignments: Sequence[Alignment]) -> Alignment | None:
-    """Return the rows of all alignments, or None if there is no alignment."""
+    """Return the rows of all alignments with the sequence itself once, or None if there is no alignment."""
     if len(alignments) < 2:
         return alignments[0] if alignments else None
+    first, *others = alignments
     return Alignment(
-        names=tuple(name for each in alignments for name in each.names),
-        letters=np.concatenate([each.letters for each in alignments]),
-        deletion_matrix=np.concatenate([each.deletion_matrix for each in alignments]),
+        names=(*first.names, *(name for each in others for name in each.names[1:])),
+        letters=np.concatenate([first.letters, *(each.letters[1:] for each in others)]),
+        deletion_matrix=np.concatenate([first.deletion_matrix, *(each.deletion_matrix[1:] for each in others)]),
     )

@@ -12,6 +12,7 @@ from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
+from helixfold.config import Method
 from helixfold.execution.device import untried
 from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, common_dtype, settled_dtype
 from helixfold.execution.recorded_passes import passes_on
@@ -77,7 +78,9 @@ def predict(
     def prepare() -> RunSettings:
         limits = MemoryOptions(**vars(options.memory))
         with loading.stage("load parameters"):
-            ready = [limits.limited(model) for model in find_models(models, options.models.weights, seed=folding.seed)]
+            method: Method = "multimer" if jobs and all(job.chains > 1 for job in jobs) else "monomer"
+            found = find_models(models, options.models.weights, seed=folding.seed, method=method)
+            ready = [limits.limited(model) for model in found]
             for model in ready:
                 model.network.to(workers.mesh.device)
         _check_ranking(jobs, [model.preset for model in ready])

@@ -39,7 +39,7 @@ from helixfold.relax.relaxation import where
 from helixfold.report.page import counted
 from helixfold.weights import demonstration
 from helixfold.weights.download import parameters_directory
-from helixfold.weights.find import DEFAULT
+from helixfold.weights.find import DEFAULTS
 
 _MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
 Facts = dict[str, Any]
@@ -175,7 +175,7 @@ def _models(device_name: str, length: int) -> Facts:
             return {"problem": str(error)}
         card, available = card_of(device), read_available_memory(device, Path())
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
-    chosen = [name for name in names if name in PRESETS] or [DEFAULT, demonstration.NAME]
+    chosen = [name for name in names if name in PRESETS] or [DEFAULTS["monomer"], demonstration.NAME]
     return memory_plan.machine_facts([PRESETS[name]() for name in chosen], length, card, available)
 
 

@@ -168,7 +168,8 @@ class ModelOptions:
         ),
     ] = None
     models: Annotated[
-        tuple[str, ...], Parameter(metavar="MODEL...", show_default="model_1_ptm, or what --weights holds")
+        tuple[str, ...],
+        Parameter(metavar="MODEL...", show_default="model_1_ptm or model_1_multimer_v3, or what --weights holds"),
     ] = ()
     """model_1 to model_5, with _ptm or, for complexes, _multimer_v3, _multimer_v2 or _multimer; small (demonstration
     model), tiny or tiny_multimer (random parameters). Predictions are ranked by pLDDT, those of complexes by ipTM."""

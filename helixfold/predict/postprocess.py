@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.complexes.feature_file import load_features
-from data_pipeline.features.schema import Features
 from helixfold.execution.stages import Stages
 from helixfold.predict import relaxation
 from helixfold.predict.jobs import Job, RunSettings
@@ -74,7 +73,7 @@ def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -
     record = read_record(target.directory)
     if target.settings.output_format == "colabfold" and record is not None:
         origins = {name: (origin.model, origin.seed) for name, origin in record.predictions.items()}
-        write_colabfold(target.directory.resolve(), Features.load(target.directory / FEATURES_FILE), order, origins)
+        write_colabfold(target.directory.resolve(), load_features(target.directory / FEATURES_FILE), order, origins)
 
 
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
@@ -147,7 +146,7 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
         "num_recycles": settings.num_recycles,
         "recycle_early_stop_tolerance": settings.recycle_tolerance,
         "num_ensemble": options.num_ensemble,
-        "rank_by": "plddt",
+        "rank_by": "multimer" if any(job.chains > 1 for job in jobs) else "plddt",
         "max_seq": sampling.max_msa_clusters,
         "max_extra_seq": sampling.max_extra_msa,
         "stop_at_score": 100 if options.stop_at_score is None else options.stop_at_score,

@@ -13,6 +13,7 @@ import torch
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
 from data_pipeline.user_cache import NO_CACHE
+from helixfold.config import Method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration
@@ -21,7 +22,8 @@ from helixfold.weights.download import parameters_directory
 from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.untrained import untrained_model
 
-DEFAULT = "model_1_ptm"  # if DeepMind's parameters were downloaded
+# The models that predict if DeepMind's parameters were downloaded and none is named.
+DEFAULTS: dict[Method, str] = {"monomer": "model_1_ptm", "multimer": "model_1_multimer_v3"}
 # Models that have random parameters where no weights are given.
 UNTRAINED_PRESETS = ("tiny", "tiny_multimer")
 SUFFIXES = (".npz", ".safetensors", ".pt")
@@ -43,14 +45,15 @@ class ReadyModel:
     provenance: WeightsProvenance = "trained"
 
 
-def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
+def find_models(
+    names: Sequence[str], weights: Path | None, *, seed: int, method: Method = "monomer"
+) -> list[ReadyModel]:
     """Load the named models from `weights`, a parameter file or a directory of parameter files.
 
-    Without names, a file's metadata or its name determines the model, and of a directory all models of single chains
-    are loaded, or if there are none all models of complexes. Without `weights`, models come from the directory of
-    `helixfold weights download`; if that has none and no name is given, the package's demonstration model is loaded.
-    The models `tiny` and `tiny_multimer` have random parameters. Raise `InputError` if parameters are missing or do not
-    fit.
+    Without names, a file's metadata or its name determines the model, and of a directory all models of a method are
+    loaded, or if there are none all others. Without `weights`, models come from the directory of `helixfold weights
+    download`; if that has none and no name is given, the package's demonstration model is loaded. The models `tiny` and
+    `tiny_multimer` have random parameters. Raise `InputError` if parameters are missing or do not fit.
     """
     for name in names:
         preset(name)
@@ -58,13 +61,14 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
         return [_load(trained, weights)]
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
-    if weights is None and not names and _in_directory(parameters_directory(), DEFAULT):
-        names = [DEFAULT]
+    if weights is None and not names:
+        usual = (DEFAULTS[method], *DEFAULTS.values())
+        names = [name for name in usual if _in_directory(parameters_directory(), name)][:1]
     if weights is None and names and set(names) <= {*UNTRAINED_PRESETS}:
         return [_untrained(preset(name), seed) for name in names]
     if weights is None and (not names or list(names) == [demonstration.NAME]):
         return [_load(preset(demonstration.NAME), demonstration.WEIGHTS)]
-    return [_load(preset(name), path) for name, path in _files(names, weights).items()]
+    return [_load(preset(name), path) for name, path in _files(names, weights, method).items()]
 
 
 def trained_preset(weights: Path) -> Preset | None:
@@ -105,7 +109,7 @@ def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:
     return ReadyModel(preset=chosen, network=network, digest=hashlib.sha256(described.encode()).hexdigest())
 
 
-def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
+def _files(names: Sequence[str], weights: Path | None, method: Method) -> dict[str, Path]:
     """Return the parameter file of each model."""
     if weights is not None and not os.path.exists(weights):  # pathlib's own raises where a name is too long
         raise InputError.at(weights, "there is no such file or directory of weights")
@@ -130,8 +134,8 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
         hint = f"give --weights, or {fetch}" if weights is None else "give another --weights"
         raise InputError(f"{directory}: there are no parameters of {', '.join(missing)}; {hint}")
     # DeepMind's archive has models of both kinds, which are not for the same targets.
-    monomers = [name for name in available if preset(name).model.method == "monomer"]
-    return {name: available[name] for name in names or monomers or available}
+    suited = [name for name in available if preset(name).model.method == method]
+    return {name: available[name] for name in names or suited or available}
 
 
 def _in_directory(directory: Path | None, name: str) -> Path | None:

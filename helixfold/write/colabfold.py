@@ -1,18 +1,20 @@
 """Write results under the names of ColabFold's files, for scripts that read these.
 
-Names and contents are those that `colabfold_batch` 1.6 writes for one chain, flat in the output directory. All of it
+Names and contents are those that `colabfold_batch` 1.6 writes, flat in the output directory. All of it
 comes from the files in the target's directory, so errors are in tenths of an Angstrom as there.
 """
 
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from data_pipeline.features.schema import Features
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures, alignment_of
 from data_pipeline.files import system_errors_naming
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
@@ -39,6 +41,9 @@ _WORKS: Final = {
 }
 
 
+_MODEL = re.compile(r"(model_[1-5])(_ptm|_multimer(?:_v[23])?)?")
+
+
 def done_file(directory: Path) -> Path:
     """Return the file that marks the target in a directory as finished, as ColabFold does."""
     return directory.parent / f"{directory_name(directory.name)}.done.txt"
@@ -46,13 +51,18 @@ def done_file(directory: Path) -> Path:
 
 def model_type(model: str) -> str:
     """Return ColabFold's name for the kind of a model; models that it does not have are of the type helixfold."""
-    if not re.fullmatch(r"model_[1-5](_ptm)?", model):
+    found = _MODEL.fullmatch(model)
+    if found is None:
         return "helixfold"
-    return "alphafold2_ptm" if model.endswith("_ptm") else "alphafold2"
+    kind = found[2] or ""
+    return f"alphafold2{kind}_v1" if kind == "_multimer" else f"alphafold2{kind}"
 
 
 def write_colabfold(
-    directory: Path, features: Features, order: Sequence[FinishedPrediction], origins: Mapping[str, tuple[str, int]]
+    directory: Path,
+    features: TargetFeatures,
+    order: Sequence[FinishedPrediction],
+    origins: Mapping[str, tuple[str, int]],
 ) -> None:
     """Write ColabFold's files for the target in a directory beside it; `origins` has model and seed by prediction.
 
@@ -64,10 +74,13 @@ def write_colabfold(
     for path in output.iterdir():
         if earlier.fullmatch(path.name) and not path.is_dir():
             path.unlink()
-    lines = [f"Query: {job} (length {len(features.sequence)})", "reranking models by 'plddt' metric"]
+    residues = len(features.sequence.replace(CHAIN_SEPARATOR, ""))
+    metric = "plddt" if order[0].iptm is None else "multimer"
+    lines = [f"Query: {job} (length {residues})", f"reranking models by '{metric}' metric"]
     for rank, prediction in enumerate(order, start=1):
         model, seed = origins[prediction.name]
-        tag = f"rank_{rank:03d}_{model_type(model)}_{model.removesuffix('_ptm')}_seed_{seed:03d}"
+        number = found[1] if (found := _MODEL.fullmatch(model)) is not None else model
+        tag = f"rank_{rank:03d}_{model_type(model)}_{number}_seed_{seed:03d}"
         for kind in ("unrelaxed", "relaxed"):
             _copy(directory / f"{kind}_{prediction.name}.pdb", output / f"{job}_{kind}_{tag}.pdb")
         scores = _scores(directory, prediction)
@@ -76,7 +89,8 @@ def write_colabfold(
             pae = {"predicted_aligned_error": scores["pae"], "max_predicted_aligned_error": scores["max_pae"]}
             write_file(output / f"{job}_predicted_aligned_error_v1.json", to_json(pae))
         ptm = "" if prediction.ptm is None else f" pTM={prediction.ptm:.3g}"
-        lines.append(f"{tag} pLDDT={prediction.ranking_confidence:.3g}{ptm}")
+        ptm += "" if prediction.iptm is None else f" ipTM={prediction.iptm:.3g}"
+        lines.append(f"{tag} pLDDT={prediction.plddt.mean():.3g}{ptm}")
     for plot in ("plddt", "pae", "coverage"):
         _copy(directory / f"{plot}.png", output / f"{job}_{plot}.png")
     write_file(output / f"{job}.a3m", _a3m(features))
@@ -115,15 +129,28 @@ def _scores(directory: Path, prediction: FinishedPrediction) -> dict[str, Any]:
         errors, _ = read_pae(directory / f"pae_{prediction.name}.json", len(prediction.plddt))
         pae = np.around(errors.astype(np.float64), 2)
         scores |= {"max_pae": float(pae.max()), "pae": pae.tolist(), "ptm": round(prediction.ptm, 2)}
+    if prediction.iptm is not None:
+        scores["iptm"] = round(prediction.iptm, 2)
     return scores | ({"notes": list(prediction.notes)} if prediction.notes else {})
 
 
-def _a3m(features: Features) -> str:
-    """Return the columns of the alignment; the names and insertions of its rows are not in the features."""
+def _a3m(features: TargetFeatures) -> str:
+    """Return the columns of the alignment; the names and insertions of its rows are not in the features.
+
+    Of a complex, the columns of each different sequence stand side by side, once each.
+    """
+    sequences, copies, msa = [features.sequence], [1], alignment_of(features).msa
+    if isinstance(features, ComplexFeatureSet):
+        counts = Counter(features.chain_sequences)
+        sequences, copies = list(counts), list(counts.values())
+        msa = msa[:, features.multimer.sym_id == 1]
     letters = np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)
-    rows = [features.sequence, *(letters[row].tobytes().decode() for row in features.msa[1:])]
-    records = (f">{number}\n{row}\n" for number, row in enumerate(rows, start=101))
-    return f"#{len(features.sequence)}\t1\n{''.join(records)}"
+    rows = ["".join(sequences), *(letters[row].tobytes().decode() for row in msa[1:])]
+    # The first row is named after the sequences, and ColabFold counts from 101.
+    names = ["\t".join(str(101 + place) for place in range(len(sequences)))]
+    names += [str(number) for number in range(101 + len(sequences), 100 + len(sequences) + len(rows))]
+    records = (f">{name}\n{row}\n" for name, row in zip(names, rows, strict=True))
+    return f"#{','.join(map(str, map(len, sequences)))}\t{','.join(map(str, copies))}\n{''.join(records)}"
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
+from data_pipeline.complexes.feature_file import load_features
+from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.parse.alignment import read_alignment
 from helixfold.cli.main import main
 from helixfold.write.colabfold import model_type
@@ -90,6 +93,38 @@ def test_a_script_for_colabfold_finds_what_it_reads(a3m: Path, tmp_path: Path) -
     assert log.endswith(" Done\n")
 
 
+def test_complexes_have_the_names_and_the_alignment_that_colabfold_gives_them(tmp_path: Path) -> None:
+    output, other = tmp_path / "out", "GSHMLEDPVA"
+    given = tmp_path / "x.a3m"
+    rows = f">r\n{SEQUENCE[::-1]}{other[::-1]}\n>101\n{SEQUENCE}{'-' * 10}\n>s\n{SEQUENCE[:9]}A{'-' * 10}\n"
+    given.write_text(f"#10,10\t2,1\n>101\t102\n{SEQUENCE}{other}\n{rows}")
+    assert predict(given, output=output) == 0
+    ((_, best),) = best_of(output).items()
+    assert best["scores"]["iptm"] == round(json.loads((output / "x/confidence_tiny.json").read_text())["iptm"], 2)
+    assert json.loads((output / "config.json").read_text())["rank_by"] == "multimer"
+    assert "reranking models by 'multimer' metric" in (output / "log.txt").read_text()
+    text = (output / "x.a3m").read_text()
+    assert text.startswith(f"#10,10\t2,1\n>101\t102\n{SEQUENCE}{other}\n>103\n{SEQUENCE[::-1]}{other[::-1]}\n>104\n")
+    again, features = read_complex_a3m(output / "x.a3m"), load_features(output / "x/features.npz")
+    assert isinstance(features, ComplexFeatureSet)
+    assert again.target("x").sequences == features.chain_sequences
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("model_1", "alphafold2"),
+        ("model_5_ptm", "alphafold2_ptm"),
+        ("model_1_multimer", "alphafold2_multimer_v1"),
+        ("model_2_multimer_v2", "alphafold2_multimer_v2"),
+        ("model_3_multimer_v3", "alphafold2_multimer_v3"),
+        ("tiny", "helixfold"),
+    ],
+)
+def test_kinds_of_models_have_colabfolds_names(model: str, kind: str) -> None:
+    assert model_type(model) == kind
+
+
 def test_a_finished_target_gets_the_files_later_and_keeps_its_predictions(
     a3m: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,11 +151,3 @@ def test_other_ranks_take_the_place_of_earlier_ones(a3m: Path, tmp_path: Path) -
     assert len(names) == 5
     assert first
     assert (output / "sp_P1_X_more_scores_rank_001_mine.json").is_file()
-
-
-def test_deepminds_models_have_colabfolds_names() -> None:
-    assert [model_type(name) for name in ("model_1_ptm", "model_3", "small")] == [
-        "alphafold2_ptm",
-        "alphafold2",
-        "helixfold",
-    ]

@@ -23,7 +23,7 @@ STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 FREE = {
     "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
     "targets.sort_queries_by", "targets.dry_run", "targets.refuse_other_settings",
-    "targets.command", "search.msa_server_timeout", "search.msa_server_wait",
+    "targets.shared", "targets.shard", "targets.command", "search.msa_server_timeout", "search.msa_server_wait",
     "search.pair_strategy", "complexes.records_as_chains", "complexes.pair_mode",
     "search.threads", "compute.models_to_relax", "compute.save_logits", "devices.device", "devices.devices",
     "devices.ranks_per_target", "devices.targets_at_once", "devices.cuda_graphs", "memory.executor", "memory.memory",
@@ -43,6 +43,9 @@ def changed_options(folder: Path) -> dict[str, Any]:
     return {
         "inputs": (folder / "other.fasta",),
         "targets.features": (folder / "features.npz",),
+        "targets.pulldown": (folder / "other.fasta", folder / "one.fasta"),
+        "targets.shared": True,
+        "targets.shard": (0, 1),
         "targets.example": True,
         "targets.output": folder / "elsewhere",
         "targets.overwrite": True,
@@ -113,7 +116,7 @@ def models_of(names: tuple[str, ...], weights: Path | None, seed: int) -> tuple[
 
 
 def record_of(options: PredictOptions) -> TargetRecord:
-    names, folding, jobs, searches = _read(options, announce=False)
+    names, folding, jobs, searches, _ = _read(options, announce=False)
     settings = RunSettings(
         searches=searches,
         models=models_of(tuple(names), options.models.weights, folding.seed),
@@ -132,10 +135,10 @@ def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) 
     first = with_option(first, "models.models", ("tiny",))
     first = with_option(first, "search.templates", (STRUCTURES / "helix_long.pdb",))
     record, others = record_of(first), changed_options(tmp_path)
-    # For AlphaFold's directory of databases, whose files are in the record.
-    assert sorted([*others, "search.db_preset"]) == sorted(option_names(first))
+    # For AlphaFold's directory of databases, whose files are in the record, and for a pulldown.
+    assert sorted([*others, "search.db_preset", "targets.pulldown_table"]) == sorted(option_names(first))
     for name, value in others.items():
-        base = with_option(first, "inputs", ()) if name == "targets.example" else first
+        base = with_option(first, "inputs", ()) if name in ("targets.example", "targets.pulldown") else first
         other = record_of(with_option(base, name, value))
         differs = bool(record.differences(other)) or bool(other.predictions.keys() - record.predictions.keys())
         assert differs == (name not in FREE), name
