@@ -184,7 +184,7 @@ def prediction_of(
     plddt = confidence.plddt(heads.lddt(structure.single))
     error = None
     if heads.aligned_error is not None:
-        asym_id = torch.from_numpy(given.chain_index)[None].to(mask.device) if len(given.chain_ids) > 1 else None
+        asym_id = torch.from_numpy(given.chain_index + 1)[None].to(mask.device) if len(given.chain_ids) > 1 else None
         error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask, asym_id)
     distances = confidence.expected_distances(run, heads.distogram, folded.representations.pair)
     logits = heads(run, folded) if options.logits else None
@@ -205,6 +205,7 @@ def prediction_of(
         max_pae=None if error is None else error.largest,
         ptm=None if error is None else float(error.ptm[0]),
         iptm=None if error is None or error.iptm is None else float(error.iptm[0]),
+        tm_by_chain=None if error is None or error.by_chain is None else error.by_chain[0].cpu().numpy(),
         ranking_confidence=float(_ranking_confidence(model, plddt, mask, error)[0]),
         num_recycles=last.num_recycles,
         converged=last.converged,

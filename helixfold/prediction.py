@@ -69,6 +69,7 @@ class Prediction:
     seed: int = 0
     chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
     iptm: float | None = None  # of a complex, 0 to 1
+    tm_by_chain: Float[np.ndarray, "k k"] | None = None  # of a complex, see `chain_tm.TmScores`
 
     def __post_init__(self) -> None:
         if not _MODEL_NAME.fullmatch(self.model):
@@ -95,6 +96,9 @@ class Prediction:
                 raise ValueError(f"pae must be finite and at least 0, got {self.pae.min()} to {self.pae.max()}")
         if self.distances is not None and self.distances.expected.shape != (length, length):
             raise ValueError(f"distances must have shape {(length, length)}, got {self.distances.expected.shape}")
+        chains = len(self.chain_ids)
+        if self.tm_by_chain is not None and (chains < 2 or self.tm_by_chain.shape != (chains, chains)):
+            raise ValueError(f"tm_by_chain has a score for each pair of several chains, got {self.tm_by_chain.shape}")
         for name in ("ranking_confidence", "ptm", "iptm", "max_pae"):
             value = getattr(self, name)
             if value is not None and not np.isfinite(value):

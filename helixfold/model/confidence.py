@@ -52,6 +52,7 @@ class AlignedError:
     largest: float  # the largest value that `expected` can take
     ptm: Float[Tensor, "b"]
     iptm: Float[Tensor, "b"] | None  # pTM between chains only; None for single chains
+    by_chain: Float[Tensor, "b k k"] | None = None  # TM-score of chain b aligned on chain a; None for single chains
 
 
 def aligned_error(
@@ -63,26 +64,37 @@ def aligned_error(
 ) -> AlignedError:
     """Return PAE and pTM, computing the logits for some rows of the pair stream at a time.
 
-    With `asym_id`, the residues' chains, return ipTM too.
+    With `asym_id`, which numbers the residues' chains from 1, return ipTM and the scores of chains and pairs, too.
     """
+    chains = 0 if asym_id is None else int(asym_id.max())
 
     def errors_and_tm(rows: slice, slab: Tensor) -> Tensor:
         logits = head(slab)
         scores = [tm_of_alignments(logits, seq_mask)]
         if asym_id is not None:
             scores.append(tm_of_alignments(logits, seq_mask, _other_chains(asym_id, rows)))
+            scores += tm_between_chains(logits, seq_mask, asym_id, rows, chains).unbind(-1)
         return torch.cat([predicted_aligned_error(logits)[0], torch.stack(scores, -1)], -1)
 
     result = run.gather(run.map_rows(errors_and_tm, pair))
     residues = seq_mask.shape[1]
     # The best of all alignments counts.
-    best = [(score * seq_mask).amax(-1) for score in result[..., residues:].unbind(-1)]
+    scores = result[..., residues:] * seq_mask[..., None]
+    best = scores.amax(1).unbind(-1)
     return AlignedError(
         expected=result[..., :residues],
         largest=_largest_aligned_error(head.linear.out_features),
         ptm=best[0],
         iptm=None if asym_id is None else best[1],
+        by_chain=None if asym_id is None else _best_of_chains(scores[..., 2:], asym_id),
     )
+
+
+def _best_of_chains(scores: Float[Tensor, "b i k"], asym_id: Int[Tensor, "b i"]) -> Float[Tensor, "b k k"]:
+    """Return the largest scores over the residues of each chain; `scores` has as many columns as there are chains."""
+    numbers = torch.arange(1, scores.shape[-1] + 1, device=asym_id.device)
+    member = rearrange(asym_id, "b i -> b 1 i 1") == rearrange(numbers, "k -> k 1 1")
+    return (rearrange(scores, "b i k -> b 1 i k") * member).amax(2)
 
 
 @dataclass(frozen=True, kw_only=True)

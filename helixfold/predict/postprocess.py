@@ -107,8 +107,11 @@ def slim_down(directory: Path) -> None:
 
 def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction], settings: RunSettings) -> bool:
     """Return whether a target that is marked as finished has all files that these settings ask for."""
-    ranks = range(len(predictions))
-    is_ranked = all((directory / f"ranked_{rank}.{kind}").is_file() for rank in ranks for kind in ("pdb", "cif"))
+    is_ranked = all(
+        (directory / f"ranked_{rank}.{kind}").is_file()
+        for rank, prediction in enumerate(ranked(predictions))
+        for kind in prediction.kinds
+    )
     has_format = settings.output_format == "helixfold" or done_file(directory.resolve()).is_file()
     return is_ranked and has_format and relaxation.is_done(directory, predictions, settings.to_relax)
 

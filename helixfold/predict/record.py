@@ -40,7 +40,7 @@ _TEMPLATE_PROGRAMS = ("hhsearch ", "hmmsearch ", "hmmbuild ")
 # What a run writes, but for its features and the results of its searches; longer names of others are left alone.
 _RESULT_FILES = re.compile(
     r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(distances|logits)_.+\.npz"
-    r"|.+_(plddt|pae|ptm|msa)\.tsv|(plddt|pae|coverage)\.png|report\.html"
+    r"|.+_(plddt|pae|ptm|msa|interfaces)\.tsv|(plddt|pae|coverage)\.png|report\.html"
     rf"|(relax_metrics|templates|{re.escape(TIMINGS_FILE[:-5])}|{re.escape(SETTINGS_FILE[:-5])})\.json"
 )
 

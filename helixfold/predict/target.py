@@ -136,7 +136,9 @@ def target_steps(
             resumed.add_provenance(directory, prediction.model, _provenance(answer, digest, templates, settings))
             write_times(prediction)
             origin = model_origin(resumed.record, prediction.model, features)
-            write_prediction(directory, prediction, depth, name=job.title, origin=origin)
+            no_pdb_file = write_prediction(directory, prediction, depth, name=job.title, origin=origin)
+            if no_pdb_file is not None:
+                settings.say(f"{job.name}: {prediction.model}: there is no PDB file: {no_pdb_file}")
             write_times(prediction)
 
         with stages.stage(f"{requested.name}: writing"):

@@ -1,15 +1,29 @@
-"""Content of confidence_<prediction>.json: AlphaFold DB's three lists, and summaries of chains and domains."""
+"""Content of confidence_<prediction>.json: AlphaFold DB's three lists, and summaries of chains, pairs and domains."""
+
+from typing import Any, Final
 
 import numpy as np
 
 from data_pipeline.features.alignment_depth import AlignmentDepth
+from helixfold.analysis.chain_tm import TmScores
 from helixfold.analysis.domains import Domain, find_domains, mean_error
+from helixfold.analysis.interfaces import complex_scores
 from helixfold.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.write.chains import split_chains
 
+# The key of the sentence that says why there is no PDB file; it is not there if there is one.
+NO_PDB_FILE: Final = "no_pdb_file"
 
-def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = None) -> dict[str, object]:
-    """Return the content as JSON values: residues by number, errors in Angstrom, and the alignment's `depth`."""
+
+def confidence_content(
+    prediction: Prediction, depth: AlignmentDepth | None = None, no_pdb_file: str | None = None
+) -> dict[str, object]:
+    """Return the content as JSON values: residues by number, errors in Angstrom, and the alignment's `depth`.
+
+    A complex also has `chain_pair_iptm`, whose row is the chain that is aligned: pTM of each chain on the diagonal,
+    and ipTM in each direction elsewhere; and `interfaces`, the scores of each pair of chains. `no_pdb_file` is the
+    sentence that says why there is no PDB file.
+    """
     plddt = prediction.plddt.astype(np.float64)
     bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.least for band in reversed(CONFIDENCE_BANDS[:-1])])
     scores = [round(value, 2) for value in plddt.tolist()]
@@ -29,6 +43,7 @@ def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = No
         "ptm": _rounded(prediction.ptm),
         "iptm": _rounded(prediction.iptm),
         "chains": _chains(prediction),
+        **_pairs(prediction),
         "domains": [_domain(name, domain, prediction) for name, domain in enumerate(domains, start=1)],
         "domain_pae": [[_error(aligned, scored, prediction) for scored in domains] for aligned in domains],
         "ranking_confidence": float(prediction.ranking_confidence),
@@ -43,6 +58,8 @@ def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = No
             "coverage": depth.coverage.tolist(),
             "effective_coverage": [round(value, 1) for value in depth.effective_coverage.tolist()],
         }
+    if no_pdb_file is not None:
+        content[NO_PDB_FILE] = no_pdb_file
     return content
 
 
@@ -55,11 +72,39 @@ def _chains(prediction: Prediction) -> list[dict[str, object]]:
             "last": int(protein.residue_index[chain.stop - 1]),
             "residues": chain.stop - chain.start,
             "mean_plddt": _mean(prediction.plddt[chain.start : chain.stop]),
-            # With several chains, a chain's pTM would need the distribution of its own PAE.
-            "ptm": _rounded(prediction.ptm) if len(chains) == 1 else None,
+            "ptm": _rounded(_chain_ptm(prediction, number, len(chains))),
         }
-        for chain in chains
+        for number, chain in enumerate(chains)
     ]
+
+
+def _chain_ptm(prediction: Prediction, number: int, chains: int) -> float | None:
+    if chains == 1:
+        return prediction.ptm
+    return None if prediction.tm_by_chain is None else float(prediction.tm_by_chain[number, number])
+
+
+def _pairs(prediction: Prediction) -> dict[str, object]:
+    """Return the scores of the pairs of chains of a complex, nothing for a single chain."""
+    if len(prediction.chain_ids) < 2:
+        return {}
+    matrix, tm = prediction.tm_by_chain, None
+    if matrix is not None and prediction.ptm is not None and prediction.iptm is not None:
+        tm = TmScores(ptm=prediction.ptm, iptm=prediction.iptm, by_chain=matrix)
+    scores = complex_scores(prediction.protein, prediction.chain_ids, plddt=prediction.plddt, pae=prediction.pae, tm=tm)
+    return {
+        "chain_pair_iptm": None if matrix is None else np.around(matrix.astype(np.float64), 4).tolist(),
+        "interfaces": [_rounded_values(interface.to_dict()) for interface in scores.interfaces],
+    }
+
+
+def _rounded_values(value: Any) -> Any:
+    """Return JSON values with four digits behind the point."""
+    if isinstance(value, dict):
+        return {key: _rounded_values(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded_values(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def _domain(name: int, domain: Domain, prediction: Prediction) -> dict[str, object]:

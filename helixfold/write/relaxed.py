@@ -37,7 +37,7 @@ def write_relaxed(
 ) -> None:
     """Write relaxed_<prediction>.cif and .pdb of target `name`, with hydrogens and pLDDT as B-factors.
 
-    The mmCIF file tells the `origin` of the prediction.
+    There is a PDB file if there is one of the prediction. The mmCIF file tells the `origin` of the prediction.
     """
     remark = (
         f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "
@@ -55,6 +55,7 @@ def write_relaxed(
                 plddt=prediction.plddt,
                 ptm=prediction.ptm,
                 iptm=prediction.iptm,
+                tm_by_chain=prediction.tm_by_chain,
                 has_pae=(directory / f"pae_{prediction.name}.bcif.gz").is_file(),
             ),
             hydrogens=relaxed.hydrogens,
@@ -62,10 +63,11 @@ def write_relaxed(
             origin=origin,
         ),
     )
-    write_file(
-        directory / f"relaxed_{prediction.name}.pdb",
-        to_pdb(relaxed.protein, [remark, *notes], relaxed.hydrogens, prediction.chain_ids),
-    )
+    if "pdb" in prediction.kinds:
+        write_file(
+            directory / f"relaxed_{prediction.name}.pdb",
+            to_pdb(relaxed.protein, [remark, *notes], relaxed.hydrogens, prediction.chain_ids),
+        )
 
 
 def relaxation_notes(relaxed: Relaxed) -> list[str]:
@@ -110,9 +112,14 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
     return {
         name: metrics
         for name, metrics in content.items()
-        if isinstance(metrics, dict)
-        and ("failed" in metrics or all((directory / f"relaxed_{name}.{kind}").is_file() for kind in KINDS))
+        if isinstance(metrics, dict) and ("failed" in metrics or _is_relaxed(directory, name))
     }
+
+
+def _is_relaxed(directory: Path, name: str) -> bool:
+    """Return whether the files of a relaxed structure are there; there is a PDB file only if it was predicted so."""
+    kinds = [kind for kind in KINDS if kind != "pdb" or (directory / f"unrelaxed_{name}.pdb").is_file()]
+    return all((directory / f"relaxed_{name}.{kind}").is_file() for kind in kinds)
 
 
 def _finite(energy: float) -> float | None:

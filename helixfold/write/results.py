@@ -40,12 +40,13 @@ def write_prediction(
     depth: AlignmentDepth | None = None,
     name: str | None = None,
     origin: ModelOrigin | None = None,
-) -> None:
+) -> str | None:
     """Write one model's structure (PDB and mmCIF) and confidences of target `name`, if None that of its directory.
 
     Files are unrelaxed_<model>.pdb and .cif, which tells the model's `origin`, confidence_<model>.json with the
     alignment's `depth`, and, for the arrays that the prediction has, pae_<model>.json and .bcif.gz,
-    distances_<model>.npz and logits_<model>.npz.
+    distances_<model>.npz and logits_<model>.npz. A structure that a PDB file cannot hold is in the mmCIF file only;
+    return the sentence that says why, which is also in the confidence file, and else None.
     """
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
@@ -59,15 +60,24 @@ def write_prediction(
             model=model,
             notes=notes,
             scores=ModelScores(
-                plddt=prediction.plddt, ptm=prediction.ptm, iptm=prediction.iptm, has_pae=prediction.pae is not None
+                plddt=prediction.plddt,
+                ptm=prediction.ptm,
+                iptm=prediction.iptm,
+                tm_by_chain=prediction.tm_by_chain,
+                has_pae=prediction.pae is not None,
             ),
             chain_ids=prediction.chain_ids,
             origin=origin,
         ),
     )
-    write_file(
-        directory / f"confidence_{model}.json", to_json({"target": name, **confidence_content(prediction, depth)})
-    )
+    remark = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
+    pdb, no_pdb_file = None, None
+    try:
+        pdb = to_pdb(protein, [remark, *notes], chain_ids=prediction.chain_ids)
+    except ValueError as error:
+        no_pdb_file = str(error)
+    content = {"target": name, **confidence_content(prediction, depth, no_pdb_file)}
+    write_file(directory / f"confidence_{model}.json", to_json(content))
     if prediction.pae is not None:
         write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
         chains = split_chains(protein, prediction.chain_ids)
@@ -81,9 +91,11 @@ def write_prediction(
     if prediction.logits is not None:
         with atomic_write(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
-    # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
-    remark = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
-    write_file(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [remark, *notes], chain_ids=prediction.chain_ids))
+    if pdb is None:
+        (directory / f"unrelaxed_{model}.pdb").unlink(missing_ok=True)
+    else:
+        write_file(directory / f"unrelaxed_{model}.pdb", pdb)
+    return no_pdb_file
 
 
 def _distance_arrays(prediction: Prediction, distances: Distances) -> dict[str, np.ndarray]:

@@ -4,6 +4,8 @@ Names and columns are those that its `extract_metrics.py` writes and `generate_r
 `generate_multiqc_contents.py` read (development version of 2026): <target>_plddt.tsv, <target>_ptm.tsv,
 <target>_<rank>_pae.tsv and <target>_msa.tsv. Notes of a prediction are in a column that those readers ignore, or in a
 comment. The table of pTM can have neither.
+
+<target>_interfaces.tsv is ours: a line for each pair of chains of each prediction of a complex.
 """
 
 import csv
@@ -15,12 +17,16 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
+from helixfold.write.json_object import JsonObject
 from helixfold.write.pdb import plain_text
 from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
 from helixfold.write.results import pae_rows, write_file
+from helixfold.write.text_tables import tab_separated
 
 # HHblits' order: twenty residue types in alphabetical order.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"
+_FIRST_COLUMNS = ("rank", "prediction", "chain_1", "chain_2")
+_SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae", "contacts")
 
 
 def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
@@ -39,6 +45,24 @@ def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
         write_file(directory / f"{target}_0_pae.tsv", pae_table(pae, order[0].notes))
     else:
         (directory / f"{target}_0_pae.tsv").unlink(missing_ok=True)
+    if (interfaces := interface_table(directory, order)) is not None:
+        write_file(directory / f"{target}_interfaces.tsv", interfaces)
+    else:
+        (directory / f"{target}_interfaces.tsv").unlink(missing_ok=True)
+
+
+def interface_table(directory: Path, order: Sequence[FinishedPrediction]) -> str | None:
+    """Return a table with a line for each pair of chains, from the confidence files; None for single chains.
+
+    Scores are those of `InterfaceScores`, NA where there are none. Notes of a prediction are in the last column.
+    """
+    lines = [
+        [rank, prediction.name, *interface.list_of("chains", str), *map(interface.content.get, _SCORES), notes]
+        for rank, prediction in enumerate(order)
+        for interface in JsonObject.read(directory / f"confidence_{prediction.name}.json").children("interfaces")
+        for notes in [plain_text(" ".join(prediction.notes))]
+    ]
+    return tab_separated([*_FIRST_COLUMNS, *_SCORES, "notes"], lines) if lines else None
 
 
 def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] = ()) -> str:

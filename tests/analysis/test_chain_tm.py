@@ -72,6 +72,8 @@ def test_the_network_gives_the_same_ptm_and_iptm() -> None:
         network = aligned_error(Whole(), head, pair, torch.ones(1, 40), chain)
         found = tm_scores(head(pair)[0].numpy(), chain[0].numpy())
     assert network.iptm is not None
+    assert network.by_chain is not None
+    assert found.by_chain == pytest.approx(network.by_chain[0].numpy(), abs=1e-6)
     assert (found.ptm, found.iptm) == pytest.approx((float(network.ptm), float(network.iptm)), abs=1e-6)
 
 

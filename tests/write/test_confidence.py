@@ -6,6 +6,7 @@ import numpy as np
 
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
+from helixfold.analysis.interfaces import complex_scores
 from helixfold.prediction import Prediction
 from helixfold.write.confidence import confidence_content
 from tests.write.proteins import random_protein
@@ -51,12 +52,37 @@ def test_a_chain_has_its_numbers_its_mean_and_ptm() -> None:
     assert chain == {"chain": "A", "first": 11, "last": 90, "residues": 80, "mean_plddt": 77.5, "ptm": 0.4322}
 
 
-def test_of_several_chains_each_has_a_mean_and_none_a_ptm() -> None:
+def of_two_chains(**values: object) -> Prediction:
+    """Chains of 30 and 50 residues, the domains of which are apart."""
     one = of_two_domains()
     chains = dataclasses.replace(one.protein, chain_index=np.repeat([0, 1], [30, 50]))
-    first, second = confidence_content(dataclasses.replace(one, protein=chains, chain_ids=("A", "B")))["chains"]
-    assert (first["chain"], first["last"], first["mean_plddt"], first["ptm"]) == ("A", 40, 90.0, None)
-    assert (second["chain"], second["first"], second["residues"], second["mean_plddt"]) == ("B", 41, 50, 70.0)
+    return dataclasses.replace(one, protein=chains, chain_ids=("H", "L"), **values)
+
+
+def test_chains_of_a_complex_have_means_and_their_own_ptm() -> None:
+    first, second = confidence_content(of_two_chains())["chains"]
+    assert (first["chain"], first["last"], first["mean_plddt"], first["ptm"]) == ("H", 40, 90.0, None)
+    assert (second["chain"], second["first"], second["residues"], second["mean_plddt"]) == ("L", 41, 50, 70.0)
+    tm = np.array([[0.81234, 0.3], [0.4, 0.7]])
+    content = confidence_content(of_two_chains(iptm=0.4, tm_by_chain=tm))
+    assert [chain["ptm"] for chain in content["chains"]] == [0.8123, 0.7]
+    assert content["chain_pair_iptm"] == [[0.8123, 0.3], [0.4, 0.7]]
+
+
+def test_pairs_of_chains_have_the_scores_of_their_interface() -> None:
+    one = of_two_chains(iptm=0.4, tm_by_chain=np.array([[0.8, 0.3], [0.4, 0.7]]))
+    positions = one.protein.atom_positions.copy()
+    positions[:, 1] = positions[:, 3] = np.arange(80)[:, None] * [0, 0, 100.0]
+    positions[40, 1] = positions[40, 3] = positions[10, 3] + np.float32(3)  # one contact, of residues 11 and 41
+    near = dataclasses.replace(one, protein=dataclasses.replace(one.protein, atom_positions=positions))
+    (pair,) = confidence_content(near)["interfaces"]
+    assert (pair["chains"], pair["contacts"], pair["iptm"]) == (["H", "L"], 1, 0.4)
+    assert (pair["interface_plddt"], pair["interface_pae"]) == (85.0, 17.0)  # PAE 20 in one direction, 14 in the other
+    expected = complex_scores(near.protein, ("H", "L"), plddt=near.plddt, pae=near.pae).interfaces[0]
+    for name in ("ipsae", "pdockq", "pdockq2", "lis"):
+        assert pair[name] == round(getattr(expected, name), 4)
+    assert [way["aligned"] for way in pair["directions"]] == ["H", "L"]
+    assert "interfaces" not in confidence_content(of_two_domains())
 
 
 def test_the_alignments_depth_is_told_where_it_is_known() -> None:

@@ -10,6 +10,7 @@ import pytest
 from data_pipeline.errors import InputError
 from helixfold.write.ranking import ranked, read_finished, read_pae, write_ranked, write_ranking
 from helixfold.write.results import write_prediction
+from tests.write.proteins import random_protein
 from tests.write.test_results import NOTE, finished, names, prediction, read_json
 
 
@@ -25,6 +26,36 @@ def test_models_are_ranked_by_confidence_and_equal_ones_stay_in_order(tmp_path: 
         for kind in ("pdb", "cif"):
             ranked, unrelaxed = target / f"ranked_{rank}.{kind}", target / f"unrelaxed_{model}.{kind}"
             assert ranked.read_bytes() == unrelaxed.read_bytes()
+
+
+def test_complexes_are_ranked_by_iptm_unless_some_predictions_have_none(tmp_path: Path) -> None:
+    chains = {"protein": random_protein(12, chains=2), "chain_ids": ("A", "B")}
+    scores = {"model_1_ptm": (0.3, 90.0), "model_2_ptm": (0.8, 40.0)}  # of the complex, and pLDDT
+    predictions = [
+        prediction(name, confidence=score, iptm=score, plddt=np.full(12, plddt), **chains)
+        for name, (score, plddt) in scores.items()
+    ]
+    content = read_json(finished(tmp_path / "all", *predictions) / "ranking_debug.json")
+    assert content["iptm+ptm"] == {"model_1_ptm": 0.3, "model_2_ptm": 0.8}
+    assert content["order"] == ["model_2_ptm", "model_1_ptm"]
+    third = prediction("model_3", confidence=60.0, plddt=np.full(12, 60.0), pae=None, max_pae=None, ptm=None, **chains)
+    content = read_json(finished(tmp_path / "some", *predictions, third) / "ranking_debug.json")
+    assert content["order"] == ["model_1_ptm", "model_3", "model_2_ptm"]
+
+
+@pytest.mark.parametrize("damaged", [[[0.5]], [[0.5, 0.5], [0.5, "x"]], [0.5, 0.5]])
+def test_damaged_scores_of_chains_are_made_again(tmp_path: Path, damaged: object) -> None:
+    tm = np.array([[0.5, 0.25], [0.75, 0.125]])
+    write_prediction(
+        tmp_path, prediction(protein=random_protein(12, chains=2), chain_ids=("A", "B"), iptm=0.5, tm_by_chain=tm)
+    )
+    found = read_finished(tmp_path, "model_1_ptm")
+    assert found is not None
+    assert found.tm_by_chain is not None
+    assert (found.tm_by_chain == tm).all()
+    path = tmp_path / "confidence_model_1_ptm.json"
+    path.write_text(json.dumps({**read_json(path), "chain_pair_iptm": damaged}))
+    assert read_finished(tmp_path, "model_1_ptm") is None
 
 
 def test_a_relaxed_structure_is_the_ranked_one(tmp_path: Path) -> None:

@@ -226,11 +226,14 @@ def test_a_run_that_dies_in_any_file_leaves_no_part_of_it(
     assert not [left for left in names(tmp_path) if left.startswith(".")]
 
 
-def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path: Path) -> None:
+def test_a_structure_that_a_pdb_file_cannot_hold_has_all_other_files(tmp_path: Path) -> None:
     one = prediction()
+    write_prediction(tmp_path, one)
     far = dataclasses.replace(one.protein, atom_positions=one.protein.atom_positions + 20_000)
-    with pytest.raises(ValueError, match="write mmCIF instead"):
-        write_prediction(tmp_path, prediction(protein=far))
+    problem = write_prediction(tmp_path, prediction(protein=far))
+    assert problem is not None
+    assert problem.endswith("write mmCIF instead")
+    assert read_json(tmp_path / "confidence_model_1_ptm.json")["no_pdb_file"] == problem
     assert names(tmp_path) == {
         "unrelaxed_model_1_ptm.cif",
         "confidence_model_1_ptm.json",
@@ -240,9 +243,19 @@ def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path
     }
 
 
+def test_a_complex_with_long_names_of_chains_is_finished_without_pdb_files(tmp_path: Path) -> None:
+    target = finished(tmp_path / "T1", prediction())
+    assert (target / "ranked_0.pdb").is_file()
+    finished(target, prediction(protein=random_protein(12, chains=2), chain_ids=("A", "HEAV")))
+    assert not list(target.glob("*.pdb"))
+    assert read_json(target / "confidence_model_1_ptm.json")["no_pdb_file"].startswith("chain 'HEAV' has no place")
+    assert [chain.name for chain in gemmi.read_structure(str(target / "ranked_0.cif"))[0]] == ["A", "HEAV"]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"tm_by_chain": np.ones((1, 1))}, "tm_by_chain has a score for each pair of several chains"),
         ({"model": "../model_1"}, "model is part of file names"),
         ({"model": ""}, "model is part of file names"),
         ({"model": ".hidden"}, "model is part of file names"),

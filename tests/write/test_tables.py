@@ -10,6 +10,7 @@ from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold.write.ranking import ranked, read_finished
 from helixfold.write.results import write_prediction
 from helixfold.write.tables import msa_table, write_tables
+from tests.write.proteins import random_protein
 from tests.write.test_results import NOTE, names, prediction
 
 
@@ -73,3 +74,20 @@ def test_the_alignment_is_in_the_alphabets_order(tmp_path: Path) -> None:
 def test_every_letter_has_its_number(letter: str) -> None:
     (line,) = msa_table(np.array([[RESTYPES.index(letter)]], np.int8))
     assert int(line) == sorted(RESTYPES).index(letter)
+
+
+def test_each_pair_of_chains_has_a_line_in_a_table_of_interfaces(tmp_path: Path) -> None:
+    tm = np.full((3, 3), 0.25)
+    tm[2, 0] = 0.75
+    chains = {"protein": random_protein(12, chains=3), "chain_ids": ("H", "L", "A"), "iptm": 0.4, "tm_by_chain": tm}
+    lines = rows(written(tmp_path / "T1", **chains) / "T1_interfaces.tsv")
+    assert lines[0][:6] == ["rank", "prediction", "chain_1", "chain_2", "iptm", "ipsae"]
+    assert [line[:5] for line in lines[1:4]] == [
+        ["0", "model_2_ptm", "H", "L", "0.25"],
+        ["0", "model_2_ptm", "H", "A", "0.75"],
+        ["0", "model_2_ptm", "L", "A", "0.25"],
+    ]
+    assert [line[1] for line in lines[4:]] == ["model_1_ptm"] * 3
+    assert {line[-1] for line in lines[1:]} == {NOTE}
+    written(tmp_path / "T1")
+    assert not (tmp_path / "T1" / "T1_interfaces.tsv").exists()
