@@ -118,8 +118,16 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """Return what AlphaFold-Multimer gives for features that are sampled already; it would sample them itself."""
+    import haiku as hk  # noqa: PLC0415
     import jax  # noqa: PLC0415
-    from alphafold.model import geometry, modules_multimer, prng  # noqa: PLC0415
+    from alphafold.model import folding_multimer, geometry, modules_multimer, prng  # noqa: PLC0415
+
+    def for_lddt(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        """Hand the structure module's state to the lDDT head, which the program does in training only."""
+        result = method(*args, **kwargs)
+        if isinstance(context.module, folding_multimer.StructureModule) and context.method_name == "__call__":
+            args[0]["structure_module"] = result.pop("act")
+        return result
 
     def given_extra_msa(features: dict[str, Any], _: int) -> tuple[Any, Any]:
         letters = jax.nn.one_hot(features["extra_msa"], 23)
@@ -135,6 +143,7 @@ def _complex(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
         "create_extra_msa_feature": given_extra_msa,
     }
     with ExitStack() as stack:
+        stack.enter_context(hk.intercept_methods(for_lddt))
         for name, function in replaced.items():
             stack.enter_context(mock.patch.object(modules_multimer, name, function))
         stack.enter_context(mock.patch.object(geometry.Rigid3Array, "inverse", _inverse))

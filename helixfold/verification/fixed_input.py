@@ -12,6 +12,7 @@ from data_pipeline.errors import SearchError
 from data_pipeline.pipeline import Target, prepare
 from helixfold.batch import Batch
 from helixfold.execution.random_inputs import random_batch
+from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model_input import batch_of, draw, model_input
 from helixfold.planning.size import dtype_name
@@ -63,7 +64,9 @@ def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
     # 0, and not the direction of rounding errors.
     atoms[:, :, 0, 0] = torch.tensor([4.0, 0.0, 0.0])
     atoms[:, :, 0, 1] = torch.tensor([4.0, 1.5, 0.0])
-    batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=atoms[..., 3, :])
+    # AlphaFold-Multimer computes it from the atoms, which has to give the same.
+    beta = pseudo_beta(batch.template_aatype, atoms)
+    batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=beta)
     return [type(batch)(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})] * PASSES
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from data_pipeline.residues import RESTYPES
 from helixfold.batch import with_chains
 from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
@@ -212,6 +213,10 @@ def test_parameters_of_complexes_are_verified_with_two_chains(
     (batch, _) = fixed_batches(preset("tiny_multimer"), CPU)
     assert with_chains(batch).asym_id.unique().tolist() == [1, 2]
     assert batch.template_mask.shape[1] == 4
+    # Glycine has no C-beta, and DeepMind's program takes its C-alpha.
+    glycine = batch.template_aatype == RESTYPES.index("G")
+    assert glycine.any()
+    assert torch.equal(batch.template_pseudo_beta[glycine], batch.template_all_atom_positions[..., 1, :][glycine])
 
 
 def test_fixed_inputs_are_the_same_every_time() -> None:
