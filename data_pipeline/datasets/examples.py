@@ -4,11 +4,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
+from data_pipeline.datasets.assembly_index import AssemblyEntry
+from data_pipeline.datasets.assembly_record import LabelledComplex
 from data_pipeline.datasets.chain_sampling import ChainSampler, ChainSelection, StreamUse, num_passes, random_stream
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
+from data_pipeline.transforms.complex_training import complex_example
 from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
 
 _MAX_DRAWS = 10  # unusable chains drawn for one example before the store counts as broken
@@ -23,6 +28,17 @@ class ChainStore(Protocol):
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
         """Return the features and labels of the chain `name`; raise `InputError` if its record cannot be used."""
+
+
+class ComplexStore(ChainStore, Protocol):
+    """Protocol for stores of training chains that know which of them stand together."""
+
+    @property
+    def assemblies(self) -> tuple[AssemblyEntry, ...]:
+        """Index entries of all assemblies in the store."""
+
+    def load_complex(self, name: str) -> LabelledComplex:
+        """Return the features and labels of the assembly `name`; raise `InputError` if a record cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +77,12 @@ class TrainingDataset:
         check_at_least(self, batch_size=1)
         if self.batch_size > 1 and not self.config.fixed_shapes:
             raise ValueError(f"{self.batch_size} examples stack only if config.fixed_shapes is set")
+        entries = self._allowed()
+        object.__setattr__(self, "entries", entries)
+        object.__setattr__(self, "_sampler", ChainSampler(entries, self.selection))
+
+    def _allowed(self) -> tuple[IndexEntry, ...]:
+        """Return the index entries of the chains that may be drawn."""
         clusters = {entry.cluster for entry in self.store.entries if entry.name in self.held_out}
         entries = tuple(entry for entry in self.store.entries if entry.cluster not in clusters)
         if clusters and not entries:
@@ -68,8 +90,7 @@ class TrainingDataset:
                 f"the {len(self.held_out)} held-out chains and their clusters are all of the training set; "
                 "hold out fewer"
             )
-        object.__setattr__(self, "entries", entries)
-        object.__setattr__(self, "_sampler", ChainSampler(entries, self.selection))
+        return entries
 
     def num_passes(self, step: int) -> int:
         """Return the number of recycling iterations of this step, the same for all its examples."""
@@ -88,7 +109,7 @@ class TrainingDataset:
             name = self.entries[self._sampler.draw(choice)].name
             transform = random_stream(self.seed, StreamUse.TRANSFORM, step, place, attempt)
             try:
-                return training_example(*self.store.load(name), self.config, transform, self.num_passes(step))
+                return self._example(name, transform, self.num_passes(step))
             except InputError as error:
                 refused.append(f"{printable(name)}: {error}")
             except BaseException as error:
@@ -100,3 +121,40 @@ class TrainingDataset:
             f"{_MAX_DRAWS} chains drawn one after the other for step {step}, place {place} cannot be used "
             f"(the last is {refused[-1]}); check the feature store"
         )
+
+    def _example(self, chain: str, rng: np.random.Generator, num_passes: int) -> TrainingExample:
+        return training_example(*self.store.load(chain), self.config, rng, num_passes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexDataset(TrainingDataset):
+    """Dataset of complexes: an example is a crop of the assembly of a chain, which is drawn as for single chains.
+
+    `held_out` names assemblies; no assembly with a chain in a cluster of one of their chains is ever drawn.
+    AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.6.
+    """
+
+    store: ComplexStore
+    _assembly_of: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def _allowed(self) -> tuple[IndexEntry, ...]:
+        cluster_of = {entry.name: entry.cluster for entry in self.store.entries}
+        clusters = {
+            cluster_of[chain] for each in self.store.assemblies if each.name in self.held_out for chain in each.chains
+        }
+        found: dict[str, str] = {}
+        for assembly in self.store.assemblies:
+            if not any(cluster_of[chain] in clusters for chain in assembly.chains):
+                for chain in assembly.chains:
+                    found.setdefault(chain, assembly.name)
+        if not found:
+            raise InputError(
+                f"the training set has {len(self.store.assemblies)} assemblies, of which {len(self.held_out)} are held "
+                "out and none is left; build it with --assemblies, or hold out fewer"
+            )
+        object.__setattr__(self, "_assembly_of", found)
+        return tuple(entry for entry in self.store.entries if entry.name in found)
+
+    def _example(self, chain: str, rng: np.random.Generator, num_passes: int) -> TrainingExample:
+        made = self.store.load_complex(self._assembly_of[chain])
+        return complex_example(made.name, made.features, made.labels, self.config, rng, num_passes)

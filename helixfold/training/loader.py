@@ -21,19 +21,24 @@ from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
 from data_pipeline.features.sample import SAMPLE_AXES
-from helixfold.batch import Batch
+from data_pipeline.transforms.complex_training import ComplexTruth
+from helixfold.batch import Batch, MultimerBatch
 from helixfold.execution.allocator import keep_freed_memory
-from helixfold.losses.labels import Labels
+from helixfold.losses.labels import ComplexLabels, Labels
 
 _ALIGNMENT = 64
 _BATCH_FIELDS = tuple(field.name for field in fields(Batch))
+_CHAIN_NUMBERS = ("asym_id", "entity_id", "sym_id")
 # Fields that are the same in all recycling iterations of an example, and are sent once.
 _SHARED_FIELDS = frozenset(
-    name for name in _BATCH_FIELDS if name.startswith("template_") or name in ("residue_index", "seq_mask")
+    name
+    for name in (*_BATCH_FIELDS, *_CHAIN_NUMBERS)
+    if name.startswith("template_") or name in ("residue_index", "seq_mask", *_CHAIN_NUMBERS)
 )
 # Axes of each field, as in SAMPLE_AXES; fields that are not named there have one residue axis, or are one number.
 _NUMBERS = ("use_clamped_fape", "resolution", "is_distillation")
 _AXES = SAMPLE_AXES | dict.fromkeys((field.name for field in fields(GroundTruth)), "r") | dict.fromkeys(_NUMBERS, "")
+_AXES |= dict.fromkeys(_CHAIN_NUMBERS, "r") | dict.fromkeys(("copies_positions", "copies_mask"), "kr")
 # Fields of real numbers; the others are small integers (masks, residue types) and are sent as bytes if that is exact.
 _MEASURED = frozenset(
     name for name in _AXES if "position" in name or name.endswith(("_feat", "_value", "pseudo_beta", "resolution"))
@@ -85,6 +90,7 @@ class PackedBatch:
     slots: dict[str, list[_Slot]]  # of all examples, by "iteration/field" or field
     integers: frozenset[str]  # names of the fields that hold integers
     buffer: Tensor | np.ndarray
+    of_complexes: bool = False
 
     def pin_memory(self) -> "PackedBatch":
         """Return a copy whose buffer is page-locked; torch's loader calls this."""
@@ -100,16 +106,18 @@ class PackedBatch:
         def tensor(field: str, index: int | None = None) -> Tensor:
             return torch.as_tensor(self._stacked(memory, field if index is None else f"{index}/{field}", field))
 
-        shared = {name: tensor(name, 0) for name in _SHARED_FIELDS}
+        kind, labels = (MultimerBatch, ComplexLabels) if self.of_complexes else (Batch, Labels)
+        names = [field.name for field in fields(kind)]
+        shared = {name: tensor(name, 0) for name in names if name in _SHARED_FIELDS}
         recycling_inputs = tuple(
-            Batch(**{name: shared[name] if name in shared else tensor(name, index) for name in _BATCH_FIELDS})
+            kind(**{name: shared[name] if name in shared else tensor(name, index) for name in names})
             for index in range(self.num_iterations)
         )
         return TrainingBatch(
             step=self.step,
             micro_batch=self.micro_batch,
             recycling_inputs=recycling_inputs,
-            labels=Labels(**{field.name: tensor(field.name) for field in fields(Labels)}),
+            labels=labels(**{field.name: tensor(field.name) for field in fields(labels)}),
             names=self.names,
             refused=self.refused,
         )
@@ -120,7 +128,9 @@ class PackedBatch:
         slots, axes = self.slots[name], _AXES[field]
         shape = slots[0].shape
         if self.sizes is not None:
-            shape = (*(self.sizes[axis] for axis in axes), *shape[len(axes) :])
+            # The copies of chains are as many as the examples have.
+            most = {axis: max(slot.shape[dim] for slot in slots) for dim, axis in enumerate(axes)}
+            shape = (*(self.sizes.get(axis, most[axis]) for axis in axes), *shape[len(axes) :])
         on_cpu = isinstance(memory, np.ndarray)
 
         def content(slot: _Slot) -> Any:
@@ -163,6 +173,7 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
         slots=slots,
         integers=frozenset(name.rpartition("/")[2] for name, (first, *_) in arrays.items() if first.dtype.kind == "i"),
         buffer=torch.from_numpy(buffer) if end >= _WORTH_SHARING and _fits_shared_memory(end) else buffer,
+        of_complexes=isinstance(drawn.examples[0].truth, ComplexTruth),
     )
 
 
@@ -173,11 +184,11 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
     arrays = {
         f"{index}/{name}": [getattr(example.samples[index], name) for example in examples]
         for index in range(last + 1)
-        for name in _BATCH_FIELDS
+        for name in (*_BATCH_FIELDS, *(_CHAIN_NUMBERS if isinstance(examples[0].truth, ComplexTruth) else ()))
         if index == 0 or name not in _SHARED_FIELDS
     }
     arrays |= {
-        field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(GroundTruth)
+        field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(examples[0].truth)
     }
     arrays |= {
         name: [getattr(example.samples[last], name) for example in examples] for name in ("true_msa", "bert_mask")

@@ -1,0 +1,82 @@
+"""Complexes are drawn by chains, packed as single chains are, and their losses have a gradient."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.datasets import clustering
+from data_pipeline.datasets.build import BuildOptions, build_store
+from data_pipeline.datasets.chains import ChainFilter
+from data_pipeline.datasets.examples import ComplexDataset
+from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.errors import InputError
+from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.training import ExampleConfig
+from helixfold.batch import MultimerBatch
+from helixfold.execution.whole import Whole
+from helixfold.losses.config import complexes, finetuning
+from helixfold.losses.labels import ComplexLabels
+from helixfold.losses.total import total_loss
+from helixfold.training.loader import pack
+from tests.data_pipeline.datasets.assembly_files import write_mmcif
+from tests.networks import tiny_multimer_config, with_every_parameter_random
+
+CONFIG = ExampleConfig(
+    crop_size=24, sampling=SamplingConfig(max_msa_clusters=2, max_extra_msa=3, max_templates=4, target_as_extra=True)
+)
+FIRST, SECOND = "MKTAYIAKQRW", "GSHMAEQLDV"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureStore:
+    """Four assemblies: the second and third share a chain, the last has a single chain."""
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
+    for name, chains, generator in (
+        ("1abc", [("A", "A", FIRST), ("B", "B", FIRST)], ("1", "A,B")),
+        ("2abc", [("A", "A", SECOND), ("B", "B", "WWYFADLKHG")], ("1", "A,B")),
+        ("3abc", [("A", "A", SECOND), ("B", "B", "DKLMNPQRST")], ("1,2", "A,B")),
+        ("4abc", [("A", "A", "AGTSVLIKPM")], ("1", "A")),
+    ):
+        write_mmcif(tmp_path / f"structures/{name}.cif", chains, [generator])
+    builder = RecordBuilder(filter=ChainFilter(), assemblies=True)
+    build_store(BuildOptions(structures=tmp_path / "structures", output=tmp_path / "store"), builder)
+    return FeatureStore.open(tmp_path / "store")
+
+
+def test_examples_are_a_function_of_seed_step_and_place(store: FeatureStore) -> None:
+    dataset = ComplexDataset(store=store, config=CONFIG, seed=1)
+    names = {dataset.draw(step).examples[0].name for step in range(60)}
+    assert names == {"1abc", "2abc", "3abc", "4abc"}
+    one, other = (ComplexDataset(store=store, config=CONFIG, seed=1).draw(7).examples[0] for _ in range(2))
+    for field in fields(one.truth):
+        np.testing.assert_array_equal(getattr(one.truth, field.name), getattr(other.truth, field.name))
+
+
+def test_assemblies_with_a_chain_like_a_held_out_one_are_not_drawn(store: FeatureStore) -> None:
+    dataset = ComplexDataset(store=store, config=CONFIG, held_out=("2abc",))
+    assert {dataset.draw(step).examples[0].name for step in range(40)} == {"1abc", "4abc"}
+    with pytest.raises(InputError, match="4 assemblies, of which 4 are held out"):
+        ComplexDataset(store=store, config=CONFIG, held_out=("1abc", "2abc", "3abc", "4abc"))
+
+
+def test_packed_complexes_have_chains_copies_and_a_gradient(store: FeatureStore) -> None:
+    dataset = ComplexDataset(store=store, config=CONFIG, seed=2, batch_size=3)
+    drawn = dataset.draw(0)
+    batch = pack(drawn, CONFIG.sizes()).on(torch.device("cpu"))
+    last = batch.recycling_inputs[-1]
+    assert isinstance(last, MultimerBatch)
+    assert isinstance(batch.labels, ComplexLabels)
+    for index, example in enumerate(drawn.examples):
+        r = len(example.truth.aatype)
+        assert last.asym_id[index, :r].tolist() == example.samples[-1].asym_id.tolist()  # type: ignore[attr-defined]
+        assert not last.asym_id[index, r:].any()
+        copies = example.truth.copies_positions  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(batch.labels.copies_positions[index, : len(copies), :r], copies)
+    model = with_every_parameter_random(tiny_multimer_config())
+    losses = total_loss(model(Whole(), [last]), last, batch.labels, complexes(finetuning()))
+    losses.total.mean().backward()
+    assert all(torch.isfinite(each.grad).all() for each in model.parameters() if each.grad is not None)
