@@ -2,16 +2,16 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import gemmi
-import numpy as np
 import torch
 
-from data_pipeline.complexes.chain_ids import PDB_CHAIN_IDS
+from data_pipeline.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
+from data_pipeline.protein import Protein
+from data_pipeline.residues import THREE_LETTER
 from data_pipeline.structure import Structure, protein_from_chains
 from helixfold import __version__
 from helixfold.predict.relaxation import INSTALL, summary
@@ -19,6 +19,7 @@ from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.standard_streams import optional_output
+from helixfold.write.chains import iterate_atoms, split_chains
 from helixfold.write.pdb import to_pdb
 from helixfold.write.relaxed import relaxation_metrics, relaxation_notes
 from helixfold.write.results import to_json, write_file
@@ -52,16 +53,13 @@ def relax_files(
     for path, structure in structures.items():
         if not structure.chains:
             raise InputError.at(path, "it holds no protein; give a structure with at least one chain of amino acids")
-        if len(structure.chains) > len(PDB_CHAIN_IDS):
-            raise InputError.at(
-                path,
-                f"it holds {len(structure.chains)} chains, and {len(PDB_CHAIN_IDS)} are the most that can be named",
-            )
+        if len(structure.chains) > MAX_CHAINS:
+            raise InputError.at(path, f"it holds {len(structure.chains):,} chains, and {MAX_CHAINS:,} can be named")
     failed = 0
     for path, structure in structures.items():
         shown = printable(path.name)
         try:
-            relaxed = _relaxed(structure, options, device)
+            relaxed = relax(protein_from_chains(structure.chains), options, device)
             _write(targets[path], structure, relaxed)
         except (RelaxationError, MemoryError, OSError, ValueError) as error:
             failed += 1
@@ -76,26 +74,60 @@ def relax_files(
     return SOME_FAILED if failed else 0
 
 
-def _relaxed(structure: Structure, options: RelaxOptions | None, device: torch.device | None) -> Relaxed:
-    protein = protein_from_chains(structure.chains)
-    names = [chain.name for chain in structure.chains]
-    if set(names) <= set(PDB_CHAIN_IDS):
-        # Chains keep their names where these are letters or digits.
-        index = np.array([PDB_CHAIN_IDS.index(name) for name in names])
-        protein = replace(protein, chain_index=index[protein.chain_index])
-    return relax(protein, options, device)
+def _chain_ids(structure: Structure) -> tuple[str, ...]:
+    """Return the chains' own names, or others if not all of them are names of one to four letters or digits."""
+    names = tuple(chain.name for chain in structure.chains)
+    try:
+        check_chain_ids(names, len(names))
+    except InputError:
+        return default_chain_ids(len(names))
+    return names
 
 
 def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
-    remarks = [f"Relaxed with Amber99sb by helixfold {__version__} and OpenMM.", *relaxation_notes(relaxed)]
-    text = to_pdb(relaxed.protein, remarks, relaxed.hydrogens)
+    chain_ids = _chain_ids(structure)
     if target.suffix in _CIF:
-        model = gemmi.read_pdb_string(text)
-        model.setup_entities()
-        model.name = structure.name
-        text = model.make_mmcif_document().as_string()
+        text = _mmcif(structure.name, relaxed, chain_ids)
+    else:
+        remarks = [f"Relaxed with Amber99sb by helixfold {__version__} and OpenMM.", *relaxation_notes(relaxed)]
+        text = to_pdb(relaxed.protein, remarks, relaxed.hydrogens, chain_ids)
     write_file(target, text)
     write_file(target.with_suffix(".json"), to_json(relaxation_metrics(relaxed), indent=4))
+
+
+def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
+    """Return the text of an mmCIF file, which is no ModelCIF: the structure need not be a prediction."""
+    protein, model = relaxed.protein, gemmi.Model(1)
+    sequences: dict[str, list[str]] = {}
+    for chain in split_chains(protein, chain_ids):
+        residues: dict[int, gemmi.Residue] = {}
+        for found in iterate_atoms(protein, chain, relaxed.hydrogens):
+            atom = gemmi.Atom()
+            atom.name, atom.element, atom.occ = found.name, gemmi.Element(found.element), 1.0
+            atom.pos, atom.b_iso = gemmi.Position(*found.position), found.b_factor
+            residues.setdefault(found.residue, _residue(protein, found.residue)).add_atom(atom)
+        written = gemmi.Chain(chain.name)
+        for residue in residues.values():
+            written.add_residue(residue)
+        model.add_chain(written)
+        sequences[chain.name] = [THREE_LETTER[kind] for kind in protein.aatype[chain.start : chain.stop].tolist()]
+    structure = gemmi.Structure()
+    structure.name = name
+    structure.add_model(model)
+    structure.setup_entities()
+    for written in structure[0]:
+        entity = structure.get_entity_of(written.get_polymer())
+        if entity is not None:  # a single residue is no polymer
+            entity.full_sequence = sequences[written.name]
+    structure.assign_label_seq_id()
+    return str(structure.make_mmcif_document().as_string())
+
+
+def _residue(protein: Protein, index: int) -> gemmi.Residue:
+    residue = gemmi.Residue()
+    residue.name, residue.seqid = THREE_LETTER[protein.aatype[index]], gemmi.SeqId(str(protein.residue_index[index]))
+    residue.het_flag = "A"
+    return residue
 
 
 def _target(path: Path, output: Path) -> Path:

@@ -34,6 +34,7 @@ _DOTS_PER_INCH = 150
 # More values than a panel has pixels only cost memory.
 _MAP_PIXELS = 800
 _COVERAGE_PIXELS = (800, 1600)  # rows and columns
+_PAIRED_COLOR = "#C2185B"
 # More lines and panels than these cannot be distinguished; the files have all predictions.
 _MOST_DRAWN = 10
 
@@ -61,7 +62,10 @@ def write_alignment(directory: Path, features: Features | ComplexFeatures) -> Al
     All models read the same alignment, so its depth is the same for all predictions of the target.
     """
     depth = alignment_depth(features.msa)
-    write_file(directory / "coverage.png", coverage_plot(features.msa, depth))
+    paired, ends = 0, np.zeros(0, np.int64)
+    if isinstance(features, ComplexFeatures):
+        paired, ends = features.paired_rows, np.cumsum(np.bincount(features.asym_id)[1:])[:-1]
+    write_file(directory / "coverage.png", coverage_plot(features.msa, depth, paired=paired, chain_ends=ends.tolist()))
     write_file(directory / f"{directory.resolve().name}_msa.tsv", msa_table(features.msa))
     return depth
 
@@ -175,11 +179,16 @@ def heat_maps(
     return figure
 
 
-def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
+def coverage_plot(
+    msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth, *, paired: int = 0, chain_ends: Sequence[int] = ()
+) -> bytes:
     """Return a PNG of an alignment's rows, coloured by identity to the target, and a line of the rows per residue.
 
     Rows are sorted by identity, gaps are white. Identity is the share of all the target's residues, so that short rows
     are low. A single row has no coverage: the picture then says so.
+
+    Of a complex, the first `paired` rows are those of several chains; they are above all others, and a line parts
+    them. `chain_ends` are the numbers of the last residues of all chains but the last one.
     """
     n, r = msa.shape
     if n == 1:
@@ -192,7 +201,7 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
         np.linspace(0, size - 1, min(size, most)).round().astype(int)
         for size, most in zip((n, r), _COVERAGE_PIXELS, strict=True)
     )
-    rows = np.argsort(identity, kind="stable")[rows]
+    rows = np.lexsort((identity, np.arange(n) < paired))[rows]
     shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
 
     figure = new_figure(8.0, 4.2)
@@ -211,10 +220,15 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
     positions = np.arange(1, r + 1)
     for color, width in (("white", 3.0), ("black", 1.3)):
         axes.step(positions, depth.coverage, where="mid", color=color, linewidth=width)
+    for end in chain_ends:
+        axes.axvline(end + 0.5, color="#555555", linewidth=0.8)
+    if 1 < paired < n:
+        axes.axhline(n - paired, color=_PAIRED_COLOR, linewidth=1.2)
     axes.set(xlim=(0.5, r + 0.5), ylim=(0, n * 1.02), xlabel="Residue", ylabel="Sequences, most similar on top")
     axes.xaxis.set_major_locator(_round_numbers(10))
     axes.yaxis.set_major_locator(_round_numbers(6))
-    axes.set_title(f"{n:,} sequences, {depth.effective_rows:,.1f} independent at 80 % identity", fontsize=9)
+    pairs = f" ({paired:,} paired, above the line)" if 1 < paired < n else ""
+    axes.set_title(f"{n:,} sequences{pairs}, {depth.effective_rows:,.1f} independent at 80 % identity", fontsize=9)
     bar = figure.colorbar(image, ax=axes, pad=0.02)
     bar.set_label("Identity to the target", fontsize=9)
     bar.ax.tick_params(labelsize=8)

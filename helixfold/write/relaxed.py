@@ -11,6 +11,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
+from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
 from helixfold.write.json_object import JsonObject
 from helixfold.write.mmcif import to_mmcif
@@ -24,8 +25,14 @@ RELAXATION_FILE: Final = "relax_metrics.json"
 
 
 def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
-    """Read a predicted structure from its file; the B-factors are pLDDT."""
-    return protein_from_chains(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
+    """Read a predicted structure from its file; the B-factors are pLDDT.
+
+    Raise `RelaxationError` if a chain has no atoms, as one of unknown residues only: reading leaves it out.
+    """
+    protein = protein_from_chains(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
+    if len(protein.aatype) != len(prediction.plddt):
+        raise RelaxationError("one of its chains has no atoms, because it has unknown residues only")
+    return protein
 
 
 def write_relaxed(

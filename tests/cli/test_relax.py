@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.parse.structures import read_structure
+from data_pipeline.residues import ATOM_ORDER
 from helixfold.cli.main import main
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
 
@@ -68,6 +69,24 @@ def test_mmcif_stays_mmcif_and_may_be_compressed(tmp_path: Path) -> None:
     again = read_structure(out / "helix_relaxed.cif")
     assert again.chains[0].sequence == read_structure(path).chains[0].sequence
     assert any(atom.element.name == "H" for atom in gemmi.read_structure(str(out / "helix_relaxed.cif"))[0][0][2])
+
+
+def test_chains_of_mmcif_keep_names_that_a_pdb_file_cannot_hold(structure: Path, tmp_path: Path) -> None:
+    model = gemmi.read_structure(str(structure))
+    model.setup_entities()
+    for chain, name in zip(model[0], ("L", "HEAV", "W"), strict=True):
+        chain.name = name
+    path = tmp_path / "two.cif"
+    path.write_text(model.make_mmcif_document().as_string())
+    assert main(["relax", str(path), "--output", str(tmp_path / "out"), "--device", "cpu"]) == 0
+    before, after = read_structure(path), read_structure(tmp_path / "out" / "two_relaxed.cif")
+    assert [chain.name for chain in after.chains] == ["L", "HEAV"]
+    for old, new in zip(before.chains, after.chains, strict=True):
+        assert (old.sequence, old.residue_numbers.tolist()) == (new.sequence, new.residue_numbers.tolist())
+        assert new.atom_mask[-1, ATOM_ORDER["OXT"]] == 1
+    for chain in gemmi.read_structure(str(tmp_path / "out" / "two_relaxed.cif"))[0]:
+        assert {"H2", "H3"} <= {atom.name for atom in chain[0]}
+        assert not {"H2", "H3"} & {atom.name for atom in chain[1]}
 
 
 def test_one_that_fails_leaves_the_others_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,6 +164,25 @@ def test_rows_are_sorted_by_identity_and_gaps_are_white() -> None:
     assert left[40:100].mean() < left[-100:-40].mean() - 20
 
 
+def test_paired_rows_stand_above_a_line_and_chains_end_at_lines() -> None:
+    msa = np.zeros((100, 50), np.int8)
+    msa[1:40] = 1  # paired rows, which are less like the target than the others are
+    depth = alignment_depth(msa)
+    image = pixels(coverage_plot(msa, depth, paired=40, chain_ends=[20]))
+    red = tuple(255 * np.array(matplotlib.colors.to_rgb(plots._PAIRED_COLOR)))
+    near = np.abs(image.astype(float) - red).max(-1) < 12
+    line = np.flatnonzero(near.sum(1) > 300)
+    assert len(line)
+    panel = np.flatnonzero((np.ptp(image, axis=-1) > 60).mean(1) > 0.3)
+    assert (line[0] - panel[0]) / np.ptp(panel) == pytest.approx(0.4, abs=0.05)
+    above, below = image[line[0] - 60 : line[0] - 20, 200:300], image[line[-1] + 20 : line[-1] + 60, 200:300]
+    assert above.mean() > below.mean() + 20
+    changed = (image != pixels(coverage_plot(msa, depth, paired=40))).any(-1)
+    columns = np.flatnonzero(changed.sum(0) > 200)
+    assert 1 <= len(columns) <= 4
+    assert not (np.abs(pixels(coverage_plot(msa, depth)).astype(float) - red).max(-1) < 12).any()
+
+
 def test_the_same_alignment_gives_the_same_bytes() -> None:
     msa = alignment(30, 40)
     assert coverage_plot(msa, alignment_depth(msa)) == coverage_plot(msa, alignment_depth(msa))

@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import io
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gemmi
@@ -21,11 +20,12 @@ from helixfold.write.mmcif import to_mmcif
 from helixfold.write.model_scores import PAE_METRIC, ModelScores
 from helixfold.write.origin import AlignedTemplate, ModelOrigin, SearchedDatabase, templates_in
 from helixfold.write.pairwise_errors import CATEGORY, pairwise_errors
+from tests.conftest import SHARED
 from tests.report.reported import features_of
 from tests.write.proteins import random_protein
 from tests.write.test_mmcif import SIX_NAMES, six_chains
 
-DICTIONARIES = Path(__file__).parents[2] / "../shared/data/dictionaries"
+DICTIONARIES = SHARED / "data" / "dictionaries"
 needs_dictionaries = pytest.mark.skipif(
     not DICTIONARIES.is_dir(), reason=f"{DICTIONARIES} has the dictionaries and is not there"
 )

@@ -10,6 +10,7 @@ import pytest
 from data_pipeline.protein import Hydrogens
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.relax.flaws import Flaws
+from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
 from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.relaxed import (
@@ -20,6 +21,7 @@ from helixfold.write.relaxed import (
     write_relaxed,
 )
 from helixfold.write.results import write_prediction
+from tests.write.proteins import random_protein
 from tests.write.test_results import NOTE, prediction, read_json
 
 CLEAN = Flaws(residues=0, bonds=0, clashes=0, within=0)
@@ -117,3 +119,23 @@ def test_metrics_count_only_while_their_structures_are_there(tmp_path: Path) -> 
     for damaged in ("[1]", "{", '{"model_1_ptm": 3}'):
         (tmp_path / "relax_metrics.json").write_text(damaged)
         assert read_metrics(tmp_path) == {}
+
+
+def test_relaxed_chains_keep_their_names_and_one_without_atoms_is_no_mix_up(tmp_path: Path) -> None:
+    names = {"chain_ids": ("H", "LONG", "9"), "iptm": 0.5}
+    write_prediction(tmp_path, prediction(protein=random_protein(12, chains=3), **names))
+    found = read_finished(tmp_path, "model_1_ptm")
+    assert found is not None
+    protein = read_unrelaxed(tmp_path, found)
+    assert protein.chain_index.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    relaxed = replace(written(tmp_path / "single")[1], protein=protein)
+    write_relaxed(tmp_path, found, relaxed)
+    assert [chain.name for chain in gemmi.read_structure(str(tmp_path / "relaxed_model_1_ptm.cif"))[0]] == [
+        *("H", "LONG", "9")
+    ]
+    assert not (tmp_path / "relaxed_model_1_ptm.pdb").exists()  # which cannot hold the second one's name
+    write_metrics(tmp_path, {"model_1_ptm": relaxation_metrics(relaxed)})
+    assert "model_1_ptm" in read_metrics(tmp_path)
+    write_prediction(tmp_path, prediction(protein=random_protein(12, chains=3, unknown=(4, 5, 6, 7)), **names))
+    with pytest.raises(RelaxationError, match="one of its chains has no atoms"):
+        read_unrelaxed(tmp_path, found)
