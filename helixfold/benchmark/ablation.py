@@ -21,6 +21,7 @@ from helixfold.config import ModelConfig
 from helixfold.execution.device import pick_device
 from helixfold.execution.dtypes import DTYPES
 from helixfold.losses import config as losses
+from helixfold.ops.card import card_of
 from helixfold.options import File, Positive
 from helixfold.parallel.launch import on_ranks
 from helixfold.planning.size import dtype_name
@@ -160,7 +161,7 @@ def run(options: AblationOptions = _USUAL) -> int:
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)
     _check_ranks(options.ranks, device)
-    dtype = DTYPES[options.dtype]
+    dtype, graphs = DTYPES[options.dtype], card_of(device).kind == "cuda"
     machine = measured_device(device, list(dict.fromkeys([torch.float32, dtype])), options.repeats)
     problem, name = _problem(options)
     print("\n".join(machine.lines()))
@@ -169,9 +170,9 @@ def run(options: AblationOptions = _USUAL) -> int:
     for ranks in options.ranks:
         for part in options.parts:
             if part == "training":
-                every = training_techniques(dtype, ranks, available_processors())
+                every = training_techniques(dtype, ranks, available_processors(), graphs=graphs)
             else:
-                every = prediction_techniques(dtype, ranks)
+                every = prediction_techniques(dtype, ranks, graphs=graphs)
             techniques = [each for each in every if options.only in each.name]
             if not techniques:
                 continue

@@ -16,17 +16,23 @@ from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts
+from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Recycled
+from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.options import Positive
+from helixfold.parallel.gradients import GradientReducer
+from helixfold.parallel.mesh import Mesh
 from helixfold.presets import preset
+from helixfold.training.recorded_gradients import RecordedGradients
 
 Size = Literal["tiny", "initial_training", "finetuning"]
 # Preset of the network, its examples and its checkpoint policy: AlphaFold's two stages, or the tiny network on short
@@ -55,9 +61,12 @@ class StepOptions:
     """Rows of the MSA."""
     keep: Annotated[Keep | None, Parameter(show_default="the stage's")] = None
     """Checkpoint policy: the part that the backward pass computes again."""
+    recycles: Literal[0, 1, 2, 3] = 0
+    """Passes without gradients before the last one."""
 
 
 _USUAL, _COMMON = StepOptions(), CommonOptions()
+REPLAYED = "ours, replayed"
 
 
 def run(options: StepOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
@@ -66,7 +75,10 @@ def run(options: StepOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
 
 
 def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of forward, backward and optimizer, and of all together, plain and ours, in every dtype."""
+    """Yield readings of recycling, forward, backward and optimizer, and of all together, in every dtype.
+
+    On a GPU all together is also measured with passes that are replayed as CUDA graphs.
+    """
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
     network, example, usual = SIZES[name]
     keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)
@@ -74,55 +86,58 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
     sizes = crop, rows, example.sampling.max_extra_msa, example.sampling.max_templates
     repeats = common.repeats or 3
     policy = "" if options.keep is None else f", recompute {options.keep}"
+    recycling = f"{options.recycles or 'no'} recycling iteration{'' if options.recycles == 1 else 's'}"
+    ways = (PLAIN, "ours", REPLAYED) if card_of(machine.device).kind == "cuda" else (PLAIN, "ours")
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
-        found = {
-            way: _measure(
-                network,
-                keep,
-                sizes,
-                kind,
-                device=machine.device,
-                repeats=repeats,
-                plain=way == PLAIN,
+        said: list[str] = []
+        found: dict[str, dict[str, Cost]] = {}
+        for way in ways:
+            recordings = Recordings(GraphRecorder(machine.device), say=said.append) if way == REPLAYED else None
+            parts = training_parts(
+                network, keep, sizes, kind, machine.device, recycles=options.recycles, recordings=recordings
             )
-            for way in (PLAIN, "ours")
-        }
-        for part in next(iter(found.values())):
-            rates = [f"{way} {1 / costs[part].seconds:.2f} examples/s" for way, costs in found.items()]
+            costs = _measure(parts, machine.device, repeats, plain=way == PLAIN)
+            found[way] = costs if recordings is None else {WHOLE: costs[WHOLE]}
+            del parts, recordings
+        for part in found["ours"]:
+            costs = {way: each[part] for way, each in found.items() if part in each}
+            rates = [f"{way} {1 / cost.seconds:.2f} examples/s" for way, cost in costs.items()]
             yield Readings(
                 part="step",
-                name=f"training step, {name}, {crop} residues, {rows} rows, one example, no recycling{policy}",
+                name=f"training step, {name}, {crop} residues, {rows} rows, one example, {recycling}{policy}",
                 dtype=kind,
                 passes=part,
-                costs={way: costs[part] for way, costs in found.items()},
-                notes=(", ".join(rates),) if part == WHOLE else (),
+                costs=costs,
+                notes=(", ".join(rates), *said) if part == WHOLE else (),
             )
 
 
 def _measure(
-    network: str,
-    keep: RecomputeConfig,
-    sizes: tuple[int, int, int, int],
-    dtype: torch.dtype,
-    *,
-    device: torch.device,
-    repeats: int,
-    plain: bool,
+    parts: dict[str, Callable[[], None]], device: torch.device, repeats: int, *, plain: bool
 ) -> dict[str, Cost]:
-    parts = training_parts(network, keep, sizes, dtype, device)
     with forced("reference") if plain else nullcontext():
-        for part in parts.values():
-            part()
+        # The first step compiles kernels, and the second one is recorded.
+        for _ in range(2):
+            for part in parts.values():
+                part()
         return measure_parts(parts, device, repeats)
 
 
 def training_parts(
-    network: str, keep: RecomputeConfig, sizes: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
+    network: str,
+    keep: RecomputeConfig,
+    sizes: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    recycles: int = 0,
+    recordings: Recordings | None = None,
 ) -> dict[str, Callable[[], None]]:
     """Return the parts of a training step on a random example, to be called in their order.
 
-    `network` is a preset, and `sizes` are the numbers of residues, MSA rows, extra rows and templates.
+    `network` is a preset, and `sizes` are the numbers of residues, MSA rows, extra rows and templates. `recycles` is
+    the number of passes without gradients before the last one. With `recordings` all passes are one part.
     """
     torch.manual_seed(0)
     model = AlphaFold(preset(network).model).to(device).train()
@@ -131,9 +146,18 @@ def training_parts(
     batch = random_batch(*sizes, device, method=model.config.method)
     labels, losses = random_labels(batch), initial_training()
     total: list[torch.Tensor] = []
+    recycled: list[Recycled] = []
+
+    @torch.no_grad()
+    def recycle() -> None:
+        recycled.clear()
+        for _ in range(recycles):
+            before = recycled[-1] if recycled else None
+            recycled[:] = [model.fold(Whole(), [batch], before, dtype).recycled()]
 
     def forward() -> None:
-        total[:] = [total_loss(model(Whole(), [batch], None, dtype), batch, labels, losses).total.sum()]
+        outputs = model(Whole(), [batch], recycled[0] if recycled else None, dtype)
+        total[:] = [total_loss(outputs, batch, labels, losses).total.sum()]
 
     def backward() -> None:
         optimizer.backward(total[0])
@@ -142,4 +166,13 @@ def training_parts(
         optimizer.collect()
         optimizer.step(1e-3, micro_batches=1)
 
-    return {"forward": forward, "backward": backward, "optimizer": update}
+    if recordings is not None:
+        reducer = GradientReducer(optimizer, Mesh.alone(device))
+        recorded = RecordedGradients(model, Whole(), reducer, losses, recordings)
+
+        def passes() -> None:
+            recorded([batch] * (recycles + 1), labels, dtype)
+
+        return {"passes": passes, "optimizer": update}
+    first: dict[str, Callable[[], None]] = {"recycling": recycle} if recycles else {}
+    return {**first, "forward": forward, "backward": backward, "optimizer": update}

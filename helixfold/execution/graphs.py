@@ -46,7 +46,7 @@ class Recorder(Protocol):
         """
 
     def clear(self) -> None:
-        """Forget the memory that recordings share, after the last of them or after a failure."""
+        """Wait for replays, and take other memory from now on: all recordings are dropped after this call."""
 
 
 class GraphRecorder:
@@ -69,18 +69,23 @@ class GraphRecorder:
         graph = torch.cuda.CUDAGraph()
         # The outer context restores the stream even if the inner one cannot end its capture. Other threads, such as a
         # loader's that pins memory, may go on meanwhile.
-        with (
-            torch.cuda.stream(self._stream),
-            torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
-        ):
-            result = action()
+        try:
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
+                result = action()
+        except RuntimeError:
+            # PyTorch would still take the random stream for one that is recorded.
+            generator = torch.cuda.default_generators[self._stream.device.index]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
         return Recording(result=result, replay=graph.replay)
 
     def clear(self) -> None:
-        # After a failed capture PyTorch may still take the pool and the random stream for recorded ones.
+        # What is dropped may still be replayed. A pool that was given up cannot be used again.
+        torch.cuda.synchronize(self._device)
         self._pool = torch.cuda.graph_pool_handle()
-        generator = torch.cuda.default_generators[self._stream.device_index]
-        generator.graphsafe_set_state(generator.clone_state())
 
 
 class Recordings:
@@ -123,8 +128,9 @@ class Recordings:
         if kept is not None:
             self.replays += 1
         elif key not in self._launched:
+            launched = self._recorder.launch(lambda: action(inputs))
             _put_last(self._launched, key, None, self._most)
-            return self._recorder.launch(lambda: action(inputs))
+            return launched
         else:
             kept = self._recorded(key, action, inputs)
             if kept is None:
@@ -140,10 +146,10 @@ class Recordings:
     def clear(self) -> bool:
         """Drop all recordings and give their memory back; return whether there were any."""
         held = len(self) > 0
-        self._kept.clear()
-        self._launched.clear()
         if held:
             self._recorder.clear()
+        self._kept.clear()
+        self._launched.clear()
         return held
 
     def _recorded(self, key: Hashable, action: Callable[[Inputs], Result], inputs: Inputs) -> "_Kept | None":
@@ -157,8 +163,8 @@ class Recordings:
             is_too_large = any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None)
             problem = f"{type(error).__name__}: {str(error).strip()}"
         # After the `except` block, since the exception holds the frames that hold the tensors.
-        self._kept.clear()
         self._recorder.clear()
+        self._kept.clear()
         if is_too_large:
             self._too_large.add(key)
             self._say("there is too little memory to record passes of this size; they are launched")

@@ -12,7 +12,6 @@ from math import perm, prod
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from data_pipeline.features.assembly import ChainNumbers
@@ -169,6 +168,8 @@ def _anchored(
     """Return the assignments of the nearest chains when a chain of the rarest sequence is superposed on each copy."""
     # Differs from AlphaFold: every chain of the sequence is superposed, not a random one, and chains are assigned by
     # their deviations all at once (Kuhn 1955), not by their centres one after another.
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 (losses of monomers do without SciPy)
+
     anchor = min(groups, key=lambda entity: (len(allowed[entity]), -moments.count[groups[entity]].sum()))
     found = []
     for chain, copy in product(groups[anchor], allowed[anchor]):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
+from helixfold.batch import Batch
 from helixfold.benchmark import ablation
 from helixfold.benchmark.ablation import Comparison, comparisons
 from helixfold.benchmark.techniques import measure as measurement
@@ -28,10 +30,15 @@ from helixfold.benchmark.techniques.setups import (
 )
 from helixfold.benchmark.techniques.training import Problem, TrainingRun
 from helixfold.cli.main import main
-from helixfold.execution import recompute, spilled
+from helixfold.execution import recompute, recorded_passes, spilled
+from helixfold.execution.nested import with_tensors_changed
+from helixfold.execution.recorded_passes import nothing_recycled
 from helixfold.execution.slabs import Slabs
 from helixfold.losses.config import initial_training
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Recycled
 from helixfold.ops.adam import AdamStep
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import Backend, Op
 from helixfold.parallel.collectives import Channel
 from helixfold.parallel.gradients import Bucket, BucketReduction
@@ -39,7 +46,9 @@ from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.presets import tiny, with_parallel_blocks
+from helixfold.training import recorded_gradients
 from tests.forked_ranks import fork_ranks
+from tests.operator_graphs import OperatorRecorder
 
 FACTOR = 1.01
 FLOAT32 = torch.float32
@@ -107,6 +116,33 @@ def test_all_techniques_have_right_results_on_one_rank() -> None:
     assert len(errors) > len(readings) / 2
     assert {name for each in techniques[1:8] for name in each.off.plain} == ALL_OPERATORS
     assert all(each.on != each.off for each in techniques)
+
+
+def test_replayed_passes_have_right_results_and_are_measured_where_there_are_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = OperatorRecorder()
+    for module in (training, prediction):
+        monkeypatch.setattr(module, "GraphRecorder", lambda device: recorder)
+    for name in ("ops.unmasked", "optim.flat"):
+        monkeypatch.setattr(f"helixfold.{name}.card_of", lambda device: CARDS["h100"])
+    setups: list[Setup] = []
+    for make in (partial(training_techniques, processors=1), prediction_techniques):
+        names = [[each.name for each in make(FLOAT32, 1, graphs=graphs)] for graphs in (False, True)]
+        assert {*names[1]} - {*names[0]} == {"CUDA graphs"}
+        setups += [each.on for each in make(FLOAT32, 1, graphs=True) if each.name == "CUDA graphs"]
+    # A recorder of PyTorch's operators sees nothing that a CPU's kernels decide by values.
+    readings = read(*(replace(setup, plain=ALL_OPERATORS) for setup in setups))
+    assert [reading.faults for reading in readings] == [[], []]
+    assert (recorder.launched, recorder.recorded, recorder.replayed) == (2, 2, 4)
+    for module in (recorded_gradients, recorded_passes):
+        monkeypatch.setattr(module, "nothing_recycled", something_recycled)
+    assert all(reading.faults for reading in read(*setups))
+
+
+def something_recycled(model: AlphaFold, batch: Batch, dtype: torch.dtype) -> Recycled:
+    zeros = nothing_recycled(model, batch, dtype)
+    return with_tensors_changed(lambda each: torch.linspace(-5, 5, each.numel()).view_as(each).to(each), zeros)
 
 
 # On a CPU the residual addition has no fused backend.

@@ -13,6 +13,9 @@ from helixfold.benchmark import machine
 from helixfold.benchmark.block import block_flops
 from helixfold.cli import benchmark
 from helixfold.cli.main import main
+from helixfold.ops.card import CARDS
+from helixfold.ops.dispatch import forced
+from tests.operator_graphs import OperatorRecorder
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -82,6 +85,27 @@ def test_a_step_is_measured_in_parts_and_as_a_whole(tmp_path: Path, capsys: pyte
     for by in ("plain", "ours"):
         assert seconds["whole", by] == pytest.approx(sum(seconds[part, by] for part in parts[:3]))
     assert "examples/s" in capsys.readouterr().out
+
+
+def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("ops.unmasked", "optim.flat", "benchmark.step"):
+        monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
+    recorder = OperatorRecorder()
+    monkeypatch.setattr("helixfold.benchmark.step.GraphRecorder", lambda device: recorder)
+    with forced("reference"):
+        _, rows = measured(tmp_path / "step.json", "step", "--recycles", "2")
+    parts = ("recycling", "forward", "backward", "optimizer", "whole")
+    assert kinds(rows) == {
+        *((part, by) for part in parts for by in ("plain", "ours")),
+        ("whole", "ours, replayed"),
+    }
+    assert (recorder.launched, recorder.recorded) == (2, 2)
+    # Of two recycling iterations in each of three steps, the first one is launched; so is the first step's last one.
+    assert recorder.replayed == 5 + 2
+    assert all("2 recycling iterations" in row["name"] for row in rows)
+    assert not any("recording failed" in note for row in rows for note in row["notes"])
 
 
 def test_all_measures_every_part_at_its_own_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

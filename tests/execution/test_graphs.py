@@ -180,7 +180,7 @@ def test_graphs_are_captured_beside_the_current_stream_in_memory_of_their_own() 
         entered.append((graph, named))
         yield
 
-    names = ("Stream", "current_stream", "CUDAGraph", "graph_pool_handle")
+    names = ("Stream", "current_stream", "CUDAGraph", "graph_pool_handle", "synchronize")
     with mock.patch.multiple(
         torch.cuda, stream=lambda _: nullcontext(), graph=capture, **dict.fromkeys(names, mock.DEFAULT)
     ) as made:
@@ -191,6 +191,26 @@ def test_graphs_are_captured_beside_the_current_stream_in_memory_of_their_own() 
         current.wait_stream.assert_called_once_with(stream)
         recordings = Recordings(recorder)
         assert [recordings.run("name", lambda _: 4, None) for _ in range(4)] == [4] * 4
+        assert recordings.clear()
+    assert made["graph_pool_handle"].call_count == 2
     pool, graph = made["graph_pool_handle"].return_value, made["CUDAGraph"].return_value
     assert entered == [(graph, {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"})]
     assert graph.replay.call_count == 3
+
+
+def test_random_numbers_go_on_after_a_failed_capture() -> None:
+    generator = mock.Mock()
+    names = ("Stream", "current_stream", "CUDAGraph", "graph_pool_handle", "synchronize")
+    with mock.patch.multiple(
+        torch.cuda,
+        stream=lambda _: nullcontext(),
+        graph=mock.Mock(side_effect=RuntimeError("capture failed")),
+        default_generators={0: generator},
+        **dict.fromkeys(names, mock.DEFAULT),
+    ) as made:
+        made["Stream"].return_value.device = torch.device("cuda", 0)
+        said: list[str] = []
+        recordings = Recordings(GraphRecorder(torch.device("cuda", 0)), say=said.append)
+        assert [recordings.run("name", lambda _: 4, None) for _ in range(3)] == [4] * 3
+    generator.graphsafe_set_state.assert_called_once_with(generator.clone_state.return_value)
+    assert "capture failed" in said[0]

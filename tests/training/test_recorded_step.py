@@ -19,6 +19,7 @@ from helixfold.training.log import read_log
 from helixfold.training.recorded_step import refusal_of_recording
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer
+from tests.networks import tiny_multimer_config
 from tests.operator_graphs import OperatorRecorder
 from tests.training.runs import small_config, small_run
 from tests.training.test_trainer import StopAfter, assert_same, events, state
@@ -151,5 +152,8 @@ def test_steps_are_launched_where_recordings_would_not_fit_them() -> None:
     assert "share a sample" in str(refusal_of_recording(given, card, "auto", ranks=2))
     own_shapes = replace(given, example=replace(given.example, fixed_shapes=False))
     assert "fixed_shapes" in str(refusal_of_recording(own_shapes, card, "auto", ranks=1))
+    complexes = replace(given)
+    object.__setattr__(complexes, "model", tiny_multimer_config())  # which no setting has so far
+    assert "equal chains" in str(refusal_of_recording(complexes, card, "auto", ranks=1))
     assert "off" in str(refusal_of_recording(given, card, "off", ranks=1))
     assert "NVIDIA" in str(refusal_of_recording(given, CARDS["cpu"], "auto", ranks=1))

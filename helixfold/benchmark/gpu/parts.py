@@ -47,7 +47,7 @@ class Sizes:
     rows: int = 512
     extra_rows: int = 1024
     stages: tuple[Size, ...] = ("initial_training", "finetuning")
-    step: StepOptions = field(default_factory=StepOptions)
+    step: StepOptions = field(default_factory=lambda: StepOptions(recycles=1))
     policies: tuple[Keep, ...] = ("none", "inputs", "block")
     chains: tuple[int, ...] = (2048, 4096, 10_000)
     peers: tuple[int, ...] = (256, 512, 1024)
@@ -63,7 +63,7 @@ TINY = Sizes(
     rows=4,
     extra_rows=4,
     stages=("tiny",),
-    step=StepOptions(residues=16, rows=4),
+    step=StepOptions(residues=16, rows=4, recycles=1),
     policies=("none", "block"),
     chains=(16,),
     peers=(16,),

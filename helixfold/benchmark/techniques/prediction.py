@@ -9,7 +9,9 @@ from torch import Tensor
 from helixfold.benchmark.techniques.exactness import Results
 from helixfold.benchmark.techniques.setups import PredictionSetup
 from helixfold.benchmark.techniques.training import Problem, operators
+from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
@@ -56,14 +58,25 @@ class PredictionRun:
         problem.begin_draw(0)
         sizes = problem.residues, problem.rows, problem.extra_rows, problem.templates
         self._batch = random_batch(*sizes, mesh.device)
+        self._passes = LAUNCHED
+        if setup.recorded:
+            self._passes = Passes(Recordings(GraphRecorder(mesh.device)))
+            # What is launched first, and recorded next; only replays are predictions.
+            for _ in range(2):
+                self.step()
 
     def step(self) -> Outputs:
         """Make one prediction."""
         previous: Recycled | None = None
         with torch.no_grad(), operators(self._setup.plain):
-            for _ in range(self._problem.recycles):
-                previous = self._model.fold(self._run, [self._batch], previous, self._setup.dtype).recycled()
-            return self._model(self._run, [self._batch], previous, self._setup.dtype)
+            for cycle in range(self._problem.recycles + 1):
+                folded = self._passes(self._model, self._run, [self._batch], previous, self._setup.dtype)
+                previous = folded.recycled() if cycle < self._problem.recycles else None
+            return Outputs(
+                representations=folded.representations,
+                structure=folded.structure,
+                logits=self._model.heads(self._run, folded),
+            )
 
     def results(self) -> Results:
         """Make one prediction and return the pair stream, the atoms and all logits."""

@@ -54,6 +54,7 @@ class TrainingSetup:
     overlaps_messages: bool = True
     layout: Layout = field(default_factory=Layout)
     samples: int = 1
+    recorded: bool = False  # passes are replayed as CUDA graphs
 
     def plainest(self) -> "TrainingSetup":
         """Return the setup that computes the same samples in this dtype on one rank with every technique switched off.
@@ -73,6 +74,7 @@ class PredictionSetup:
     plain: frozenset[str] = frozenset()
     way: PredictionWay = "slabs"
     layout: Layout = field(default_factory=Layout)
+    recorded: bool = False  # passes are replayed as CUDA graphs
 
     def plainest(self) -> "PredictionSetup":
         """Return the setup in this dtype on one rank with every technique switched off."""
@@ -100,14 +102,15 @@ class Technique:
         return isinstance(self.on, TrainingSetup)
 
 
-def training_techniques(dtype: torch.dtype, ranks: int, processors: int) -> list[Technique]:
+def training_techniques(dtype: torch.dtype, ranks: int, processors: int, *, graphs: bool = False) -> list[Technique]:
     """Return the techniques of a training step: on one rank those of a device, on several those of parallelism.
 
     The model's blocks must have HelixFold's order if there are several ranks. `processors` are those of a machine whose
-    ranks are processes on its CPU.
+    ranks are processes on its CPU. `graphs` says whether the device replays CUDA graphs.
     """
     if ranks == 1:
-        return _on_one_device(dtype)
+        on = TrainingSetup(dtype=dtype)
+        return [*_on_one_device(dtype), *([_graphs(replace(on, recorded=True), on)] if graphs else [])]
     crowded = f"{ranks} ranks share {processors} processors" if processors < ranks else "messages take what it saves"
     by_data = TrainingSetup(dtype=dtype, layout=Layout(dp=ranks), samples=ranks)
     one = TrainingSetup(dtype=dtype)
@@ -176,8 +179,11 @@ def _on_one_device(dtype: torch.dtype) -> list[Technique]:
     return found
 
 
-def prediction_techniques(dtype: torch.dtype, ranks: int) -> list[Technique]:
-    """Return the techniques of a prediction on one rank, or on several ranks that share it."""
+def prediction_techniques(dtype: torch.dtype, ranks: int, *, graphs: bool = False) -> list[Technique]:
+    """Return the techniques of a prediction on one rank, or on several ranks that share it.
+
+    `graphs` says whether the device replays CUDA graphs.
+    """
     on = PredictionSetup(dtype=dtype)
     if ranks > 1:
         shared = replace(on, layout=Layout(dap=ranks))
@@ -204,9 +210,17 @@ def prediction_techniques(dtype: torch.dtype, ranks: int) -> list[Technique]:
             name="spilled streams", claim="memory", on=replace(on, way="spilled"), off=on, otherwise=_SMALL_STREAMS
         ),
     ]
+    if graphs:
+        found.append(_graphs(replace(whole, recorded=True), whole))
     if dtype != torch.float32:
         found.append(_lower_precision(dtype, on))
     return found
+
+
+def _graphs(on: Setup, off: Setup) -> Technique:
+    return Technique(
+        name="CUDA graphs", claim="time", on=on, off=off, otherwise="kernels take longer than launching the next ones"
+    )
 
 
 def _lower_precision(dtype: torch.dtype, on: Setup) -> Technique:

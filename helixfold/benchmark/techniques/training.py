@@ -12,6 +12,7 @@ from helixfold.benchmark.optimizer import AdamByTensor
 from helixfold.benchmark.techniques.exactness import Results
 from helixfold.benchmark.techniques.setups import TrainingSetup
 from helixfold.config import ModelConfig
+from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.losses.config import LossConfig
 from helixfold.losses.total import total_loss
@@ -24,6 +25,7 @@ from helixfold.parallel.collectives import Message, waiting_at_once
 from helixfold.parallel.gradients import BUCKET_ELEMENTS, GradientReducer, buckets
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
+from helixfold.training.recorded_gradients import RecordedGradients
 from helixfold.weights.untrained import untrained_model
 
 _RATE = 1e-3
@@ -75,6 +77,14 @@ class TrainingRun:
             batch = random_batch(*sizes, mesh.device)
             self._inputs.append((batch, random_labels(batch)))
         self._loss: list[Tensor] = []
+        self._recorded: RecordedGradients | None = None
+        if setup.recorded:
+            recordings = Recordings(GraphRecorder(mesh.device))
+            self._recorded = RecordedGradients(self._model, self._run, self._reducer, problem.losses, recordings)
+            # What is launched first, and recorded next; only replays are steps.
+            for _ in range(2):
+                self.gradients()
+                self._flat.zero_gradients()
 
     def step(self) -> None:
         """Make one whole step."""
@@ -98,6 +108,12 @@ class TrainingRun:
         with operators(self._setup.plain), nullcontext() if self._setup.overlaps_messages else waiting_at_once():
             for index, (batch, labels) in zip(self._own, self._inputs, strict=True):
                 self._problem.begin_draw(index)
+                is_last = index == self._own[-1]
+                if self._recorded is not None:
+                    inputs = [batch] * (self._problem.recycles + 1)
+                    self._loss.append(self._recorded(inputs, labels, self._setup.dtype)["total"].mean())
+                    self._reducer.collect(last=is_last)
+                    continue
                 previous: Recycled | None = None
                 with torch.no_grad():
                     for _ in range(self._problem.recycles):
@@ -106,7 +122,7 @@ class TrainingRun:
                 loss = total_loss(outputs, batch, labels, self._problem.losses).total.mean()
                 del outputs
                 self._loss.append(loss.detach())
-                self._backward(loss, last=index == self._own[-1])
+                self._backward(loss, last=is_last)
 
     def update(self) -> None:
         """Update the parameters by the mean gradient, and clear it."""
@@ -129,8 +145,12 @@ class TrainingRun:
 
     @cached_property
     def _reducer(self) -> GradientReducer:
+        return GradientReducer(self._flat, self._mesh)
+
+    @property
+    def _flat(self) -> FlatOptimizer:
         assert isinstance(self._optimizer, FlatOptimizer)
-        return GradientReducer(self._optimizer, self._mesh)
+        return self._optimizer
 
     @property
     def _replicas(self) -> int:
