@@ -25,7 +25,7 @@ PULLDOWN_FILE: Final = "pulldown.json"
 TABLE_FILE, PAGE_FILE = "pulldown.tsv", "pulldown.html"
 # Shares of ipTM and pTM in AlphaFold-Multimer's ranking (Evans et al. 2022, Sec. 2.5).
 _IPTM_SHARE, _PTM_SHARE = 0.8, 0.2
-_SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae", "contacts")
+_SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae")
 # A matrix of baits and preys larger than this fits on no screen.
 _MOST_CELLS = 2500
 _LEVELS = 5
@@ -65,6 +65,7 @@ class PulldownLine:
     mean_plddt: float | None = None  # 0 to 100
     interface: str | None = None  # the chains of the best interface of a bait and a prey
     scores: Mapping[str, float | None] = field(default_factory=dict)  # of that interface
+    contacts: int | None = None  # pairs of residues
     mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model made it
     has_report: bool = False
 
@@ -166,7 +167,8 @@ def table(lines: Sequence[PulldownLine]) -> str:
     """Return the table as tab-separated text, with NA for what is not known; `ranked` gives the order."""
     names = (
         *("rank", "complex", "bait", "prey", "status", "score", "iptm", "ptm", "mean_plddt", "residues"),
-        *("prediction", "interface", *(f"interface_{name.removeprefix('interface_')}" for name in _SCORES), "problem"),
+        *("prediction", "interface", *(f"interface_{name.removeprefix('interface_')}" for name in _SCORES)),
+        *("interface_contacts", "problem"),
     )
     return tab_separated(names, ([rounded(value) for value in _cells(rank, line)] for rank, line in _numbered(lines)))
 
@@ -181,7 +183,7 @@ def _cells(rank: int | None, line: PulldownLine) -> list[object]:
         *(rank, line.entry.name, line.entry.bait, line.entry.prey, status),
         *(line.score, line.iptm, line.ptm, line.mean_plddt, line.residues, line.prediction, line.interface),
         *(line.scores.get(name) for name in _SCORES),
-        line.problem,
+        *(line.contacts, line.problem),
     ]
 
 
@@ -213,6 +215,7 @@ def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: 
         mean_plddt=confidence.get("mean_plddt", float),
         interface=None if interface is None else ":".join(interface.list_of("chains", str)),
         scores={name: None if interface is None else interface.optional_number(name) for name in _SCORES},
+        contacts=None if interface is None else interface.get("contacts", int),
         mark=mark_of(confidence.list_of("notes", str, [])),
         has_report=has_report,
     )

@@ -86,6 +86,7 @@ def test_the_scores_are_those_of_the_best_interface_of_a_bait_and_a_prey(tmp_pat
         "0.4",
         "6.5",
     )
+    assert found["x"]["interface_contacts"] == "7"
     assert (found["alone"]["interface"], found["alone"]["interface_contacts"]) == ("NA", "NA")
 
 
