@@ -66,5 +66,10 @@ def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]
     return [
         file
         for path in database.paths
-        for file in ([path] if path.is_file() else sorted(path.parent.glob(f"{path.name}*")))
+        for file in ([path] if _is_single_file(path) else sorted(path.parent.glob(f"{path.name}*")))
     ]
+
+
+def _is_single_file(path: Path) -> bool:
+    """Return whether a database is one file, such as FASTA; those of MMseqs2 have others with longer names."""
+    return path.is_file() and not path.with_name(f"{path.name}.dbtype").is_file()

@@ -8,6 +8,7 @@ import pytest
 from data_pipeline.errors import InputError
 from data_pipeline.search.alignment_server import ServerOptions
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, ColabfoldTemplates
+from data_pipeline.search.database import database_files
 from data_pipeline.search.database_profile import read_database_profile
 from data_pipeline.search.mmseqs_server import ServerPairing
 from data_pipeline.search.plan import SearchPlan, plan_searches
@@ -95,6 +96,13 @@ def test_the_directory_of_colabfolds_script_is_understood(directory: Path) -> No
         "no environmental sequences are searched: no colabfold_envdb_*_db",
         f"no templates are searched: {directory}/pdb/divided is missing",
     )
+
+
+def test_all_files_of_a_database_are_counted(directory: Path) -> None:
+    profile = read_database_profile(directory, ())
+    assert len(database_files(profile.alignments[0])) == 2 * 5 * 3 + 2  # and mapping and taxonomy
+    assert profile.templates is not None
+    assert len(database_files(profile.templates)) == 2 * 3
 
 
 def test_without_species_nothing_is_paired(directory: Path) -> None:
