@@ -26,5 +26,5 @@ def test_a_step_stands_beside_its_prediction(
     measured, predicted, ratio = map(float, row[1:4])
     assert measured > 0
     # A pass that learns and one before it, whose six parts were said to take two hundredths of a second and one.
-    assert predicted == pytest.approx(6 * (0.02 + 0.01), abs=0.011)
+    assert predicted == pytest.approx(6 * (0.02 + 0.01), abs=0.015)  # each of six is rounded
     assert ratio == pytest.approx(predicted / measured, rel=0.5)

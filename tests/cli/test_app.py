@@ -35,7 +35,10 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("predict a.fasta --no-overwrite", "there is no option --no-overwrite; did you mean --overwrite?"),
         ("predict a.fasta --seed x", "--seed: must be a whole number, got 'x' (see helixfold predict --help)"),
         ("predict a.fasta --seed 2.7", "--seed: must be a whole number, got '2.7'"),
-        ("predict a.fasta --preset casp", "--preset: must be one of monomer, monomer_ptm, monomer_casp14, quick,"),
+        (
+            "predict a.fasta --preset casp",
+            "--preset: must be one of monomer, monomer_ptm, monomer_casp14, multimer, quick,",
+        ),
         ("predict a.fasta --msa-mode x", "--msa-mode: must be one of auto, databases, server,"),
         ("predict a.fasta --overwrite=maybe", "--overwrite: must be one of true, false, got 'maybe'"),
         ("predict a.fasta --models", "--models needs a value (see"),
@@ -116,5 +119,5 @@ def test_settings_are_collected() -> None:
 
 def test_every_command_has_a_module() -> None:
     folder = Path(__file__).parents[2] / "helixfold" / "cli"
-    others = {"__init__", "main", "app", "help", "interruption"}
+    others = {"__init__", "main", "app", "help", "interruption", "openmp"}
     assert {path.stem for path in folder.glob("*.py")} == {*others, *COMMANDS, *EARLIER}

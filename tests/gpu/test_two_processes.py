@@ -1,7 +1,6 @@
 """Two processes that share a device train as one does; on one GPU gloo sums their gradients, for NCCL refuses to."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
-from tests.forked_ranks import fork_ranks
 from tests.gpu.devices import DEVICES
 from tests.networks import relative_error, tiny_model, to_device
 
@@ -44,8 +42,7 @@ def learn(mesh: Mesh, device: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_two_processes_on_one_device_train_as_one(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fork_ranks(monkeypatch, tmp_path / "output")
+def test_two_processes_on_one_device_train_as_one(device: str) -> None:
     gradient, parameters = map(torch.from_numpy, on_ranks(2, learn, device))
     right_gradient, right_parameters = map(torch.from_numpy, learn(Mesh.alone(), device))
     assert relative_error(gradient, right_gradient) < 1e-5

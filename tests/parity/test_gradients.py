@@ -17,7 +17,7 @@ from tests.parity.gradient_probe import READ, probe, recycled_input, sampled
 
 pytestmark = pytest.mark.parity
 
-CASES = sorted(path.parent.name for path in DATA.glob("multimer_*/gradients.npz"))
+CASES = sorted(path.parent.name for path in DATA.glob("multimer_*_gradients/gradients.npz"))
 
 
 def read_gradient_case(name: str) -> Case:

@@ -33,6 +33,7 @@ FILES = [
     "one_msa.tsv",
     "one_plddt.tsv",
     "pae.png",
+    "pae_tiny.bcif.gz",
     "pae_tiny.json",
     "plddt.png",
     "ranked_0.cif",

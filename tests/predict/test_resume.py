@@ -241,6 +241,7 @@ def test_a_dry_run_tells_what_is_left_and_writes_nothing(
 
 SLIM = {
     *("ranked_0.pdb", "ranked_0.cif", "confidence_tiny.json", "pae_tiny.json", "ranking_debug.json", "settings.json"),
+    "pae_tiny.bcif.gz",
 }
 
 

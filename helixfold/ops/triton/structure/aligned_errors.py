@@ -110,8 +110,9 @@ def aligned_errors_triton(
     points_mask: Tensor,
     clamp: Tensor,
     gradients: bool = True,
+    pairs: None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `aligned_errors` on a CUDA device."""
+    """Compute `aligned_errors` on a CUDA device, of all pairs."""
     (n, _, frames, _), count = inverse_frames.shape, points.shape[1]
     points, clamp = points.contiguous(), clamp.contiguous()
     masks = frames_mask.contiguous(), points_mask.contiguous()
