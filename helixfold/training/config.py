@@ -9,7 +9,7 @@ from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.config import ModelConfig, require
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.losses.config import LossConfig
+from helixfold.losses.config import INTERFACE_TERMS, LossConfig
 from helixfold.optim.config import OptimizerConfig, OuterConfig
 from helixfold.presets import Preset
 
@@ -64,10 +64,9 @@ class TrainingConfig(Config):
         self._require_at_most(MAX_SEED, "seed")
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
-        if self.model.method != "monomer":
-            raise ConfigError(
-                f"only networks for single chains are trained so far, got model.method={self.model.method}"
-            )
+        between = [name for name in INTERFACE_TERMS if getattr(self.loss, name) > 0]
+        if self.model.method == "monomer" and between:
+            raise ConfigError(f"loss.{between[0]} is for complexes, and must be 0 with model.method=monomer")
         if self.batch_size % self.micro_batch:
             raise ConfigError(f"micro_batch ({self.micro_batch}) must divide batch_size ({self.batch_size})")
         if self.optimizer.clipping == "sample" and self.micro_batch > 1:

@@ -14,7 +14,7 @@ from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from data_pipeline.files import unmoved_directory
-from helixfold.config import ModelConfig
+from helixfold.config import ConfigError, ModelConfig
 from helixfold.execution.device import limit_threads, untried
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
@@ -109,6 +109,8 @@ def _train_on(
     cuda_graphs: CudaGraphs,
 ) -> int:
     chains = FeatureStore.open(store)
+    if held_out is not None and config.model.method == "multimer":
+        raise ConfigError("complexes are not evaluated during training yet; leave out --held-out")
     names = read_names(held_out, chains) if held_out is not None else ()
     initial = initial_weights(weights, config.model) if weights is not None else None
     if mesh.is_first:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.config import ConfigError
-from data_pipeline.datasets.examples import ChainStore, TrainingDataset
+from data_pipeline.datasets.examples import ComplexDataset, ComplexStore, TrainingDataset
 from data_pipeline.errors import InputError
 from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
@@ -68,7 +68,7 @@ class Trainer:
     def __init__(
         self,
         config: TrainingConfig,
-        store: ChainStore,
+        store: ComplexStore,
         files: RunFiles,
         mesh: Mesh,
         *,
@@ -99,7 +99,8 @@ class Trainer:
             self._notes["recompute"] = [recompute_message(config, memory, card, mesh.layout)]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
-        self.dataset = TrainingDataset(
+        dataset_of = ComplexDataset if config.model.method == "multimer" else TrainingDataset
+        self.dataset = dataset_of(
             store=store,
             config=config.example,
             selection=config.selection,

@@ -17,6 +17,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import MultimerBatch
+from helixfold.cli.main import main
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import complexes, finetuning
 from helixfold.losses.labels import ComplexLabels
@@ -80,3 +81,39 @@ def test_packed_complexes_have_chains_copies_and_a_gradient(store: FeatureStore)
     losses = total_loss(model(Whole(), [last]), last, batch.labels, complexes(finetuning()))
     losses.total.mean().backward()
     assert all(torch.isfinite(each.grad).all() for each in model.parameters() if each.grad is not None)
+
+
+SETTINGS = (
+    *("model.method=multimer", "model.evoformer.outer_product=first", "model.extra_msa.outer_product=first"),
+    *("model.triangle_projections=fused", "model.heads.masked_msa_letters=22", "model.structure.position_scale=20"),
+    *("loss.interface_fape=0.5", "loss.centre_of_mass=1", "example.crop_size=20", "example.max_passes=2"),
+    *("batch_size=2", "seed=3", "example.spatial_crop_probability=0.5", "save_every=1"),
+)
+
+
+def train(store: Path, output: Path, steps: int, *others: str) -> int:
+    settings = [part for setting in (*SETTINGS, f"steps={steps}") for part in ("--set", setting)]
+    words = [*("train", str(store), "--output", str(output), "--device", "cpu", "--workers", "0"), *settings, *others]
+    return main(words)
+
+
+def test_a_run_on_complexes_goes_on_as_if_it_had_never_ended(store: FeatureStore, tmp_path: Path) -> None:
+    assert train(tmp_path / "store", tmp_path / "whole", 3) == 0
+    for steps in (1, 3):
+        assert train(tmp_path / "store", tmp_path / "parts", steps) == 0
+    whole, parts = (sorted((tmp_path / name / "weights").glob("last*")) for name in ("whole", "parts"))
+    assert [path.name for path in whole] == [path.name for path in parts]
+    weights = [path for path in zip(whole, parts, strict=True) if path[0].suffix == ".safetensors"]
+    assert weights
+    for one, other in weights:
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_settings_of_complexes_that_do_not_fit_are_refused(
+    store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "names").write_text("1abc_A\n")
+    assert train(tmp_path / "store", tmp_path / "run", 1, "--held-out", str(tmp_path / "names")) == 2
+    assert "complexes are not evaluated during training yet" in capsys.readouterr().err
+    assert train(tmp_path / "store", tmp_path / "run", 1, "--set", "model.method=monomer") == 2
+    assert "loss.interface_fape is for complexes" in capsys.readouterr().err
