@@ -47,7 +47,7 @@ REQUIRED = {
 FORBIDDEN_VALUES = (("shell", True), ("allow_pickle", True), ("weights_only", False), ("verify", False))
 # Modules that may be imported in these rooms only: everything else goes through them.
 ROOMS = {
-    "subprocess": ("data_pipeline.search.process",),
+    "subprocess": ("data_pipeline.search.process", "notebooks.fold_on_colab"),
     "ctypes": ("helixfold.execution.allocator",),
     "tarfile": ("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),

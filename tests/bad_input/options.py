@@ -42,7 +42,7 @@ OPTIONS = {
     "processes of digits without end": option(f"--device cpu --devices {'9' * 5000}", "--devices", "from 1 to 1,024"),
     "more ranks than fit": option("--ranks-per-target 1000000", "--ranks-per-target", "from 1 to 1,024"),
     "more threads than fit": option("--threads 1000000", "--threads", "from 1 to 1,024"),
-    "an unknown type": option("--dtype float16", "float16", "bfloat16"),
+    "an unknown type": option("--dtype float8", "float8", "bfloat16"),
     "an unknown model": option("--models model_9", "model_9", "model_1"),
     "a model of complexes without parameters": option("--models model_1_multimer_v3", "model_1_multimer_v3"),
     "a model named twice": option("--models tiny tiny --weights x.fasta", "once", "tiny"),

@@ -22,7 +22,15 @@ def shown(template: str, **content: object) -> str:
 
 EMPTY = {
     **{"version": "0", "title": "t", "lines": [], "finished": 0, "failed": 0, "residues": 0, "seconds": 0.0},
-    **{"mean": None, "untrained": 0, "demonstrations": 0, "bands": [], "band": None, "width": 1},
+    **{
+        "mean": None,
+        "untrained": 0,
+        "demonstrations": 0,
+        "has_complexes": False,
+        "bands": [],
+        "band": None,
+        "width": 1,
+    },
 }
 
 
