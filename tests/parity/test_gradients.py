@@ -65,8 +65,8 @@ def found_gradients(case: Case, scratch: Path, *, recomputed: bool) -> tuple[flo
     return value.item(), found
 
 
-def test_there_are_cases_of_both_kinds_of_triangle_projections() -> None:
-    assert CASES == ["multimer_v2_gradients", "multimer_v3_gradients"]
+def test_there_are_cases_of_all_three_releases() -> None:
+    assert CASES == ["multimer_v1_gradients", "multimer_v2_gradients", "multimer_v3_gradients"]
 
 
 @pytest.mark.parametrize("recomputed", [False, True], ids=["stored", "recomputed"])
