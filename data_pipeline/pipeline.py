@@ -70,7 +70,7 @@ class PreparedTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundHomologs:
-    """What files and searches know of a target: alignments by file, the user's first, and templates."""
+    """Alignments of a target by file, the user's first, and templates: what files and searches know of it."""
 
     alignments: dict[str, Alignment]
     templates: TemplateResult | None  # None: neither given nor searched

@@ -29,7 +29,7 @@ _RESIDUE_GAP_NOTE: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """What one model reads of a target, the chains of its residues, and notes about what a prediction is worth."""
+    """Features of a target as one model reads them, its chains, and notes about what a prediction is worth."""
 
     name: str  # the target's
     features: Features | ComplexFeatures

@@ -34,7 +34,7 @@ class ClusterDatabase:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether `mmseqs createindex` made an index, which holds members and alignments too."""
+        """Return whether `mmseqs createindex` made an index, which holds members and alignments too."""
         return is_indexed(self.path)
 
     @property
@@ -49,7 +49,7 @@ class ClusterDatabase:
 
     @property
     def has_taxonomy(self) -> bool:
-        """Whether the species of the members are known, by which rows of complexes are paired."""
+        """Return whether the species of the members are known, by which rows of complexes are paired."""
         taxonomy = (with_ending(self.path, ending).is_file() for ending in ("_taxonomy", "_nodes.dmp"))
         return with_ending(self.path, "_mapping").is_file() and any(taxonomy)
 

@@ -13,11 +13,10 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM_ORDER, GAP
-from data_pipeline.transforms import msa
 from data_pipeline.transforms.complex_crop import contiguous_complex_crop, interface_crop
 from data_pipeline.transforms.complex_sample import complex_sample, draw
 from data_pipeline.transforms.crop import crop_labels
-from data_pipeline.transforms.training import ExampleConfig, TrainingExample, confident
+from data_pipeline.transforms.training import ExampleConfig, TrainingExample, chosen_rows, confident
 
 _CA = ATOM_ORDER["CA"]
 
@@ -128,10 +127,7 @@ def _cropped(features: ComplexFeatures, crop: Int[np.ndarray, "c"]) -> ComplexFe
 def _choose_rows_and_templates(
     features: ComplexFeatures, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
 ) -> ComplexFeatures:
-    rows = np.arange(len(features.msa))
-    if distilled:
-        rows = msa.random_rows(len(rows), config.distillation_msa_rows, rng)
-    rows = rows[msa.rows_after_block_deletion(len(rows), config.block_deletion, rng)]
+    rows = chosen_rows(len(features.msa), config, distilled=distilled, rng=rng)
     # All slots are averaged, so those that are not used are empty. The network sometimes gets none (Suppl. Sec. 1.2.3
     # of AlphaFold 2).
     slots = config.sampling.max_templates

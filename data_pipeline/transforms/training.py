@@ -139,14 +139,21 @@ def _choose_crop(
     return contiguous_crop(len(labels.all_atom_mask), config.crop_size, clamped=clamped, rng=rng)
 
 
-def _choose_rows_and_templates(
-    features: Features, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
-) -> Features:
-    rows = np.arange(len(features.msa))
+def chosen_rows(
+    count: int, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
+) -> Int[np.ndarray, "kept"]:
+    """Return the sorted indices of the alignment's rows that an example is drawn from (AlphaFold 2, Suppl. Alg. 1)."""
+    rows = np.arange(count)
     if distilled:
         # In addition to all other sampling, because the predictions were made from the whole MSA (Suppl. Sec. 1.3).
         rows = msa.random_rows(len(rows), config.distillation_msa_rows, rng)
-    rows = rows[msa.rows_after_block_deletion(len(rows), config.block_deletion, rng)]
+    return rows[msa.rows_after_block_deletion(len(rows), config.block_deletion, rng)]
+
+
+def _choose_rows_and_templates(
+    features: Features, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
+) -> Features:
+    rows = chosen_rows(len(features.msa), config, distilled=distilled, rng=rng)
     chosen = choose_templates(
         len(features.template_aatype), config.max_template_hits, config.sampling.max_templates, rng
     )

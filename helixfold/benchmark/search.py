@@ -29,7 +29,7 @@ class SearchBenchmarkOptions:
     targets: Positive = 200
     """Targets of the batch."""
     single: Positive = 10
-    """Of these, how many are also searched one after another, which stands for all of them."""
+    """Number of them that are also searched one after another, which stands for all of them."""
     residues: Positive = 150
     """Residues of each target."""
     relatives: Positive = 20

@@ -46,6 +46,7 @@ class Part:
 
     name: str
     ranges: tuple[tuple[int, int], ...]  # residue numbers, both ends included
+    chains: tuple[str, ...]  # of each range; none for a domain of a single chain
     residues: int
     mean_plddt: float
     measures: tuple[tuple[str, float], ...]  # further measures by their names: pTM of a chain, mean PAE of a domain
@@ -183,6 +184,7 @@ def _chain(record: JsonObject) -> Part:
     return Part(
         name=record.get("chain", str),
         ranges=((record.get("first", int), record.get("last", int)),),
+        chains=(),
         residues=record.get("residues", int),
         mean_plddt=record.get("mean_plddt", float),
         measures=() if ptm is None else (("pTM", ptm),),
@@ -206,10 +208,14 @@ def _domain(record: JsonObject) -> Part:
         isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends) for ends in ranges
     ):
         raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
+    chains = record.list_of("chains", str, [])
+    if chains and len(chains) != len(ranges):
+        raise InputError.at(record.path, f"a domain has {len(ranges)} ranges in {len(chains)} chains; fold it again")
     pae = record.optional_number("mean_pae")
     return Part(
         name=record.get("name", str),
         ranges=tuple((first, last) for first, last in ranges),
+        chains=tuple(chains),
         residues=record.get("residues", int),
         mean_plddt=record.get("mean_plddt", float),
         measures=() if pae is None else (("mean PAE", pae),),

@@ -14,7 +14,7 @@ _PROGRAMS = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton":
 
 @dataclass(frozen=True, kw_only=True)
 class MadeBy:
-    """What made some of a target's predictions: a sentence, and a table of two columns with the rest."""
+    """A sentence on what made some of a target's predictions, and a table of two columns with the rest."""
 
     predictions: tuple[str, ...]  # empty: all
     sentence: str

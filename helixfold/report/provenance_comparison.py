@@ -25,7 +25,7 @@ _OF_PREDICTION = {"model": "model", "seed": "seed", "weights": "weights", "stand
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenanceComparison:
-    """What differs between two results, with both values, and what is the same, with the value.
+    """Comparison of two results: what differs, with both values, and what is the same, with the value.
 
     A value that is not the same for all predictions of a result names them. `recorded` says which of the two results
     have a record of the programs, the device and the command that made them.

@@ -143,7 +143,9 @@ def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
             "maps": []
             if blobs.full or prediction.pae is None
             else [_packed(pae_map(prediction.pae, len(target.sequence)), blobs)],
-            "domains": [{"name": domain.name, "ranges": domain.ranges} for domain in prediction.domains],
+            "domains": [
+                {"name": domain.name, "ranges": domain.ranges, "chains": domain.chains} for domain in prediction.domains
+            ],
         }
         for prediction in target.predictions
     ]

@@ -1,4 +1,4 @@
-"""What the writers of coordinate files share: chains with their names, and the atoms of each chain."""
+"""Names and ranges of chains, and the atoms of each, for the writers of coordinate files."""
 
 import itertools
 from collections.abc import Iterator, Sequence

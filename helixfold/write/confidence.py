@@ -108,10 +108,18 @@ def _rounded_values(value: Any) -> Any:
 
 
 def _domain(name: int, domain: Domain, prediction: Prediction) -> dict[str, object]:
+    """Return a domain's content; in a complex, `chains` names the chain of each of its ranges of residue numbers."""
     numbers = prediction.protein.residue_index
+    parts = [
+        (max(first, chain.start), min(last, chain.stop - 1), chain.name)
+        for first, last in domain.stretches
+        for chain in split_chains(prediction.protein, prediction.chain_ids)
+        if chain.start <= last and first < chain.stop
+    ]
     return {
         "name": str(name),
-        "ranges": [[int(numbers[first]), int(numbers[last])] for first, last in domain.stretches],
+        "ranges": [[int(numbers[first]), int(numbers[last])] for first, last, _ in parts],
+        **({"chains": [chain for *_, chain in parts]} if len(prediction.chain_ids) > 1 else {}),
         "residues": len(domain.residues),
         "mean_plddt": _mean(prediction.plddt[domain.residues]),
         "mean_pae": _error(domain, domain, prediction),

@@ -1,13 +1,17 @@
 """Runs of small targets into one output directory."""
 
 import json
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import gemmi
 import numpy as np
 import pytest
 
+from data_pipeline.search.alignment_server import AlignmentServer
 from helixfold.predict import postprocess
+from tests.data_pipeline.search.mock_server import MockServer, mock_server
 from tests.predict.kills import predict
 
 SEQUENCE = "MKTAYIAKQR"
@@ -21,6 +25,20 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         postprocess, "STEPS", tuple(step for step in postprocess.STEPS if step[0] in ("ranking", "timings", "mark"))
     )
     monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
+
+
+@pytest.fixture
+def asks_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, undrawn: None) -> None:
+    """No downloaded weights, no pauses before a server is asked again, and nothing is drawn."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr("data_pipeline.search.plan.AlignmentServer", partial(AlignmentServer, sleep=lambda _: None))
+
+
+@pytest.fixture
+def server() -> Iterator[MockServer]:
+    with mock_server() as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,26 +9,14 @@ import pytest
 
 from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
-from data_pipeline.search.alignment_server import AlignmentServer
 from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, PAIRED_FILE, UNIREF_FILE
 from helixfold.cli.main import main
-from tests.data_pipeline.search.mock_server import Handler, MockServer, archive, mock_server
+from tests.data_pipeline.search.mock_server import Handler, MockServer, archive
 
 FIRST, SECOND, THIRD = "MKTAYIAKQR", "GSHMLEDPVA", "MAEEWLDKVR"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, undrawn: None) -> None:
-    """No downloaded weights, no pauses before a server is asked again, and nothing is drawn."""
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
-    monkeypatch.setattr("data_pipeline.search.plan.AlignmentServer", partial(AlignmentServer, sleep=lambda _: None))
-
-
-@pytest.fixture
-def server() -> Iterator[MockServer]:
-    with mock_server() as running:
-        yield running
+pytestmark = pytest.mark.usefixtures("asks_at_once")
 
 
 def fold(directory: Path, records: dict[str, str], url: str, *more: str) -> int:

@@ -2,33 +2,19 @@
 
 import csv
 import json
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from data_pipeline.search.alignment_server import AlignmentServer
 from data_pipeline.search.server_archive import PAIRED_FILE
 from helixfold.cli.main import main
-from tests.data_pipeline.search.mock_server import Handler, MockServer, archive, mock_server
+from tests.data_pipeline.search.mock_server import Handler, MockServer, archive
 
 BAITS = ">b1\nMKTAYIAKQR\n>b2\nGSHMLEDPVA\n"
 PREYS = ">p1\nMAEEWLDKVR\n>p2\nMKTAYIAKQR\n"  # p2 has the sequence of b1
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, undrawn: None) -> None:
-    """No downloaded weights, no pauses before a server is asked again, and nothing is drawn."""
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
-    monkeypatch.setattr("data_pipeline.search.plan.AlignmentServer", partial(AlignmentServer, sleep=lambda _: None))
-
-
-@pytest.fixture
-def server() -> Iterator[MockServer]:
-    with mock_server() as running:
-        yield running
+pytestmark = pytest.mark.usefixtures("asks_at_once")
 
 
 class Pulldown:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from data_pipeline.search.server_archive import UNIREF_FILE
 from helixfold.cli.main import main
 from helixfold.predict import postprocess
 from helixfold.predict.search import exit_code_for, share_unavailable
-from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, mock_server, state
+from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, state
 
 VICTIM, OTHER = "MKTAYIAKQR", "GSHMLEDPVA"
 
@@ -31,12 +31,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     steps = tuple(step for step in postprocess.STEPS if step[0] in ("ranking", "timings", "mark"))
     monkeypatch.setattr(postprocess, "STEPS", steps)
     monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
-
-
-@pytest.fixture
-def server() -> Iterator[MockServer]:
-    with mock_server() as running:
-        yield running
 
 
 class Batch:

@@ -107,6 +107,9 @@ def test_a_complex_has_its_chains_and_their_pairs(dimer: Path) -> None:
     ]
     assert rows[1][:1] + rows[1][2:] == ["A and B", str(contacts), "0.71", "0.64", "0.50", "", "0.42", "91.3", "3.4"]
     assert '0.71</span> <span class="what">ipTM of 2 chains' in page
+    (domain,) = data_of(page)["models"][0]["domains"]
+    assert (domain["ranges"], domain["chains"]) == ([[1, half], [1, half]], ["A", "B"])
+    assert f"<td>A 1\u2013{half}, B 1\u2013{half}</td>" in page
 
 
 def test_a_single_chain_has_no_words_about_pairs(plain_target: Path) -> None:

@@ -52,6 +52,14 @@ def test_a_chain_has_its_numbers_its_mean_and_ptm() -> None:
     assert chain == {"chain": "A", "first": 11, "last": 90, "residues": 80, "mean_plddt": 77.5, "ptm": 0.4322}
 
 
+def test_a_domain_of_a_complex_names_the_chain_of_each_range() -> None:
+    pae = np.full((80, 80), 2.0, np.float32)
+    np.fill_diagonal(pae, 0)
+    (domain,) = confidence_content(of_two_chains(pae=pae, plddt=np.full(80, 90.0)))["domains"]
+    # Numbers as they were, 11 to 90 over both chains: one stretch of residues is a range in each.
+    assert (domain["ranges"], domain["chains"], domain["residues"]) == ([[11, 40], [41, 90]], ["H", "L"], 80)
+
+
 def of_two_chains(**values: object) -> Prediction:
     """Chains of 30 and 50 residues, the domains of which are apart."""
     one = of_two_domains()

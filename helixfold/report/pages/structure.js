@@ -162,14 +162,15 @@ function colourOf() {
     return (atom) => PARTS[names.indexOf(atom.chain) % PARTS.length] ?? GREY;
   }
   if (by === 'domain') {
-    const number = (place) => shown.model.domains.findIndex(({ ranges }) => ranges.some((range) => inRange(range, place)));
+    const number = (place) => shown.model.domains.findIndex(({ ranges, chains }) => ranges.some((range, at) => inRange(range, chains[at], place)));
     return (atom) => (number(atom.place) < 0 ? GREY : PARTS[number(atom.place) % PARTS.length]);
   }
   return (atom) => bandOf(atom.b).color;
 }
 
-// Domains name residues by their numbers.
-const inRange = ([first, last], at) => data.numbers[at] >= first && data.numbers[at] <= last;
+// Domains name residues by their numbers, in a complex also by their chain.
+const inRange = ([first, last], chain, at) =>
+  data.numbers[at] >= first && data.numbers[at] <= last && (chain === undefined || chain === chainOf[at]);
 
 function paint() {
   const { viewer } = structure;
