@@ -15,6 +15,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
+from data_pipeline.parse.structures import read_structure
 from data_pipeline.parse.text_files import read_lines
 from data_pipeline.residues import RESTYPES, THREE_LETTER
 from helixfold.write.json_object import JsonObject
@@ -27,6 +28,7 @@ RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION, SETTINGS = (
     "relax_metrics.json",
     "settings.json",
 )
+MMCIF = ".cif"
 _PREDICTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _PAIR_SCORES = (
     ("iptm", "ipTM"),
@@ -81,7 +83,7 @@ class PredictionFiles:
     depth: tuple[float, ...]  # alignment rows that have a residue at each position
     rows: int | None
     effective_rows: float | None
-    structures: dict[str, Path]  # by "relaxed" and "unrelaxed", without those that do not exist
+    structures: dict[str, Path]  # by "relaxed" and "unrelaxed", without those that do not exist: PDB, or else mmCIF
     pae: Path | None
     distances: Path | None
 
@@ -155,7 +157,7 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
         raise InputError.at(confidence.path, f"{len(plddt)} pLDDT for {len(numbers)} residues; fold the target again")
     msa = confidence.child("msa")
     depth = msa.list_of("coverage", float, [])
-    structures = {kind: directory / f"{kind}_{name}.pdb" for kind in ("relaxed", "unrelaxed")}
+    structures = {kind: _structure(directory, f"{kind}_{name}") for kind in ("relaxed", "unrelaxed")}
     return PredictionFiles(
         target=confidence.get("target", str, directory.resolve().name),
         name=name,
@@ -173,7 +175,7 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
         depth=depth if len(depth) == len(plddt) else (),
         rows=msa.get("rows", int) if "rows" in msa.content else None,
         effective_rows=msa.optional_number("effective_rows"),
-        structures={kind: path for kind, path in structures.items() if _present(path)},
+        structures={kind: path for kind, path in structures.items() if path is not None},
         pae=_present(directory / f"pae_{name}.json"),
         distances=_present(directory / f"distances_{name}.npz"),
     )
@@ -228,20 +230,32 @@ def _residues(features: TargetFeatures) -> str:
 
 
 def _sequence(prediction: PredictionFiles, features: TargetFeatures | None) -> str:
-    """Return the sequence of the features, else of the structure's SEQRES records, else an X for each residue."""
+    """Return the sequence of the features, else that which a structure's file states, else an X for each residue."""
     if features is not None:
         return _residues(features)
     for path in prediction.structures.values():
-        lines = (line for line in read_lines(path, MAX_MMCIF_BYTES) if line.startswith(b"SEQRES"))
-        letters = [_LETTERS.get(name, "X") for line in lines for name in line[19:].decode("ascii", "replace").split()]
+        letters = _stated_sequence(path)
         if len(letters) == len(prediction.plddt):
-            return "".join(letters)
+            return letters
     return "X" * len(prediction.plddt)
+
+
+def _stated_sequence(path: Path) -> str:
+    """Return the residues of all chains in an mmCIF file or in the SEQRES records of a PDB file."""
+    if path.suffix == MMCIF:
+        return "".join(chain.sequence for chain in read_structure(path).chains)
+    lines = (line for line in read_lines(path, MAX_MMCIF_BYTES) if line.startswith(b"SEQRES"))
+    return "".join(_LETTERS.get(name, "X") for line in lines for name in line[19:].decode("ascii", "replace").split())
 
 
 def read_record(path: Path) -> JsonObject | None:
     """Read the object in a JSON file; return None if there is no such file."""
     return JsonObject.read(path) if path.is_file() else None
+
+
+def _structure(directory: Path, stem: str) -> Path | None:
+    """Return the PDB file of a structure, or the mmCIF file where PDB cannot hold it; None if there is none."""
+    return next(filter(None, (_present(directory / f"{stem}{suffix}") for suffix in (".pdb", MMCIF))), None)
 
 
 def _present(path: Path) -> Path | None:

@@ -11,7 +11,10 @@ from jaxtyping import Float
 
 from data_pipeline.errors import InputError
 from data_pipeline.files import read_file
+from data_pipeline.parse.mmcif import parse_mmcif
+from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import best_rotation
+from helixfold.report.files import MMCIF
 from helixfold.report.page import packed
 
 # A browser takes too long to draw a larger file; the page names it instead.
@@ -21,13 +24,14 @@ _UNIT = np.eye(3)
 
 @dataclass(frozen=True, kw_only=True)
 class PackedStructure:
-    """A PDB file as a page holds it, with the rotation and the shift that superpose it on the best structure.
+    """A PDB or mmCIF file as a page holds it, with the rotation and the shift that superpose it on the best structure.
 
-    `rotation` is a 3 x 3 matrix by rows; `shift`, in Angstrom, is applied after it. `data` is the file in zlib's format
-    and base64.
+    `form` is "pdb" or "cif". `rotation` is a 3 x 3 matrix by rows; `shift`, in Angstrom, is applied after it. `data` is
+    the file in zlib's format and base64.
     """
 
     file: str
+    form: str
     rotation: tuple[float, ...]
     shift: tuple[float, ...]
     data: str
@@ -44,17 +48,19 @@ class Superposer:
         self.first: Float[np.ndarray, "r 3"] | None = None
 
     def packed(self, path: Path) -> PackedStructure | None:
-        """Return a PDB file with its rotation and shift; None if it has more than 32 MiB.
+        """Return a PDB or mmCIF file with its rotation and shift; None if it has more than 32 MiB.
 
         The first file is centred and laid along its longest axis, and later ones are superposed on it. Raise
-        `InputError` if it is no PDB file.
+        `InputError` if it is neither.
         """
         if path.stat().st_size > _MOST_BYTES:
             return None
         content = read_file(path, _MOST_BYTES)
-        rotation, shift = self._place(_alpha_carbons(path, content))
+        is_mmcif = path.suffix == MMCIF
+        rotation, shift = self._place((_alphas_of_mmcif if is_mmcif else _alphas_of_pdb)(path, content))
         return PackedStructure(
             file=path.name,
+            form="cif" if is_mmcif else "pdb",
             rotation=tuple(round(float(number), 6) for number in rotation.ravel()),
             shift=tuple(round(float(number), 3) for number in shift),
             data=packed(content),
@@ -76,7 +82,15 @@ class Superposer:
         return rotation, -rotation @ centre
 
 
-def _alpha_carbons(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
+def _alphas_of_mmcif(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
+    """Return C-alpha positions of all chains of an mmCIF file."""
+    alpha = ATOM_ORDER["CA"]
+    chains = parse_mmcif(content, path=path).chains
+    found = [chain.atom_positions[chain.atom_mask[:, alpha] > 0, alpha] for chain in chains]
+    return np.concatenate(found) if found else np.empty((0, 3))
+
+
+def _alphas_of_pdb(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
     """Return C-alpha positions from the fixed columns of a PDB file; none if one of them is not finite."""
     lines = [line for line in content.splitlines() if line.startswith(b"ATOM") and line[12:16] == b" CA "]
     try:

@@ -141,6 +141,20 @@ def timings(length: int, rows: int, models: Sequence[str]) -> dict[str, object]:
     }
 
 
+def many_chains(chains: int) -> Protein:
+    """So many pieces of six residues of a hairpin, side by side."""
+    piece = Protein(**{name: array[:6] for name, array in vars(chain_of(HAIRPIN)).items()})
+    copies = [
+        replace(
+            piece,
+            atom_positions=piece.atom_positions + np.array([9, 0, 0], np.float32) * number,
+            chain_index=piece.chain_index + number,
+        )
+        for number in range(chains)
+    ]
+    return Protein(**{name: np.concatenate([getattr(copy, name) for copy in copies]) for name in vars(piece)})
+
+
 def write_dimer(directory: Path) -> int:
     """Everything that is left of two hairpins side by side, with made-up scores; the number of contacts."""
     chain = chain_of(HAIRPIN)

@@ -11,16 +11,18 @@ from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 
+import gemmi
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
 from helixfold.report.target_page import REPORT_FILE, write_report
-from tests.report.reported import write_dimer, write_relaxation, write_target, write_templates
+from tests.report.reported import many_chains, write_dimer, write_relaxation, write_target, write_templates
 
 # build/3Dmol-min.js of the npm package 3dmol.
 VIEWER_VERSION = "2.5.5"
@@ -170,6 +172,33 @@ def test_structures_are_laid_on_the_best_one(target: Path) -> None:
     assert placed[0].std(0)[2] == placed[0].std(0).min()
 
 
+def test_a_structure_that_pdb_cannot_hold_is_shown_from_its_mmcif_file(tmp_path: Path) -> None:
+    target, protein = tmp_path / "many", many_chains(63)
+    write_target(target, protein=protein, rows=1)
+    assert not list(target.glob("*.pdb"))
+    sequence = Features.load(target / "features.npz").sequence
+    (target / "features.npz").unlink()
+    page = page_of(target)
+    (given,) = data_of(page)["models"][0]["structures"].values()
+    assert given["form"] == "cif"
+    content = blob_of(page, given["data"])
+    assert content == (target / "ranked_0.cif").read_bytes()
+    # Without features, the file says the sequence.
+    assert data_of(page)["sequence"] == sequence
+    table = (
+        gemmi.cif.read_string(content.decode())
+        .sole_block()
+        .find("_atom_site.", ["label_atom_id", "Cartn_x", "Cartn_y", "Cartn_z"])
+    )
+    alpha = np.array([[float(row[axis]) for axis in (1, 2, 3)] for row in table if row[0] == "CA"])
+    placed = alpha @ np.array(given["rotation"]).reshape(3, 3).T + given["shift"]
+    assert len(alpha) == len(sequence)
+    # Along the row of chains, which is the longest axis.
+    longest = np.linalg.svd(alpha - alpha.mean(0))[1][0] / np.sqrt(len(alpha))
+    assert placed.std(0)[0] == pytest.approx(longest, rel=0.05)
+    assert abs(placed.mean(0)).max() < 20
+
+
 def test_the_policy_allows_our_scripts_and_nothing_else(target: Path) -> None:
     page = page_of(target)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -269,7 +298,7 @@ def test_a_damaged_file_is_named(target: Path, file: str, content: str, says: st
 def test_what_a_link_points_to_is_not_taken_in(target: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.pdb"
     secret.write_text("SECRET")
-    for path in target.glob("unrelaxed_*.pdb"):
+    for path in (*target.glob("unrelaxed_*.pdb"), *target.glob("unrelaxed_*.cif")):
         path.unlink()
         path.symlink_to(secret)
     assert data_of(page_of(target))["models"][0]["structures"] == {}

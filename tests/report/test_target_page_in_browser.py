@@ -9,7 +9,15 @@ import pytest
 from data_pipeline.protein import Protein
 from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.browser import Browser
-from tests.report.reported import HAIRPIN, chain_of, write_dimer, write_relaxation, write_target, write_templates
+from tests.report.reported import (
+    HAIRPIN,
+    chain_of,
+    many_chains,
+    write_dimer,
+    write_relaxation,
+    write_target,
+    write_templates,
+)
 
 MODELS = ("model_1_ptm", "model_2_ptm")
 UNTRAINED = "UNTRAINED: random parameters, no prediction"
@@ -243,9 +251,20 @@ def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> No
     assert len(browser.run("return viewer.viewer.selectedAtoms({})")) > 3
 
 
+def test_more_chains_than_pdb_can_name_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    write_target(tmp_path / "many", protein=many_chains(63), rows=1)
+    write_report(tmp_path / "many")
+    browser.open(tmp_path / "many" / REPORT_FILE)
+    assert browser.complaints() == []
+    atoms = browser.run("return viewer.viewer.selectedAtoms({}).map(({chain, place, b}) => [chain, place, b])")
+    assert len({chain for chain, _, _ in atoms}) == 63
+    assert {place for _, place, _ in atoms} == set(range(63 * 6))
+    assert min(b for _, _, b in atoms) > 1
+
+
 def test_a_page_without_maps_structures_and_alignment_says_so(browser: Browser, tmp_path: Path) -> None:
     write_target(tmp_path / "bare")
-    for pattern in ("pae_*", "distances_*", "features.npz", "*.pdb", "timings.json"):
+    for pattern in ("pae_*", "distances_*", "features.npz", "*.pdb", "*.cif", "timings.json"):
         for path in (tmp_path / "bare").glob(pattern):
             path.unlink()
     write_report(tmp_path / "bare")

@@ -27,7 +27,7 @@ async function startStructure() {
   }
   const canvas = document.createElement('canvas');
   if (!canvas.getContext('webgl2') && !canvas.getContext('webgl')) {
-    say('The structure cannot be drawn: this browser has no WebGL. Open ranked_0.pdb in another viewer.');
+    say('The structure cannot be drawn: this browser has no WebGL. Open ranked_0.cif in another viewer.');
     return;
   }
   try {
@@ -40,7 +40,7 @@ async function startStructure() {
       cartoonQuality: length > 1500 ? 4 : 8,
     });
   } catch (error) {
-    say(`The structure cannot be drawn (${error.message}). Open ranked_0.pdb in another viewer.`);
+    say(`The structure cannot be drawn (${error.message}). Open ranked_0.cif in another viewer.`);
     return;
   }
   structure.element.viewer = structure.viewer;
@@ -94,7 +94,7 @@ async function load() {
   say(wanted ? '' : `The structure of ${shown.model.name} is not in this page, which would be too large: open its file.`);
   byId('save').disabled = !wanted;
   if (wanted) {
-    place(viewer.addModel(text, 'pdb'), wanted);
+    place(viewer.addModel(text, wanted.form), wanted);
     if (!view && !isChain()) byId('style').value = 'sticks';
     viewer.setHoverable({}, true, (atom) => marks.look(marksOf(atom)), () => marks.leave());
     viewer.setClickable({}, true, (atom) => marks.pin(marksOf(atom)));
@@ -268,8 +268,8 @@ function listen() {
   });
   byId('picture').addEventListener('click', () => keep(viewer.pngURI(), `${data.name}_${shown.model.name}.png`));
   byId('save').addEventListener('click', async () => {
-    const { data: packedText, file } = chosen();
-    const link = URL.createObjectURL(new Blob([await unpack(packedText)], { type: 'chemical/x-pdb' }));
+    const { data: packedText, file, form } = chosen();
+    const link = URL.createObjectURL(new Blob([await unpack(packedText)], { type: `chemical/x-${form}` }));
     keep(link, `${data.name}_${file}`);
     setTimeout(() => URL.revokeObjectURL(link), 10000);
   });
