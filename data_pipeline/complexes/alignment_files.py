@@ -7,6 +7,7 @@ from pathlib import Path
 
 from data_pipeline.complexes.colabfold_a3m import is_complex_header, read_complex_a3m
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
+from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, chain_directories, read_directory
 from data_pipeline.complexes.target import ComplexTarget, Entity
 from data_pipeline.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
@@ -15,7 +16,6 @@ from data_pipeline.parse.fasta import directory_name
 from data_pipeline.parse.text_files import read_lines
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
-ALIGNMENT_SUFFIXES = (*A3M_SUFFIXES, ".sto", ".sto.gz", ".aln", ".aln.gz")
 PAIRED = ".paired"  # before the suffix of a file of paired rows
 
 
@@ -33,13 +33,14 @@ def with_alignments(given: ComplexInput, msa: Sequence[Path], *, only: bool) -> 
     """Return a complex with the alignments that --msa names, all of which are read to check them.
 
     A directory has them by chain, as <name>_<chain>.a3m or <name>/<chain>.a3m, with paired rows in files that end in
-    .paired.a3m; or it has ColabFold's alignment of all chains, <name>.a3m. Files that are named themselves are for the
+    .paired.a3m, or as AlphaFold's results of searches in <name>/msas/<chain> or <name>/<chain>, of the only target also
+    in <chain>; or it has ColabFold's alignment of all chains, <name>.a3m. Files that are named themselves are for the
     only target, and their first rows say for which chains. Raise `InputError` for a file that cannot be used, and for
     chains without alignments.
     """
     for path in msa:
         if os.path.isdir(path):
-            given = _with_directory(given, path)
+            given = _with_directory(given, path, only=only)
         elif not only:
             raise InputError(
                 f"{path}: one alignment for several targets; give --msa a directory with <name>_<chain>.a3m for each"
@@ -52,25 +53,38 @@ def with_alignments(given: ComplexInput, msa: Sequence[Path], *, only: bool) -> 
     return given
 
 
-def _with_directory(given: ComplexInput, directory: Path) -> ComplexInput:
+def _with_directory(given: ComplexInput, directory: Path, *, only: bool) -> ComplexInput:
     names = tuple(dict.fromkeys((given.name, directory_name(given.name))))
     whole = next((path for name in names for path in _files(directory / name)), None)
     if whole is not None and is_complex_a3m(whole):
         return _with_whole(given, whole)
     for entity in given.target.entities:
-        stems = [*_stems(directory, names, entity)]
-        unpaired = next((files for stem in stems if (files := _files(stem))), [])
-        paired = next((files for stem in stems if (files := _files(stem.with_name(stem.name + PAIRED)))), [])
-        if not unpaired and not paired:
+        found = _named_files(directory, names, entity)
+        if found is None:
+            places = (
+                each for chain in entity.chain_ids for each in chain_directories(directory, names, chain, only=only)
+            )
+            found = next(filter(None, map(read_directory, places)), None)
+        if found is None:
             chain, name = entity.chain_ids[0], names[-1]
             raise InputError(
                 f"{directory}: there is no {name}_{chain}.a3m and no {name}/{chain}.a3m for chain {chain} of complex "
-                f"'{given.name}' in this directory"
+                f"'{given.name}' in this directory, and no {name}/msas/{chain} with AlphaFold's results"
             )
-        for path in (*unpaired, *paired[:1]):
+        for path in filter(None, (*found.unpaired, found.paired, found.uniprot)):
             read_alignment(path, entity.sequence)
-        given = _with_files(given, entity, unpaired, paired[0] if paired else None)
+        given = _with_files(given, entity, found)
     return given
+
+
+def _named_files(directory: Path, names: Sequence[str], entity: Entity) -> ChainAlignmentFiles | None:
+    """Return the alignments of one of the sequences in files that are named after it; None if there is none."""
+    stems = [*_stems(directory, names, entity)]
+    unpaired = next((files for stem in stems if (files := _files(stem))), [])
+    paired = next((files for stem in stems if (files := _files(stem.with_name(stem.name + PAIRED)))), [])
+    if not unpaired and not paired:
+        return None
+    return ChainAlignmentFiles(unpaired=tuple(unpaired), paired=paired[0] if paired else None)
 
 
 def _stems(directory: Path, names: Sequence[str], entity: Entity) -> Iterator[Path]:
@@ -104,15 +118,19 @@ def _with_file(given: ComplexInput, path: Path) -> ComplexInput:
             path, f"its first row is none of the chains of complex '{given.name}'; give the alignment of a chain"
         )
     is_paired = path.name.lower().endswith(tuple(f"{PAIRED}{suffix}" for suffix in ALIGNMENT_SUFFIXES))
-    return _with_files(given, entity, [] if is_paired else [path], path if is_paired else None)
+    own = ChainAlignmentFiles(paired=path) if is_paired else ChainAlignmentFiles(unpaired=(path,))
+    return _with_files(given, entity, own)
 
 
-def _with_files(given: ComplexInput, entity: Entity, unpaired: Sequence[Path], paired: Path | None) -> ComplexInput:
+def _with_files(given: ComplexInput, entity: Entity, more: ChainAlignmentFiles) -> ComplexInput:
     entities = given.target.entities
     files = list(given.files or [ChainAlignmentFiles()] * len(entities))
     place = entities.index(entity)
+    own = files[place]
     files[place] = ChainAlignmentFiles(
-        unpaired=(*files[place].unpaired, *unpaired), paired=files[place].paired if paired is None else paired
+        unpaired=(*own.unpaired, *more.unpaired),
+        paired=more.paired or own.paired,
+        uniprot=more.uniprot or own.uniprot,
     )
     return replace(given, files=tuple(files))
 

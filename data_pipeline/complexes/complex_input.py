@@ -18,6 +18,7 @@ class ChainAlignmentFiles:
 
     unpaired: tuple[Path, ...] = ()
     paired: Path | None = None  # an a3m; each row stands beside the rows of its number of the other sequences
+    uniprot: Path | None = None  # rows that are paired by the species in their names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,8 @@ class ComplexInput:
 
     @property
     def paired_alignments(self) -> tuple[Path, ...]:
-        """Return all files of paired rows."""
-        return tuple(each.paired for each in self.files if each.paired is not None)
+        """Return all files of rows that are paired, or are to be paired by species."""
+        return tuple(path for each in self.files for path in (each.paired, each.uniprot) if path is not None)
 
     def files_of(self, entity: Entity) -> ChainAlignmentFiles:
         """Return the alignments of one of the sequences."""
@@ -77,12 +78,14 @@ class ComplexInput:
     def needed(self, plan: SearchPlan) -> SearchPlan:
         """Return those searches of a plan that the complex needs, or may need.
 
-        Rows are paired between different sequences only. Where a search finds pairs and these alone are wanted,
-        homologs of single sequences are needed for a template search only.
+        Rows are paired between different sequences only, and not searched if files have them. Where there are pairs and
+        these alone are wanted, homologs of single sequences are needed for a template search only.
         """
         if len(self.target.entities) == 1 or self.pair_mode == "unpaired":
             return replace(plan, pairing=None, uniprot=None)
-        finds_pairs = plan.pairing is not None or plan.uniprot is not None
+        finds_pairs = bool(self.paired_alignments) or plan.pairing is not None or plan.uniprot is not None
+        if self.paired_alignments:
+            plan = replace(plan, pairing=None, uniprot=None)
         has_templates = plan.of_chains().templates is not None and not self.templates
         needs_homologs = self.pair_mode != "paired" or not finds_pairs or has_templates
         return plan if needs_homologs else replace(plan, alignments=())

@@ -12,7 +12,7 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.complexes.paired_search import paired_alignments
 from data_pipeline.features.msa import single_sequence
-from data_pipeline.features.pairing import species_of
+from data_pipeline.features.pairing import PairingRows, species_of
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.pipeline import FoundHomologs, find_homologs, prepare, search_homologs
@@ -61,13 +61,16 @@ def _alignments(given: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iter
     if given.a3m is not None:
         whole = {each.sequence: each for each in read_complex_a3m(given.a3m).entities}
     for entity in given.target.entities:
-        path, own, of_all = given.files_of(entity).paired, found[entity.chain_ids[0]], whole.get(entity.sequence)
+        files, own, of_all = given.files_of(entity), found[entity.chain_ids[0]], whole.get(entity.sequence)
         rows = [] if of_all is None or of_all.unpaired is None else [of_all.unpaired]
-        paired = None if path is None else read_alignment(path, entity.sequence)
+        paired, uniprot = (
+            None if path is None else read_alignment(path, entity.sequence) for path in (files.paired, files.uniprot)
+        )
         yield EntityAlignment(
             sequence=entity.sequence,
             unpaired=_joined([*rows, *own.alignments.values()]),
             paired=paired if of_all is None else of_all.paired,
+            uniprot=uniprot,
             templates=own.template_features,
         )
 
@@ -82,7 +85,7 @@ def _with_pairs(
     """
     alignments, needed = list(alignments), given.needed(plan)
     sequences = [entity.sequence for entity in given.target.entities]
-    if any(each.paired is not None for each in alignments):
+    if any(each.paired is not None or each.uniprot is not None for each in alignments):
         return alignments
     if needed.pairing is not None and results is not None:
         pairs = paired_alignments(sequences, needed.pairing, given.pair_directories(results))
@@ -93,6 +96,9 @@ def _with_pairs(
     if needed.uniprot is not None and results is not None:
         places = zip(sequences, given.search_directories(results), strict=True)
         hits = [search_homologs(sequence, needed.uniprot, place)[1] for sequence, place in places]
+        found = (PairingRows.of(*each).species for each in zip(sequences, hits, strict=True))
+        if given.pair_mode != "paired" and not any(map(any, found)):
+            return alignments  # nothing to be paired was found: the complex is folded without, as in AlphaFold
         return [replace(each, uniprot=rows) for each, rows in zip(alignments, hits, strict=True)]
     is_paired = len(sequences) > 1 and given.pair_mode != "unpaired"
     return _paired_by_names(given, alignments) if is_paired else alignments

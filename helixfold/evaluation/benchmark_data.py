@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.complexes.alignment_files import ALIGNMENT_SUFFIXES
+from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
 from data_pipeline.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import directory_name, read_fasta

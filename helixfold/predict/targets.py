@@ -7,16 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_pipeline.complexes.alignment_files import (
-    A3M_SUFFIXES,
-    ALIGNMENT_SUFFIXES,
-    complex_of_a3m,
-    is_complex_a3m,
-    with_alignments,
-)
+from data_pipeline.complexes.alignment_files import A3M_SUFFIXES, complex_of_a3m, is_complex_a3m, with_alignments
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
 from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
 from data_pipeline.complexes.feature_set import ONLY_CHAIN
+from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
 from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError, printable
@@ -187,8 +182,13 @@ def _files(inputs: Sequence[Path]) -> list[Path]:
 
 
 def is_sequence(path: Path) -> bool:
-    """Return whether an input is no file but looks like a sequence: ten or more capitals, perhaps with slips."""
-    return bool(re.fullmatch(r"[A-Z0-9*:_-]*[A-Z]{10}[A-Z0-9*:_-]*", str(path))) and not os.path.exists(path)
+    """Return whether an input is no file but looks like a sequence, perhaps with slips.
+
+    That is ten or more capitals, or a capital and what stands between chains or behind one that has copies.
+    """
+    text = str(path)
+    is_written_so = re.fullmatch(r"[A-Z0-9*:_-]+", text) and re.search(r"[A-Z]{10}|:.*[A-Z]|[A-Z].*(:|\*[0-9])", text)
+    return bool(is_written_so) and not os.path.exists(path)
 
 
 def _typed_target(text: str) -> AnyTarget:

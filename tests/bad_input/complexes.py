@@ -38,6 +38,9 @@ CHAINS = {
         "predict x.csv", {"x.csv": b"id,sequence,chain_ids\nd,MKT:GSH,A\n"}, "x.csv", "line 2", "1 chain IDs"
     ),
     "a typed complex with an empty chain": bad("predict MKTAYIAKQR:", {}, "chain 2 is empty", "no such file"),
+    "a short typed complex with a digit": bad("predict AC:1", {}, "'AC:1': there is no such file", "letter 4: '1'"),
+    "copies of nothing, typed": bad("predict MKT*0", {}, "no such file", "a chain has no copies"),
+    "an empty chain before a short one": bad("predict :MKT", {}, "no such file", "chain 1 is empty"),
     "a typed complex of a word": bad("predict MKTAYIAKQR:PROTEINS", {}, "O is read from a FASTA file only"),
     "names for several targets": bad(
         "predict x.fasta --chain-ids H L", {"x.fasta": DIMER + A}, "--chain-ids", "several; name them in the files"

@@ -10,6 +10,7 @@ from data_pipeline.complexes.alignments import PairMode
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
 from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.errors import InputError
 from data_pipeline.search.database_profile import read_database_profile
 from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan, plan_searches
 from tests.data_pipeline.complexes.test_paired_search import Pairing
@@ -81,6 +82,17 @@ def test_the_users_pairs_take_the_place_of_a_search(tmp_path: Path) -> None:
         found = prepare_complex(given, searches.plan, tmp_path / str(pairs))
         assert found.features.multimer.paired_rows == 2
         assert searches.asked() == (["MKV", "ACD"], [], [])
+
+
+def test_a_search_for_pairs_that_finds_none_leaves_the_other_rows(tmp_path: Path) -> None:
+    searches = Searches(pairs=False)
+    searches.uniprot.rows = b""
+    found = prepare_complex(ComplexInput(target=ComplexTarget.of("x", ["MKV", "ACD"])), searches.plan, tmp_path)
+    assert searches.asked() == (["MKV", "ACD"], ["MKV", "ACD"], [])
+    assert found.features.multimer.paired_rows == 1
+    only_pairs = ComplexInput(target=ComplexTarget.of("x", ["MKV", "ACD"]), pair_mode="paired")
+    with pytest.raises(InputError, match="names a species"):
+        prepare_complex(only_pairs, searches.plan, tmp_path)
 
 
 def test_results_are_shared_where_complexes_name_the_same_directories(tmp_path: Path) -> None:
