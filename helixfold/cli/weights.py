@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from helixfold.options import Directory
-from helixfold.predict.options import Dtype
+from helixfold.predict.options import ComputeDtype, Dtype
 from helixfold.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 
 app = App(
@@ -95,7 +95,7 @@ def verify(
     /,
     *,
     preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="what the file or its name says")] = None,
-    dtypes: Annotated[tuple[Dtype, ...], Parameter(name="--dtype")] = ("float32", "bfloat16"),
+    dtypes: Annotated[tuple[ComputeDtype, ...], Parameter(name="--dtype")] = ("float32", "bfloat16"),
     own: Annotated[bool, Parameter(negative=())] = False,
     against: Annotated[str | None, Parameter(metavar="jax|FILE")] = None,
     jax_python: Annotated[Path, Parameter(show_default="this one")] = Path(sys.executable),

@@ -45,6 +45,7 @@ Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
 Progress = Literal["bars", "json"]
 Dtype = Literal["float32", "bfloat16"]
+ComputeDtype = Literal["float32", "bfloat16", "float16"]
 DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float16"]
 Executor = Literal["auto", "whole", "slabs", "spilled"]
 # Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.

@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_choices_are_those_that_exist() -> None:
-    assert (*get_args(options.Dtype), "float16") == tuple(DTYPES)  # which is for predictions alone
+    assert get_args(options.ComputeDtype) == tuple(DTYPES)
+    assert set(get_args(options.Dtype)) < set(DTYPES)
     assert get_args(options.DtypeOrAuto) == (AUTO, *DTYPES)
     assert get_args(options.Executor) == ("auto", *EXECUTORS)
     assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)

@@ -51,11 +51,13 @@ def test_sound_parameters_hold_and_the_page_says_so(
     written: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, page = written("sound"), tmp_path / "page.html"
-    assert main([*COMMAND, str(path), "--report", str(page)]) == 0
+    assert main([*COMMAND, str(path), "--dtype", "float32", "bfloat16", "float16", "--report", str(page)]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"holds: 24 fixed residues: float32 beside float64: largest deviation \d\.\de-0[67]", printed)
-    assert re.search(r"holds: 24 fixed residues: bfloat16: error at most \d\.\d\d times that of plain PyTorch", printed)
-    assert printed.splitlines()[-2] == "none of 6 checks failed, 2 could not be made"
+    for dtype in ("bfloat16", "float16"):
+        words = rf"holds: 24 fixed residues: {dtype}: error at most \d\.\d\d times that of plain PyTorch"
+        assert re.search(words, printed)
+    assert printed.splitlines()[-2] == "none of 7 checks failed, 2 could not be made"
     text = page.read_text()
     assert "sound.npz" in text
     assert "predicted_lddt/logits" in text
