@@ -35,6 +35,9 @@ _ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "template_all_atom_positions": ("f", (MAX_TEMPLATES, "r", 37, 3)),
     "template_all_atom_masks": ("f", (MAX_TEMPLATES, "r", 37)),
 }
+# Files of earlier versions have no names of templates.
+_TEMPLATE_NAMES = "template_names"
+_FORMS = {**_ARRAYS, _TEMPLATE_NAMES: ("U", ("c", MAX_TEMPLATES))}
 
 
 def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
@@ -44,7 +47,13 @@ def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
         return
     gap = features.residue_gap.arrays()
     arrays = {"domain_name": gap["domain_name"], "sequence": np.asarray(features.sequence)}
-    arrays |= {field.name: np.asarray(getattr(features.multimer, field.name)) for field in fields(ComplexFeatures)}
+    arrays |= {
+        field.name: np.asarray(getattr(features.multimer, field.name))
+        for field in fields(ComplexFeatures)
+        if field.name != _TEMPLATE_NAMES
+    }
+    if features.multimer.template_names:
+        arrays[_TEMPLATE_NAMES] = np.asarray(features.multimer.template_names, dtype=np.str_)
     arrays |= {f"{_PREFIX}{name}": array for name, array in gap.items() if name not in _NAMES}
     write_arrays(path, arrays)
 
@@ -59,7 +68,10 @@ def load_features(path: str | PathLike[str]) -> TargetFeatures:
     values = {name: arrays[name] for name in _ARRAYS if name not in ("chain_names", "paired_rows")}
     return ComplexFeatureSet(
         multimer=ComplexFeatures(
-            chain_names=tuple(map(str, arrays["chain_names"])), paired_rows=int(arrays["paired_rows"]), **values
+            chain_names=tuple(map(str, arrays["chain_names"])),
+            paired_rows=int(arrays["paired_rows"]),
+            template_names=tuple(tuple(map(str, names)) for names in arrays.get(_TEMPLATE_NAMES, ())),
+            **values,
         ),
         residue_gap=Features.from_arrays(_residue_gap(arrays), path),
     )
@@ -84,13 +96,14 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
         return schema.shape_problem(arrays)
     if (problem := _name_problem(arrays)) is not None:
         return problem
-    for name, (kind, axes) in _ARRAYS.items():
+    present = {name: form for name, form in _FORMS.items() if name in arrays}
+    for name, (kind, axes) in present.items():
         if arrays[name].dtype.kind != kind or arrays[name].ndim != len(axes):
             return f"{name} is {arrays[name].dtype} {arrays[name].shape}"
     sizes = {"r": len(arrays["aatype"]), "n": len(arrays["msa"]), "c": len(arrays["chain_names"])}
     if not all(sizes.values()):
         return f"there are {sizes['r']} residues, {sizes['n']} MSA rows and {sizes['c']} chains, at least 1 of each"
-    for name, (_, axes) in _ARRAYS.items():
+    for name, (_, axes) in present.items():
         if arrays[name].shape != (shape := array_shape(axes, sizes)):
             return f"{name} is {arrays[name].dtype} {arrays[name].shape} and should be {shape}"
     return _of_residue_gap(schema.shape_problem(_residue_gap(arrays)))
@@ -99,7 +112,7 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
 def _name_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
     if missing := [name for name in _ARRAYS if name not in arrays]:
         return f"{', '.join(missing)} missing"
-    known = {*_ARRAYS, *_NAMES}
+    known = {*_FORMS, *_NAMES}
     if unknown := [name for name in arrays if name not in known and not name.startswith(_PREFIX)]:
         return f"'{printable(unknown[0])}' is no feature"
     return None

@@ -55,6 +55,8 @@ class ComplexFeatures:
     template_aatype: Int[np.ndarray, "t r"]
     template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom
     template_all_atom_masks: Float[np.ndarray, "t r 37"]
+    # By chain, the template in each of its slots, "1abc_A", and "" in an empty one; no chains: the names are not known.
+    template_names: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,7 @@ def complex_features(
         template_aatype=np.concatenate([each[0] for each in templates], axis=1),
         template_all_atom_positions=np.concatenate([each[1] for each in templates], axis=1),
         template_all_atom_masks=np.concatenate([each[2] for each in templates], axis=1),
+        template_names=tuple(_names_of_slots(chain.features, max_templates) for chain in ordered),
     )
 
 
@@ -233,6 +236,11 @@ def _template_slots(
         room[: len(array)] = array[:slots]
         found.append(room)
     return found[0], found[1], found[2]
+
+
+def _names_of_slots(features: Features, slots: int) -> tuple[str, ...]:
+    names = features.template_domain_names[:slots]
+    return (*names, *[""] * (slots - len(names)))
 
 
 def _require_equal_alignments(copies: Sequence[Chain]) -> None:

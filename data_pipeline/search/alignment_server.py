@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import IO, Literal, TypeVar, get_args
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
@@ -117,6 +117,11 @@ class AlignmentServer:
         """The address without a slash at its end."""
         return self.options.url.rstrip("/")
 
+    @property
+    def shown_address(self) -> str:
+        """The address as results and messages show it: without a name and a password."""
+        return without_password(self.address)
+
     def search(self, kind: TicketKind, sequences: Sequence[str]) -> ServerAlignments:
         """Return the alignments of different sequences (upper-case letters), numbered from `FIRST_NUMBER` on.
 
@@ -159,7 +164,7 @@ class _Ticket:
 
     def __init__(self, server: AlignmentServer, kind: TicketKind) -> None:
         self._server, self._options, self._contact = server, server.options, server.contact
-        self._kind, self._url = kind, server.address
+        self._kind, self._url, self._shown = kind, server.address, server.shown_address
         self._start = server.clock()
         self._is_accepted = False
 
@@ -284,7 +289,8 @@ class _Ticket:
                     is_failure or not self._is_accepted or shown != str(error)
                 ):  # the state of a search only if it is new
                     shown = str(error)
-                    self._server.report(f"MMseqs2 server {printable(self._url)}: {shown}; asked again in {pause:.0f} s")
+                    again = f"{shown}; asked again in {pause:.0f} s"
+                    self._server.report(f"MMseqs2 server {printable(self._shown)}: {again}")
                 self._server.sleep(pause)
 
     def _given_up(self, error: _TemporaryError, problem: str) -> SearchError:
@@ -302,7 +308,13 @@ class _Ticket:
         return ServerUnavailableError(self._contact.problem)
 
     def _error(self, problem: str) -> SearchError:
-        return SearchError(f"MMseqs2 server {printable(self._url)}: {problem}")
+        return SearchError(f"MMseqs2 server {printable(self._shown)}: {problem}")
+
+
+def without_password(url: str) -> str:
+    """Return the address of a server without the name and the password that may stand before its host."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _is_address(url: str) -> bool:

@@ -1,7 +1,8 @@
 """Databases, and the tool that searches each."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,9 @@ TemplateTool = Literal["hmmsearch", "hhsearch", "mmseqs"]
 _TEMPLATE_RESULTS = {"hmmsearch": "pdb_hits.sto", "hhsearch": "pdb_hits.hhr", "mmseqs": "pdb_hits.m8"}
 Engine = Literal["pyhmmer", "program"]
 HMMER_TOOLS = ("jackhmmer", "hmmsearch")  # run in this process unless the database names the program
+# The month of a release in a file's name, as in mgy_clusters_2022_05.fa, colabfold_envdb_202108_db, uniref30_2302_db
+# and pdb100_230517.
+_RELEASE = re.compile(r"(?<=[_-])(20[0-9]{2}_?|[12][0-9])(0[1-9]|1[0-2])([0-3][0-9])?(?![0-9])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,16 @@ class TemplateDatabase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchedDatabase:
+    """A database as the results of a search tell of it."""
+
+    name: str  # of its file, or of the prefix of its files; of a server's databases, that of the search
+    version: str | None = None  # the release that the name gives
+    size: int | None = None  # bytes of all its files; None for a server, which does not tell
+    url: str | None = None  # of a server
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatabaseProfile:
     """All databases that a target is searched in, in the order in which their rows are merged."""
 
@@ -68,6 +82,16 @@ def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]
         for path in database.paths
         for file in ([path] if _is_single_file(path) else sorted(path.parent.glob(f"{path.name}*")))
     ]
+
+
+def searched_databases(database: AlignmentDatabase | TemplateDatabase) -> tuple[SearchedDatabase, ...]:
+    """Return what results tell of the files of a database, or of each of several that are searched together."""
+    found = []
+    for path in database.paths:
+        release = _RELEASE.search(path.name)
+        sizes = [file.stat().st_size for file in database_files(replace(database, paths=(path,)))]
+        found.append(SearchedDatabase(name=path.name, version=release and release[0], size=sum(sizes)))
+    return tuple(found)
 
 
 def _is_single_file(path: Path) -> bool:

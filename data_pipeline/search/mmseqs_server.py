@@ -19,9 +19,14 @@ class ServerSearch:
 
     server: AlignmentServer
 
+    @property
+    def mode(self) -> str:
+        """The server's name of the search."""
+        return self.server.options.mode
+
     def identity(self) -> str:
         """Return address and mode in one line; a server does not tell the versions of its databases."""
-        return f"mmseqs2 server {self.server.address} mode {self.server.options.mode}"
+        return f"mmseqs2 server {self.server.shown_address} mode {self.mode}"
 
     def search(self, sequence: str) -> bytes:
         """Return the a3m of all homologs: the target under the name "query", UniRef rows, environmental rows."""
@@ -70,7 +75,7 @@ class ServerPairing:
 
     def identity(self) -> str:
         """Return address and mode in one line; a server does not tell the versions of its databases."""
-        return f"mmseqs2 server {self.server.address} mode {self.mode}"
+        return f"mmseqs2 server {self.server.shown_address} mode {self.mode}"
 
     def search(self, sequences: Sequence[str]) -> Iterator[bytes]:
         """Yield the a3m of each of these different sequences, first the sequence itself under the name "query".

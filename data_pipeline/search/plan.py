@@ -10,7 +10,13 @@ from data_pipeline.errors import InputError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.colabfold_plan import ColabfoldPlan, plan_colabfold
 from data_pipeline.search.colabfold_steps import ColabfoldOptions
-from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
+from data_pipeline.search.database import (
+    AlignmentDatabase,
+    DatabaseProfile,
+    SearchedDatabase,
+    TemplateDatabase,
+    searched_databases,
+)
 from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
@@ -35,6 +41,7 @@ class AlignmentStep:
     result_file: str
     tool: SequenceSearch
     max_rows: int | None  # rows of the result to read, including the target's; None: all
+    databases: tuple[SearchedDatabase, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,7 @@ class PairingStep:
 
     result_file: str
     tool: PairingSearch
+    databases: tuple[SearchedDatabase, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,7 @@ class TemplateStep:
     tool: TemplateSearch
     source: StructureDirectory
     options: TemplateOptions
+    databases: tuple[SearchedDatabase, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +102,15 @@ def plan_searches(
     steps = [_alignment_step(database, cpus, cache, colabfold) for database in profile.alignments]
     pairing = None
     if colabfold is not None and colabfold.pairing is not None:
-        pairing = PairingStep(result_file=PAIRED_RESULT, tool=colabfold.pairing)
+        # Only UniRef30 says the species of its sequences, which comes before environmental ones.
+        uniref = next(step.databases[:1] for step in steps if step.tool is colabfold.alignments)
+        pairing = PairingStep(result_file=PAIRED_RESULT, tool=colabfold.pairing, databases=uniref)
     if server is not None:
         known = AlignmentServer(server, report)
-        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(known), max_rows=None))
-        pairing = PairingStep(result_file=PAIRED_RESULT, tool=ServerPairing(known))
+        search, pairs = ServerSearch(known), ServerPairing(known)
+        found = _searched_on(known, search.mode)
+        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=search, max_rows=None, databases=found))
+        pairing = PairingStep(result_file=PAIRED_RESULT, tool=pairs, databases=_searched_on(known, pairs.mode))
     uniprot, templates, others = profile.uniprot, profile.templates, profile.complex_templates
     return SearchPlan(
         alignments=tuple(steps),
@@ -125,7 +138,17 @@ def _alignment_step(
         tool: SequenceSearch = colabfold.alignments
     else:
         tool = _alignment_tool(database, cpus, cache)
-    return AlignmentStep(result_file=database.result_file, tool=tool, max_rows=database.max_rows)
+    return AlignmentStep(
+        result_file=database.result_file,
+        tool=tool,
+        max_rows=database.max_rows,
+        databases=searched_databases(database),
+    )
+
+
+def _searched_on(server: AlignmentServer, mode: str) -> tuple[SearchedDatabase, ...]:
+    """Return what results tell of a server's databases, which are known by the mode of the search alone."""
+    return (SearchedDatabase(name=f"MMseqs2 server, mode {mode}", url=server.shown_address),)
 
 
 def _template_step(
@@ -144,6 +167,7 @@ def _template_step(
             release_dates=None if database.release_dates is None else read_release_dates(database.release_dates),
         ),
         options=TemplateOptions(latest_release=latest or database.latest_release),
+        databases=searched_databases(database),
     )
 
 

@@ -143,4 +143,5 @@ def _choose_rows_and_templates(
         template_aatype=features.template_aatype[chosen] * used,
         template_all_atom_positions=features.template_all_atom_positions[chosen] * used[..., None, None],
         template_all_atom_masks=masks,
+        template_names=(),  # those of other slots
     )

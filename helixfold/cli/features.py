@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from data_pipeline.errors import InputError
-from helixfold.options import Output, given, part_of_all, reads
-from helixfold.predict.options import TARGETS, ComplexOptions, SearchOptions
+from helixfold.options import File, Output, given, part_of_all, reads
+from helixfold.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions, TargetOptions
 from helixfold.training.options import StoreOptions
 
 _SEARCH, _COMPLEXES, _STORE = SearchOptions(), ComplexOptions(), StoreOptions()
@@ -15,6 +15,7 @@ _STORES = Group.create_ordered("Training sets")
 app = App(
     name="features",
     usage="helixfold features FILE... [--output DIR] [options]\n"
+    "       helixfold features --pulldown BAITS.fasta PREYS.fasta [--output DIR] [options]\n"
     "       helixfold features --from-pickle features.pkl [--output DIR]\n"
     "       helixfold features --structures DIR [--output DIR] [options]",
 )
@@ -26,6 +27,8 @@ def features(
     output: Annotated[Output, Parameter(group=TARGETS)] = Path("features"),
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
     shared: Annotated[bool, Parameter(group=TARGETS)] = False,
+    pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS", group=TARGETS)] = None,
+    pulldown_table: Annotated[File | None, Parameter(group=TARGETS)] = None,
     from_pickle: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", group=TARGETS)] = (),
     search: SearchOptions = _SEARCH,
     complexes: ComplexOptions = _COMPLEXES,
@@ -47,19 +50,25 @@ def features(
     shared
         Share the output directory with other runs of the same targets, on any machines: each claims some targets
         before it begins, and goes on with those of runs that have died.
+    pulldown
+        Make the features of each bait with each prey, which are the records of two FASTA files; `helixfold predict
+        --features` ranks them in one table and page. Each chain is searched once.
+    pulldown_table
+        Complexes of --pulldown in place of all pairs: a table (.csv, .tsv) with the columns bait and prey.
     from_pickle
         Convert the features.pkl files of AlphaFold 2 (one chain each) instead; only arrays are read from them, and
         nothing is run.
     """
+    pairs = pulldown or pulldown_table
     if from_pickle:
-        if inputs or shard or shared or given(search) or given(complexes) or given(store):
+        if inputs or shard or shared or pairs or given(search) or given(complexes) or given(store):
             raise InputError("--from-pickle converts ready features, and only --output goes with it")
         from helixfold.predict.search import convert_features
 
         return convert_features(from_pickle, output)
     searching = [name for name in (*given(search), *given(complexes)) if name != "--threads"]
     if store.structures is not None or store.join_shards:
-        if inputs:
+        if inputs or pairs:
             raise InputError("targets and --structures exclude each other; run the command once for each")
         if searching:
             raise InputError(f"{searching[0]} is for targets to fold, not for a training set")
@@ -69,14 +78,21 @@ def features(
     if for_training := given(store):
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
+    from helixfold.predict.pulldown import pulldown_targets
     from helixfold.predict.search import make_features
     from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
     from helixfold.predict.targets import read_targets
 
-    targets = selected_alignments(read_targets(inputs, search.msa, search.templates or (), complexes), search)
+    named = TargetOptions(pulldown=pulldown, pulldown_table=pulldown_table, output=output)
+    options = PredictOptions(inputs=inputs, targets=named, search=search, complexes=complexes)
+    targets, entries = pulldown_targets(options)
+    if not targets:
+        targets = read_targets(inputs, search.msa, search.templates or (), complexes)
+    targets = selected_alignments(targets, search)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if shard is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
     print_complex_notes(search, targets)
-    return make_features(targets, output=output, plan=plan_of(search), part=shard, is_shared=shared)
+    plan = plan_of(search)
+    return make_features(targets, output=output, plan=plan, part=shard, is_shared=shared, pulldown=entries)

@@ -9,7 +9,6 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.claims import Claims
-from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.config import Method
@@ -36,6 +35,7 @@ from helixfold.predict.search import (
     check_output,
     search_for_all,
     share_unavailable,
+    shared_directories,
     written_directories,
 )
 from helixfold.predict.search_plan import search_identities
@@ -176,8 +176,7 @@ def _fold_all(
                 write_run(output, *colabfold_run(jobs, settings))
         # In a shared directory, each target is cleared and searched for when it is claimed.
         if workers.mesh.is_first and not options.is_shared:
-            complexes = [job.target for job in jobs if isinstance(job.target, ComplexInput)]
-            shared = sorted({path for each in complexes for path in each.shared_results})
+            shared = shared_directories(job.target for job in jobs if job.target is not None)
             remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
             finished = [output / status.name for status in statuses if status.finished]
             if options.slim:

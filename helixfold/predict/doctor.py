@@ -13,6 +13,7 @@ from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError
 from data_pipeline.processors import available_processors
+from data_pipeline.search.alignment_server import without_password
 from data_pipeline.search.database import (
     HMMER_TOOLS,
     AlignmentDatabase,
@@ -186,7 +187,7 @@ def _parameter_files(directory: Path | None) -> list[Path]:
 def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
     return {
         "alignments": [_alignments(each) for each in profile.alignments],
-        "server": server,
+        "server": None if server is None else without_password(server),
         "templates": _templates(profile.templates),
         "notes": list(profile.notes),
         "complexes": {

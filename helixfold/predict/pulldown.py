@@ -3,25 +3,22 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
-from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
+from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
 from data_pipeline.complexes.pulldown import PulldownComplex, read_pulldown
 from data_pipeline.errors import InputError
 from data_pipeline.parse.fasta import directory_name, filesystem_key
 from data_pipeline.pipeline import Target
 from helixfold.options import given
 from helixfold.predict.options import PredictOptions
-from helixfold.predict.search import directory_in
+from helixfold.predict.search import SEARCHES_DIRECTORY, directory_in
 from helixfold.predict.targets import alignments_of, with_search_files
 from helixfold.report.pulldown import PulldownEntry
 
-# In the output directory: the results of searches, a directory for each different sequence.
-SEARCHES_DIRECTORY: Final = "chain_searches"
 _LONGEST_NAME = 60  # letters of a protein's name in the name of such a directory
 
 
-def pulldown_targets(options: PredictOptions) -> tuple[list[ComplexInput], list[PulldownEntry]]:
+def pulldown_targets(options: PredictOptions) -> tuple[list[AnyTarget], list[PulldownEntry]]:
     """Return the complexes of --pulldown, and the entries of the table in which they are ranked.
 
     Raise `InputError` for files that cannot be used, and for options that do not go with --pulldown.
@@ -35,14 +32,14 @@ def pulldown_targets(options: PredictOptions) -> tuple[list[ComplexInput], list[
         if name in (*given(targets), *given(options.complexes)):
             raise InputError(f"--pulldown and {name} exclude each other; run the command once for each")
     if options.inputs:
-        raise InputError(f"--pulldown has its own files; fold {options.inputs[0]} by a command of its own")
+        raise InputError(f"--pulldown has its own files; give {options.inputs[0]} to a command of its own")
     complexes = read_pulldown(*targets.pulldown, targets.pulldown_table)
     for each in complexes:
         if filesystem_key(each.name) == SEARCHES_DIRECTORY:
             raise InputError(f"a complex named '{each.name}' would be where results of searches are; rename it")
     inputs = _with_files(complexes, options)
     entries = [_entry(each, options.targets.output) for each in complexes]
-    return inputs, entries
+    return [*inputs], entries
 
 
 def _with_files(complexes: Sequence[PulldownComplex], options: PredictOptions) -> list[ComplexInput]:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.errors import InputError, printable
-from data_pipeline.features.schema import Features
 from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
-from helixfold.predict.search_plan import search_identities
+from helixfold.predict.search_plan import recorded_searches, search_identities
 from helixfold.weights.find import WeightsProvenance
 from helixfold.write.json_object import AGAIN
 from helixfold.write.origin import ModelOrigin, templates_in
@@ -35,8 +34,6 @@ _DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "demonstration": "the demonstration model",
     "trained": "trained parameters",
 }
-# Programs that search for templates, which their lines in the record begin with.
-_TEMPLATE_PROGRAMS = ("hhsearch ", "hmmsearch ", "hmmbuild ")
 # What a run writes, but for its features and the results of its searches; longer names of others are left alone.
 _RESULT_FILES = re.compile(
     r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(distances|logits)_.+\.npz"
@@ -171,7 +168,9 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
         if isinstance(job.target, ComplexInput):
             inputs["paired_alignments"] = [_file(path) for path in job.target.paired_alignments]
             # In the order of the sequences above, in which chains of the same sequence are neighbours.
-            inputs["searches"] = [*search_identities(settings.searches.of_chains()), *_pairing(job.target, settings)]
+            searches = recorded_searches(job.target, settings.searches)
+            pairs = [search.search for search in searches if search.purpose == "pairs"]
+            inputs["searches"] = [*search_identities(settings.searches.of_chains()), *pairs]
             inputs["chain_IDs"] = [chain for entity in job.target.target.entities for chain in entity.chain_ids]
         inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
         latest = job.target.latest_template
@@ -224,18 +223,14 @@ def read_record(directory: Path) -> TargetRecord | None:
 def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> ModelOrigin:
     """Return what the mmCIF file of a prediction tells of its origin, as far as the record of its target knows it."""
     origin, made = record.predictions[name], record.provenance.get(name)
-    searches = [str(search) for search in record.inputs.get("searches", ())]
     settings = {key: value for key, value in record.options.items() if isinstance(value, str | int | float)}
-    templates = () if made is None or not isinstance(features, Features) else templates_in(features)
-    return ModelOrigin(
-        software={} if made is None else made.software,
-        parameters=origin.model,
-        parameters_digest=origin.weights,
-        settings={"seed": origin.seed, **settings},
-        alignment_searches=tuple(search for search in searches if not search.startswith(_TEMPLATE_PROGRAMS)),
-        template_searches=tuple(search for search in searches if search.startswith(_TEMPLATE_PROGRAMS)),
-        templates=tuple(template for template in templates if made is not None and template.name in made.templates),
+    known = ModelOrigin(
+        parameters=origin.model, parameters_digest=origin.weights, settings={"seed": origin.seed, **settings}
     )
+    if made is None:
+        return known
+    templates = (each for each in templates_in(alignment_of(features)) if each.label in made.templates)
+    return replace(known, software=made.software, searches=made.searches, templates=tuple(templates))
 
 
 def remove_results(directory: Path) -> None:
@@ -246,14 +241,6 @@ def remove_results(directory: Path) -> None:
     for path in directory.iterdir():
         if _RESULT_FILES.fullmatch(path.name) and not path.is_dir():
             path.unlink()
-
-
-def _pairing(target: ComplexInput, settings: RunSettings) -> list[str]:
-    """Return one line for the search for rows that are paired, if a complex needs one."""
-    step = settings.searches.pairing or settings.searches.uniprot
-    if step is None or len(target.target.entities) == 1 or target.pair_mode == "unpaired":
-        return []
-    return [step.tool.identity()]
 
 
 def _digests(value: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
@@ -21,7 +22,13 @@ from helixfold.predict.options import EXAMPLE, PredictOptions
 from helixfold.predict.presets import PREDICTION_PRESETS
 from helixfold.predict.pulldown import pulldown_targets
 from helixfold.predict.screen import logged_screen
-from helixfold.predict.search import FEATURES_FILE, directory_in, read_features, unfinished_features
+from helixfold.predict.search import (
+    FEATURES_FILE,
+    directory_in,
+    pulldown_of_features,
+    read_features,
+    unfinished_features,
+)
 from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
 from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets, with_search_files
 from helixfold.report.page import counted
@@ -76,7 +83,7 @@ def _read(
     targets: list[AnyTarget]
     complexes, pulldown = pulldown_targets(options)
     if complexes:
-        targets = [*complexes]
+        targets = complexes
     elif given_targets is None:
         targets = read_targets(inputs, *own_files, options.complexes)
     else:
@@ -88,6 +95,7 @@ def _read(
     if announce and (unfinished := unfinished_features(options.targets.features)):
         text = f"left out, as they have no {FEATURES_FILE}: {', '.join(map(str, unfinished))}"
         print(f"helixfold: {printable(text, 1000)}; helixfold features makes the rest", file=sys.stderr)
+    pulldown += pulldown_of_features(options.targets.features, {directory_name(each.domain_name) for _, each in ready})
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
     output = options.targets.output
     jobs = [replace(job, directory=directory_in(output, job.title).name) for job in jobs]

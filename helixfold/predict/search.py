@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -28,11 +28,14 @@ from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.worker_group import ControlChannel
 from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.predict.targets import check_names
+from helixfold.report.pulldown import PulldownEntry, read_entries, write_entries
 from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of
 from helixfold.standard_streams import optional_output
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
 FEATURES_FILE, RESULTS_DIRECTORY = "features.npz", "msas"
+# In the output directory of a pulldown: the results of searches, a directory for each different sequence.
+SEARCHES_DIRECTORY = "chain_searches"
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 # As many as one search of a batch should serve; another run gets those after them.
 _TARGETS_PER_CLAIM = 32
@@ -54,6 +57,11 @@ def written_directories(output: Path, names: Iterable[str]) -> tuple[Path, ...]:
     # Of a complex, each chain that is searched has its own.
     chains = [path for each in searches if each.is_dir() for path in sorted(each.iterdir()) if path.is_dir()]
     return output, *targets, *searches, *chains
+
+
+def shared_directories(targets: Iterable[AnyTarget]) -> list[Path]:
+    """Return the directories of results that serve several of these targets, which are complexes."""
+    return sorted({path for each in targets if isinstance(each, ComplexInput) for path in each.shared_results})
 
 
 def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path) -> None:
@@ -136,8 +144,11 @@ def make_features(
     plan: SearchPlan,
     part: tuple[int, int] | None = None,
     is_shared: bool = False,
+    pulldown: Sequence[PulldownEntry] = (),
 ) -> int:
     """Search and make features for every target into `output/<target>/`; return `exit_code_for` the failures.
+
+    The complexes of a `pulldown` are also listed, so that predictions from their features are ranked in one table.
 
     Results of earlier searches are used again. A target that fails is recorded in `failures.json` and does not stop the
     others. With `part` (i, n), n machines divide the targets and use one output directory: this one makes every n-th
@@ -154,6 +165,9 @@ def make_features(
     with locked_directory(output, part, is_shared=is_shared), ExitStack() as stack:
         # Other parts are at work in the output directory itself.
         own = written_directories(output, [directory.name for directory in directories.values()])
+        own += tuple(shared_directories(targets)) if part is None and not is_shared else ()
+        if pulldown:
+            write_entries(output, pulldown)
         lots: Iterable[Sequence[int]] = [range(len(targets))]
         shared = None
         if is_shared:
@@ -293,4 +307,10 @@ def unfinished_features(paths: Sequence[Path]) -> list[Path]:
         if os.path.isdir(path) and not (path / FEATURES_FILE).is_file()
         for directory in sorted(path.iterdir())
         if directory.is_dir() and not directory.name.startswith(".") and not (directory / FEATURES_FILE).is_file()
+        if directory.name != SEARCHES_DIRECTORY
     ]
+
+
+def pulldown_of_features(paths: Sequence[Path], names: Collection[str]) -> list[PulldownEntry]:
+    """Return the complexes of pulldowns among the targets of these names, in output directories of features."""
+    return [entry for path in paths for entry in read_entries(path) if entry.name in names]

@@ -8,15 +8,16 @@ from dataclasses import replace
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.errors import InputError, printable
 from data_pipeline.processors import available_processors
-from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
-from data_pipeline.search.database import DatabaseProfile
+from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions, without_password
+from data_pipeline.search.database import DatabaseProfile, SearchedDatabase
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
-from data_pipeline.search.plan import SearchPlan, plan_searches
+from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
 from data_pipeline.user_cache import user_cache
 from helixfold.options import given
 from helixfold.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.predict.screen import print_note
+from helixfold.write.provenance import RecordedSearch, SearchPurpose
 
 # ColabFold's names of modes with a server, and the server's own.
 _PAIRS_ENVIRONMENTAL = "mmseqs2_uniref_env_envpair"
@@ -69,8 +70,9 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
             max_wait=options.msa_server_wait,
             instead=_INSTEAD_OF_SERVER,
         )
-    sending = [] if url is None else [f"sequences {'would be' if dry_run else 'are'} sent to {printable(url)}"]
-    for note in [*profile.notes, *sending] if announce else []:
+    server_name = "" if url is None else printable(without_password(url))
+    sent = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
+    for note in [*profile.notes, *sent] if announce else []:
         print(f"helixfold: {note}", file=sys.stderr)
     cache = user_cache()
     return plan_searches(
@@ -126,7 +128,27 @@ def selected_alignments(
 def search_identities(plan: SearchPlan) -> tuple[str, ...]:
     """Return one line for each search of a plan, with everything that determines its result."""
     steps = [step.tool.identity() for step in plan.alignments]
-    if (templates := plan.templates) is not None:
-        latest = templates.options.latest_release
-        steps.append(templates.tool.identity() + (f" until {latest.isoformat()}" if latest else ""))
+    if plan.templates is not None:
+        steps.append(_template_identity(plan.templates))
     return tuple(steps)
+
+
+def recorded_searches(target: AnyTarget, plan: SearchPlan) -> tuple[RecordedSearch, ...]:
+    """Return the searches of a plan that a target needs, as its results record them."""
+    pairs = None
+    if isinstance(target, ComplexInput):
+        needed = target.needed(plan)
+        pairs, plan = needed.pairing or needed.uniprot, needed.of_chains()
+    steps: list[tuple[SearchPurpose, str, tuple[SearchedDatabase, ...]]] = [
+        ("alignment", step.tool.identity(), step.databases) for step in plan.alignments
+    ]
+    if pairs is not None:
+        steps.append(("pairs", pairs.tool.identity(), pairs.databases))
+    if plan.templates is not None and not target.templates:
+        steps.append(("templates", _template_identity(plan.templates), plan.templates.databases))
+    return tuple(RecordedSearch(purpose=purpose, search=line, databases=of) for purpose, line, of in steps)
+
+
+def _template_identity(step: TemplateStep) -> str:
+    latest = step.options.latest_release
+    return step.tool.identity() + (f" until {latest.isoformat()}" if latest else "")

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.assembly import ComplexFeatures
-from data_pipeline.features.schema import Features
 from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
@@ -27,9 +27,11 @@ from helixfold.predict.postprocess import PredictedTarget, postprocess
 from helixfold.predict.record import model_origin
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
+from helixfold.predict.search_plan import recorded_searches
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
 from helixfold.report.plots import write_alignment
+from helixfold.write.origin import templates_in
 from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_prediction, write_timings
@@ -133,7 +135,8 @@ def target_steps(
             # of writing it.
             assert resumed is not None
             templates = _templates_read(model, features)
-            resumed.add_provenance(directory, prediction.model, _provenance(answer, digest, templates, settings))
+            made = _provenance(answer, job, settings, features=digest, templates=templates)
+            resumed.add_provenance(directory, prediction.model, made)
             write_times(prediction)
             origin = model_origin(resumed.record, prediction.model, features)
             no_pdb_file = write_prediction(directory, prediction, depth, name=job.title, origin=origin)
@@ -193,16 +196,17 @@ def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[st
 
 
 def _templates_read(model: Preset, features: TargetFeatures) -> tuple[str, ...]:
-    """Return the names of the templates of a single chain that a model reads; those of complexes have no names."""
-    if model.model.template is None or not isinstance(features, Features):
+    """Return the labels of the templates that a model reads; one of single chains reads none of several chains."""
+    by_gap = model.model.method == "monomer" and CHAIN_SEPARATOR in features.sequence
+    if model.model.template is None or by_gap:
         return ()
-    return tuple(features.template_domain_names[: model.sampling.max_templates])
+    return tuple(each.label for each in templates_in(alignment_of(features), model.sampling.max_templates))
 
 
 def _provenance(
-    answer: Answer, features: str, templates: tuple[str, ...], settings: RunSettings
+    answer: Answer, job: Job, settings: RunSettings, *, features: str, templates: tuple[str, ...]
 ) -> PredictionProvenance:
-    """Return what made a prediction from features of the given digest."""
+    """Return what made a prediction of a target from features of the given digest."""
     device = settings.device
     return PredictionProvenance(
         software=software_versions(device.type),
@@ -214,6 +218,7 @@ def _provenance(
         slab_budget=answer.slab_budget,
         backends=answer.backends,
         features=features,
+        searches=() if job.target is None else recorded_searches(job.target, settings.searches),
         templates=templates,
         command=settings.command,
     )

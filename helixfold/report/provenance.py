@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from data_pipeline.search.database import SearchedDatabase
 from helixfold.report.files import TargetFiles
 from helixfold.write.json_object import JsonObject
 from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
@@ -46,6 +47,18 @@ def device_text(device: Mapping[str, str]) -> str:
     return f"{device.get('name') or 'an unknown device'} ({details})"
 
 
+def databases_text(record: PredictionProvenance) -> str:
+    """Return the databases that were searched, each with its size or address and all for which it was searched."""
+    purposes: dict[SearchedDatabase, dict[str, None]] = {}
+    for search in record.searches:
+        for database in search.databases:
+            purposes.setdefault(database, {})[search.purpose] = None
+    return ", ".join(
+        f"{each.name} ({each.url or f'{each.size or 0:,} bytes'}; {' and '.join(words)})"
+        for each, words in purposes.items()
+    )
+
+
 def _sentence(record: PredictionProvenance) -> str:
     programs = [f"{_PROGRAMS.get(name, name)} {version}" for name, version in record.software.items()]
     others = f" with {', '.join(programs[1:])}" if programs[1:] else ""
@@ -62,5 +75,7 @@ def _facts(record: PredictionProvenance) -> tuple[tuple[str, str], ...]:
         ("executor", f"{record.executor}{budget}{together}"),
         ("operators", ", ".join(f"{name}: {' and '.join(used)}" for name, used in record.backends.items())),
         ("features", f"SHA-256 {record.features}"),
+        ("searches", "; ".join(search.search for search in record.searches) or "none"),
+        ("databases", databases_text(record) or "none"),
         ("templates", ", ".join(record.templates) or "none"),
     )

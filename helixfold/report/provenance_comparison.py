@@ -11,7 +11,7 @@ from typing import Any
 from data_pipeline.errors import InputError, printable
 from helixfold.report.files import SETTINGS
 from helixfold.report.page import counted
-from helixfold.report.provenance import device_text, earlier_version
+from helixfold.report.provenance import databases_text, device_text, earlier_version
 from helixfold.write.json_object import JsonObject
 from helixfold.write.provenance import PredictionProvenance, read_provenance, without_output
 
@@ -153,6 +153,7 @@ def _record_fields(record: PredictionProvenance) -> dict[str, str]:
         "executor": record.executor,
         "slab budget": _words(record.slab_budget),
         "features": record.features,
+        "databases": databases_text(record) or _NONE,
         "templates read": ", ".join(record.templates) or _NONE,
         "command": shlex.join(without_output(record.command)),
         **{f"{_OPERATOR}{name}": " and ".join(used) for name, used in record.backends.items()},

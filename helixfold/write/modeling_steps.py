@@ -1,8 +1,9 @@
 """The steps that made a model in ModelCIF's categories, with their software, databases and templates."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import ihm
 import modelcif
@@ -13,9 +14,11 @@ import modelcif.protocol
 import modelcif.reference
 
 from data_pipeline.residues import RESTYPES
+from data_pipeline.search.database import SearchedDatabase
 from helixfold.write.cif_text import cif_line, cif_text, cif_word
 from helixfold.write.model_scores import HELIXFOLD
-from helixfold.write.origin import AlignedTemplate, ModelOrigin, SearchedDatabase
+from helixfold.write.origin import AlignedTemplate, ModelOrigin
+from helixfold.write.provenance import SearchPurpose
 
 _OPENMM = modelcif.Software(
     name="OpenMM",
@@ -76,24 +79,30 @@ def add_steps(
     templates = [pair.template.template for alignment in system.alignments for pair in alignment.pairs]
     targets, protocol = list(dict.fromkeys(unit.entity for unit in units)), modelcif.protocol.Protocol()
     inputs: list[Any] = [*targets]
-    if (databases := _databases(origin, "alignment")) or origin.alignment_searches:
-        inputs.append(_Alignment("alignment"))
-        protocol.steps.append(
-            modelcif.protocol.CoevolutionMSAStep(
-                input_data=modelcif.data.DataGroup([*targets, *databases]),
-                output_data=modelcif.data.DataGroup([inputs[-1]]),
-                name="search for relatives",
-                details=cif_text(*origin.alignment_searches) if origin.alignment_searches else None,
-                software=HELIXFOLD,
+    databases = {each: _database(each) for search in origin.searches for each in search.databases}
+    alignments: list[tuple[SearchPurpose, str, str]] = [
+        ("alignment", "alignment", "search for relatives"),
+        ("pairs", "alignment of pairs", "search for relatives of several chains"),
+    ]
+    for purpose, result, name in alignments:
+        if origin.searches_for(purpose):
+            inputs.append(_Alignment(result))
+            protocol.steps.append(
+                modelcif.protocol.CoevolutionMSAStep(
+                    input_data=modelcif.data.DataGroup([*targets, *_searched(origin, purpose, databases)]),
+                    output_data=modelcif.data.DataGroup([inputs[-1]]),
+                    name=name,
+                    details=_details(origin, purpose),
+                    software=HELIXFOLD,
+                )
             )
-        )
-    if (databases := _databases(origin, "templates")) or origin.template_searches:
+    if origin.searches_for("templates"):
         protocol.steps.append(
             modelcif.protocol.TemplateSearchStep(
-                input_data=modelcif.data.DataGroup([*inputs, *databases]),
+                input_data=modelcif.data.DataGroup([*inputs, *_searched(origin, "templates", databases)]),
                 output_data=modelcif.data.DataGroup(templates) if templates else None,
                 name="search for templates",
-                details=cif_text(*origin.template_searches) if origin.template_searches else None,
+                details=_details(origin, "templates"),
                 software=HELIXFOLD,
             )
         )
@@ -152,16 +161,24 @@ def _setting(value: str | int | float | bool) -> str | int | float | bool:
     return cif_line(value, "value") if isinstance(value, str) else value
 
 
-def _databases(origin: ModelOrigin, purpose: str) -> list[modelcif.ReferenceDatabase]:
-    return [_database(database) for database in origin.databases if database.purpose == purpose]
+def _searched(
+    origin: ModelOrigin, purpose: SearchPurpose, databases: Mapping[SearchedDatabase, modelcif.ReferenceDatabase]
+) -> list[modelcif.ReferenceDatabase]:
+    """Return the databases of all searches for a purpose, each once."""
+    found = (each for search in origin.searches_for(purpose) for each in search.databases)
+    return [databases[each] for each in dict.fromkeys(found)]
+
+
+def _details(origin: ModelOrigin, purpose: SearchPurpose) -> str:
+    return cif_text(*(search.search for search in origin.searches_for(purpose)))
 
 
 def _database(database: SearchedDatabase) -> modelcif.ReferenceDatabase:
     return modelcif.ReferenceDatabase(
         name=cif_line(database.name, "database"),
-        url=database.url,
+        # The dictionary allows no question mark in it, for one.
+        url=None if database.url is None else quote(database.url, safe="/:~%+,"),
         version=None if database.version is None else cif_word(database.version, "version"),
-        release_date=database.release_date,
     )
 
 

@@ -1,23 +1,16 @@
-"""What made a model, as its ModelCIF file tells it: software, parameters, settings, databases and templates."""
+"""What made a model, as its ModelCIF file tells it: software, parameters, settings, searches and templates."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
-from typing import Literal
+from itertools import islice
 
+import numpy as np
+
+from data_pipeline.complexes.feature_set import ONLY_CHAIN
+from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP, RESTYPES_WITH_X_AND_GAP
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchedDatabase:
-    """A database that was searched for a target's relatives, or for templates."""
-
-    name: str
-    purpose: Literal["alignment", "templates"]
-    url: str | None = None  # where it is to be had
-    version: str | None = None
-    release_date: date | None = None
+from helixfold.write.provenance import RecordedSearch, SearchPurpose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +20,7 @@ class AlignedTemplate:
     name: str  # entry and chain, "1abc_A"
     chain_id: str  # of the target
     residues: str  # a letter for each residue of the target's chain: the template's residue there, "-" for none
+    label: str  # names it among the templates of all chains: "1abc_A", or of a complex "chain B: 1abc_A"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,21 +34,39 @@ class ModelOrigin:
     parameters: str = ""  # the name of the network's parameters, such as that of their file
     parameters_digest: str = ""  # SHA-256
     settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # such as seed and dtype, by name
-    alignment_searches: tuple[str, ...] = ()  # one line for each search: its program, options and database
-    template_searches: tuple[str, ...] = ()
-    databases: tuple[SearchedDatabase, ...] = ()
+    searches: tuple[RecordedSearch, ...] = ()
     templates: tuple[AlignedTemplate, ...] = ()
 
+    def searches_for(self, purpose: SearchPurpose) -> list[RecordedSearch]:
+        """Return the searches for one purpose."""
+        return [search for search in self.searches if search.purpose == purpose]
 
-def templates_in(features: Features, chain_id: str = "A", most: int | None = None) -> tuple[AlignedTemplate, ...]:
-    """Return the first `most` templates (None: all) in the features of a chain, without those that have no residue."""
+
+def templates_in(features: Features | ComplexFeatures, most: int | None = None) -> tuple[AlignedTemplate, ...]:
+    """Return the first `most` templates (None: all) of each chain, without those that have no residue.
+
+    Of a complex whose features do not name its templates, there are none.
+    """
+    if isinstance(features, ComplexFeatures):
+        return tuple(_of_complex(features, most))
     rows = zip(features.template_domain_names[:most], features.template_aatype[:most], strict=True)
     return tuple(
-        AlignedTemplate(
-            name=name,
-            chain_id=chain_id,
-            residues="".join(RESTYPES_WITH_X_AND_GAP[kind] for kind in types.tolist()),
-        )
+        AlignedTemplate(name=name, chain_id=ONLY_CHAIN, residues=_letters(types), label=name)
         for name, types in rows
         if (types != GAP).any()
     )
+
+
+def _of_complex(features: ComplexFeatures, most: int | None) -> Iterator[AlignedTemplate]:
+    for number, names in enumerate(features.template_names):
+        chain, own = features.chain_names[number], features.asym_id == number + 1
+        for slot, name in islice(enumerate(names), most):
+            types = features.template_aatype[slot, own]
+            if name and (types != GAP).any():
+                yield AlignedTemplate(
+                    name=name, chain_id=chain, residues=_letters(types), label=f"chain {chain}: {name}"
+                )
+
+
+def _letters(types: np.ndarray) -> str:
+    return "".join(RESTYPES_WITH_X_AND_GAP[kind] for kind in types.tolist())

@@ -6,14 +6,36 @@ Nothing in it changes from run to run: the same command on the same machine give
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
+from data_pipeline.search.database import SearchedDatabase
+
+SearchPurpose = Literal["alignment", "pairs", "templates"]
 # A URL's name and password, which stand before the @, and what follows its question mark, which may be a key.
 _NAME_AND_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _URL_QUERY = re.compile(r"([a-z][a-z0-9+.-]*://[^?\s]*)\?\S*", re.IGNORECASE)
 _HIDDEN = "***"
 # Characters of a command that are recorded: the shell may have made thousands of words of one with a star in it.
 _MOST_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedSearch:
+    """A search for what a prediction was made from: relatives, relatives that are paired, or templates."""
+
+    purpose: SearchPurpose
+    search: str  # its program, options and databases in one line
+    databases: tuple[SearchedDatabase, ...]
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "RecordedSearch":
+        """Read an entry of settings.json; raise KeyError, TypeError, ValueError or AttributeError if it is damaged."""
+        purposes: tuple[SearchPurpose, ...] = get_args(SearchPurpose)
+        return cls(
+            purpose=purposes[purposes.index(entry["purpose"])],
+            search=str(entry["search"]),
+            databases=tuple(_database(each) for each in entry["databases"]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +51,8 @@ class PredictionProvenance:
     slab_budget: int | None  # bytes that temporaries of a slab might take; None: the executor's own choice
     backends: Mapping[str, tuple[str, ...]]  # by operator, those that computed it
     features: str  # SHA-256 digest
-    templates: tuple[str, ...] = ()  # those that the network read of a single chain, by their names
+    searches: tuple[RecordedSearch, ...] = ()  # none of features that were made before
+    templates: tuple[str, ...] = ()  # the labels of those that the network read
     command: tuple[str, ...]
 
     @classmethod
@@ -46,6 +69,7 @@ class PredictionProvenance:
             slab_budget=None if budget is None else int(budget),
             backends={str(name): tuple(map(str, used)) for name, used in entry["backends"].items()},
             features=str(entry["features"]),
+            searches=tuple(map(RecordedSearch.from_dict, entry["searches"])),
             templates=tuple(map(str, entry["templates"])),
             command=tuple(map(str, entry["command"])),
         )
@@ -95,6 +119,16 @@ def without_output(command: Iterable[str]) -> list[str]:
     words = [word for word in command if not word.startswith("--output=")]
     places = [place for place, word in enumerate(words) if word == "--output"]
     return [word for place, word in enumerate(words) if place not in places and place - 1 not in places]
+
+
+def _database(entry: Mapping[str, Any]) -> SearchedDatabase:
+    version, size, url = (entry[name] for name in ("version", "size", "url"))
+    return SearchedDatabase(
+        name=str(entry["name"]),
+        version=None if version is None else str(version),
+        size=None if size is None else int(size),
+        url=None if url is None else str(url),
+    )
 
 
 def _texts(entry: Mapping[str, Any]) -> dict[str, str]:

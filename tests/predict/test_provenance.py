@@ -1,11 +1,13 @@
 """Every result tells what made it, and goes on telling it when runs end midway, go on elsewhere or are damaged."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.pdb import parse_pdb
@@ -16,6 +18,7 @@ from helixfold.predict import target
 from helixfold.predict.jobs import features_digest
 from helixfold.write.provenance import recorded_command
 from tests.predict.conftest import SEQUENCE, Runs
+from tests.write.test_modelcif import dictionary, needs_dictionaries
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -63,6 +66,51 @@ def test_the_mmcif_file_tells_what_made_the_model(fasta: Path, runs: Runs) -> No
     runs(fasta, "--templates", structure, "--database", database, "--models", "small")
     assert entries(runs)[0]["templates"] == []
     assert "helix_long" not in (runs.target / "unrelaxed_small.cif").read_text()
+
+
+@needs_dictionaries
+def test_the_mmcif_files_of_a_complex_and_a_chain_name_searches_and_templates_and_are_valid(
+    fasta: Path, runs: Runs
+) -> None:
+    structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
+    helix = parse_pdb(structure.read_bytes()).chains[0].sequence
+    fasta.write_text(f">one chain_ids=H:L\n{helix}:{SEQUENCE}\n>two\n{helix}\n")
+    folder = fasta.parent
+    (folder / "relatives_2022_05.fasta").write_text(f">row\n{helix}\n")
+    (folder / "uniprot.fasta").write_text(f">sp|P12345|ONE_HUMAN\n{helix}\n>sp|P12346|TWO_HUMAN\n{SEQUENCE * 3}\n")
+    profile = folder / "profile.toml"
+    profile.write_text(
+        '[[alignments]]\nname = "mine"\ntool = "jackhmmer"\npath = "relatives_2022_05.fasta"\n'
+        '[uniprot]\npath = "uniprot.fasta"\n'
+    )
+    runs(fasta, "--templates", structure, "--databases", profile, "--models", "tiny_multimer")
+    settings = json.loads((runs.target / "settings.json").read_text())
+    (entry,) = settings["provenance"]
+    assert [(each["purpose"], [database["name"] for database in each["databases"]]) for each in entry["searches"]] == [
+        ("alignment", ["relatives_2022_05.fasta"]),
+        ("pairs", ["uniprot.fasta"]),
+    ]
+    assert settings["inputs"]["searches"] == [each["search"] for each in entry["searches"]]
+    size = (folder / "relatives_2022_05.fasta").stat().st_size
+    assert entry["searches"][0]["databases"][0] == {
+        **{"name": "relatives_2022_05.fasta", "version": "2022_05", "size": size, "url": None}
+    }
+    # The other chain is like no template.
+    assert entry["templates"] == ["chain H: helix_long_A"]
+    complex_file, single_file = (runs.output / name / "unrelaxed_tiny_multimer.cif" for name in ("one", "two"))
+    table = MMCIF2Dict(str(complex_file))
+    assert table["_ma_data_ref_db.name"] == ["relatives_2022_05.fasta", "uniprot.fasta"]
+    assert table["_ma_protocol_step.step_name"][1] == "search for relatives of several chains"
+    assert table["_ma_template_details.target_asym_id"] == ["H"]
+    (single,) = json.loads((runs.output / "two" / "settings.json").read_text())["provenance"]
+    assert [each["purpose"] for each in single["searches"]] == ["alignment"]
+    assert single["templates"] == ["helix_long_A"]
+    for file in (complex_file, single_file):
+        dictionary().validate(io.StringIO(file.read_text()))
+    # A model of single chains reads no templates of several.
+    runs(fasta, "--templates", structure, "--databases", profile, "--overwrite")
+    assert entries(runs)[0]["templates"] == []
+    dictionary().validate(io.StringIO((runs.target / "unrelaxed_tiny.cif").read_text()))
 
 
 def test_targets_that_are_folded_together_say_so(runs: Runs, tmp_path: Path) -> None:

@@ -100,10 +100,50 @@ def test_a_table_names_the_complexes_and_alignments_are_taken_by_protein(pulldow
     assert pulldown("--pulldown-table", str(table), "--msa", str(msa), "--overwrite") == 2
 
 
+def test_features_are_made_here_and_ranked_there(pulldown: Pulldown, server: MockServer) -> None:
+    features = pulldown.directory / "features"
+    files = [str(pulldown.directory / name) for name in ("baits.fasta", "preys.fasta")]
+    make = ["features", "--pulldown", *files, "--output", str(features), "--msa-server", server.url]
+    for _ in range(2):
+        assert main(make) == 0
+    assert len(server.queries) == 4  # three chains in one, three pairs; none the second time
+    quick = ("--models", "tiny_multimer", "--models-to-relax", "none", "--num-recycles", "0")
+    assert main(["predict", "--features", str(features), "--output", str(pulldown.output), *quick]) == 0
+    staged = pulldown.table()
+    assert sorted(line["complex"] for line in staged) == ["b1__p1", "b1__p2", "b2__p1", "b2__p2"]
+    assert {line["status"] for line in staged} == {"finished"}
+    pulldown.output = pulldown.directory / "at_once"
+    assert pulldown("--msa-server", server.url) == 0
+    assert pulldown.table() == staged
+    # One of them alone is ranked alone.
+    pulldown.output = pulldown.directory / "one"
+    (features / "b1__p1/pulldown.json").write_bytes((features / "pulldown.json").read_bytes())
+    one = str(features / "b1__p1")
+    assert main(["predict", "--features", one, "--output", str(pulldown.output), *quick]) == 0
+    assert [line["complex"] for line in pulldown.table()] == ["b1__p1"]
+
+
+def test_features_of_a_pulldown_have_no_other_targets(
+    pulldown: Pulldown, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(pulldown.directory / name) for name in ("baits.fasta", "preys.fasta")]
+    structures = ["--structures", str(tmp_path)]
+    for more, problem in (
+        ([files[0]], "has its own files"),
+        (structures, "targets and --structures exclude each other"),
+    ):
+        command = ["features", *more, "--pulldown", *files, "--output", str(pulldown.output)]
+        assert main(command) == 2
+        assert problem in capsys.readouterr().err
+    assert main(["features", "--pulldown-table", files[0], "--output", str(pulldown.output)]) == 2
+    assert "give them as --pulldown" in capsys.readouterr().err
+    assert not pulldown.output.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["x.fasta"], "--pulldown has its own files; fold x.fasta by a command of its own"),
+        (["x.fasta"], "--pulldown has its own files; give x.fasta to a command of its own"),
         (["--example"], "--pulldown and --example exclude each other"),
         (["--chain-ids", "H"], "--pulldown and --chain-ids exclude each other"),
         (["--pulldown-table", "none.csv"], "none.csv"),

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.search.database import SearchedDatabase
 from helixfold import __version__
 from helixfold.report.target_page import REPORT_FILE, write_report
-from helixfold.write.provenance import PredictionProvenance
+from helixfold.write.provenance import PredictionProvenance, RecordedSearch
 from tests.report.reported import write_target
 
+UNIREF = SearchedDatabase(name="uniref30_2302_db", version="2302", size=1234)
+SERVER = SearchedDatabase(name="MMseqs2 server, mode env", url="https://x.org")
 MODELS = ("model_1_ptm", "model_2_ptm")
 RECORD = PredictionProvenance(
     software={"helixfold": "9.8.7", "torch": "2.1"},
@@ -25,6 +28,11 @@ RECORD = PredictionProvenance(
     slab_budget=2**28,
     backends={"attention": ("triton",), "linear": ("one", "two")},
     features="f" * 64,
+    searches=(
+        RecordedSearch(purpose="alignment", search="mmseqs 18 in uniref", databases=(UNIREF,)),
+        RecordedSearch(purpose="pairs", search="mmseqs 18 pair", databases=(UNIREF,)),
+        RecordedSearch(purpose="templates", search="server x", databases=(SERVER,)),
+    ),
     templates=("1abc_A",),
     command=("helixfold", "predict", "a b.fasta"),
 )
@@ -66,6 +74,8 @@ def test_one_sentence_and_a_table_tell_what_made_all_predictions(plain_target: P
         "executor slabs, slabs of 256 MiB, 4 targets in the same passes",
         "operators attention: triton, linear: one and two",
         f"features SHA-256 {'f' * 64}",
+        "searches mmseqs 18 in uniref; mmseqs 18 pair; server x",
+        "databases uniref30_2302_db (1,234 bytes; alignment and pairs), MMseqs2 server, mode env (https://x.org; ",
         "templates 1abc_A",
     ):
         assert row in text

@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
+from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import THREE_LETTER
+from data_pipeline.search.database import SearchedDatabase
 from helixfold.write.chains import split_chains
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.model_scores import PAE_METRIC, ModelScores
-from helixfold.write.origin import AlignedTemplate, ModelOrigin, SearchedDatabase, templates_in
+from helixfold.write.origin import AlignedTemplate, ModelOrigin, templates_in
 from helixfold.write.pairwise_errors import CATEGORY, pairwise_errors
+from helixfold.write.provenance import RecordedSearch
 from tests.conftest import SHARED
+from tests.data_pipeline.transforms.samples import random_features
 from tests.report.reported import features_of
 from tests.write.proteins import random_protein
 from tests.write.test_mmcif import SIX_NAMES, six_chains
@@ -55,6 +59,9 @@ def dictionary() -> ihm.dictionary.Dictionary:
     return both
 
 
+UNIREF = SearchedDatabase(name="uniref90_2022_01.fasta", version="2022_01", size=12345)
+SERVER = SearchedDatabase(name="MMseqs2 server, mode env", url="https://x.org/a?b='c'")
+PAIRS = RecordedSearch(purpose="pairs", search="mmseqs 18 colabfold pair greedy", databases=(UNIREF,))
 ORIGIN = ModelOrigin(
     software={"torch": "2.13.0+cpu", "numpy": "2.3.0"},
     parameters="params_model_1_ptm.npz",
@@ -67,11 +74,16 @@ ORIGIN = ModelOrigin(
         "dtype": "bfloat16",
         "ensemble": True,
     },
-    alignment_searches=("jackhmmer of pyhmmer 0.11.1 -N 1 in uniref90.fasta:12345",),
-    template_searches=("hhsearch 3.3.0 in pdb70:99 until 2020-05-14",),
-    databases=(
-        SearchedDatabase(name="UniRef90", purpose="alignment", url="https://www.uniprot.org", version="2022_01"),
-        SearchedDatabase(name="PDB70", purpose="templates"),
+    searches=(
+        RecordedSearch(
+            purpose="alignment", search="jackhmmer of pyhmmer 0.11.1 -N 1 in uniref90.fasta:12345", databases=(UNIREF,)
+        ),
+        RecordedSearch(purpose="alignment", search="mmseqs2 server https://x.org mode env", databases=(SERVER, UNIREF)),
+        RecordedSearch(
+            purpose="templates",
+            search="hhsearch 3.3.0 in pdb70:99 until 2020-05-14",
+            databases=(SearchedDatabase(name="pdb70", size=99),),
+        ),
     ),
 )
 
@@ -82,10 +94,15 @@ def with_templates(protein: Protein, chain_ids: tuple[str, ...]) -> ModelOrigin:
     for chain in split_chains(protein, chain_ids):
         length = chain.stop - chain.start
         templates += [
-            AlignedTemplate(name="1abc_B", chain_id=chain.name, residues="-" + "W" * (length - 2) + "X"),
-            AlignedTemplate(name="my model; 'x'", chain_id=chain.name, residues="A" + "-" * (length - 1)),
+            aligned("1abc_B", chain.name, "-" + "W" * (length - 2) + "X"),
+            aligned("my model; 'x'", chain.name, "A" + "-" * (length - 1)),
         ]
-    return dataclasses.replace(ORIGIN, templates=tuple(templates))
+    searches = (*ORIGIN.searches, PAIRS) if len(chain_ids) > 1 else ORIGIN.searches
+    return dataclasses.replace(ORIGIN, searches=searches, templates=tuple(templates))
+
+
+def aligned(name: str, chain: str, residues: str) -> AlignedTemplate:
+    return AlignedTemplate(name=name, chain_id=chain, residues=residues, label=f"{name} of {chain}")
 
 
 def written(protein: Protein, **given: Any) -> str:
@@ -169,9 +186,11 @@ def test_a_file_tells_what_made_the_model() -> None:
             "ensemble": "YES",
         },
     }
-    assert table["_ma_data_ref_db.name"] == ["UniRef90", "PDB70"]
-    assert table["_ma_data_ref_db.version"] == ["2022_01", "."]
+    assert table["_ma_data_ref_db.name"] == ["uniref90_2022_01.fasta", "MMseqs2 server, mode env", "pdb70"]
+    assert table["_ma_data_ref_db.version"] == ["2022_01", ".", "."]
+    assert table["_ma_data_ref_db.location_url"] == [".", "https://x.org/a%3Fb%3D%27c%27", "."]
     assert "pyhmmer 0.11.1" in table["_ma_protocol_step.details"][0]
+    assert "mode env" in table["_ma_protocol_step.details"][0]
     assert table["_ma_model_list.model_type"] == ["Ab initio model"]
     assert table["_ma_entry_associated_files.file_url"] == ["pae_model_1_ptm.bcif.gz", "pae_model_1_ptm.json"]
 
@@ -203,8 +222,31 @@ def test_a_model_by_templates_names_them_with_their_alignments() -> None:
     assert [step.method_type for step in system.protocols[0].steps][:2] == ["coevolution MSA", "template search"]
 
 
+def test_templates_of_a_complex_are_those_of_its_chains() -> None:
+    one, other = random_features(3, 5, 2), random_features(3, 7, 1)
+    one, other = (
+        dataclasses.replace(each, template_domain_names=names, template_aatype=np.full_like(each.template_aatype, 3))
+        for each, names in ((one, ("1abc_A", "2abc_B")), (other, ("1abc_A",)))
+    )
+    features = complex_features([Chain(name="H", features=one), Chain(name="long", features=other)])
+    found = templates_in(features)
+    assert [each.label for each in found] == ["chain H: 1abc_A", "chain H: 2abc_B", "chain long: 1abc_A"]
+    assert [(each.chain_id, each.residues) for each in found] == [("H", "D" * 5)] * 2 + [("long", "D" * 7)]
+    assert [each.label for each in templates_in(features, 1)] == ["chain H: 1abc_A", "chain long: 1abc_A"]
+    assert templates_in(dataclasses.replace(features, template_names=())) == ()
+
+
+def test_a_complex_tells_how_its_rows_were_paired() -> None:
+    table = MMCIF2Dict(io.StringIO(FILES["a complex of six chains"]()))
+    assert table["_ma_protocol_step.step_name"][:3] == [
+        *("search for relatives", "search for relatives of several chains", "search for templates")
+    ]
+    # A database that is searched for both is there once.
+    assert table["_ma_data_ref_db.name"].count(UNIREF.name) == 1
+
+
 def test_a_template_of_no_chain_is_refused() -> None:
-    template = AlignedTemplate(name="1abc_B", chain_id="B", residues="A" * 30)
+    template = aligned("1abc_B", "B", "A" * 30)
     with pytest.raises(ValueError, match="template 1abc_B must have a letter for each residue of a chain"):
         written(MONOMER, origin=ModelOrigin(templates=(template,)))
 

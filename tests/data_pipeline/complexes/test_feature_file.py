@@ -1,7 +1,7 @@
 """Features of a complex come back from their file as they were; a file with any wrong field is refused."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,17 @@ def test_features_come_back_as_they_were(tmp_path: Path) -> None:
     require_equal(found.multimer, features.multimer)
     require_equal(found.residue_gap, features.residue_gap)
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+
+
+def test_templates_keep_their_names_but_for_those_of_earlier_files(tmp_path: Path) -> None:
+    features = feature_set("AB")
+    names = (("1abc_A", "my 'b'", "", ""), ("pdb_00001abc_AAAA", "", "", ""))
+    multimer = replace(features.multimer, template_names=names)
+    for given in (multimer, replace(multimer, template_names=())):
+        save_features(tmp_path / "x.npz", replace(features, multimer=given))
+        found = load_features(tmp_path / "x.npz")
+        assert isinstance(found, ComplexFeatureSet)
+        assert found.multimer.template_names == given.template_names
 
 
 def test_a_single_chains_file_is_what_it_was(tmp_path: Path) -> None:
@@ -79,7 +90,7 @@ WRONG: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray | None], str]] = {
     "a short mask": ("bert_mask", lambda a: a[1:], "and should be (4, 24)"),
     "five templates": ("template_aatype", lambda a: np.concatenate([a, a[:1]]), "and should be (4, 24)"),
     "no chains": ("chain_names", lambda a: a[:0], "and 0 chains, at least 1 of each"),
-    "a chain too few": ("chain_names", lambda a: a[1:], "chain_names: 2 chain IDs for 3 chains"),
+    "a chain too few": ("chain_names", lambda a: a[1:], "template_names is <U1 (3, 4) and should be (2, 4)"),
     "a chain twice": ("chain_names", lambda a: a[[0, 0, 1]], "chain_names: two chains are named 'A'"),
     "a chain's name that leaves": ("chain_names", lambda _: np.array(["A", "../x", "B"]), "is no chain ID"),
     "another chain": ("asym_id", changed((8,), 1), "asym_id does not number the chains of the sequence"),
@@ -92,6 +103,8 @@ WRONG: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray | None], str]] = {
     "an empty chain": ("sequence", lambda _: np.asarray(f"{A}::{A}{B}"), "the sequence has an empty chain"),
     "other first residues": ("msa", changed((0, 0), 3), "the first row of msa is not the sequence"),
     "a letter that is none": ("msa", changed((2, 0), 22), "msa has values outside 0..21"),
+    "names of five templates": ("template_names", lambda a: a[:, [0, 0, 0, 0, 0]], "and should be (3, 4)"),
+    "numbers for names": ("template_names", lambda a: np.zeros(a.shape), "template_names is float64 (3, 4)"),
     "a template's letter": ("template_aatype", changed((0, 0), -1), "template_aatype has values outside 0..21"),
     "no number": ("template_all_atom_positions", changed((0, 0, 0, 0), np.nan), "has values that are not finite"),
     "deletions below 0": ("deletion_matrix", changed((0, 0), -1), "deletion_matrix has negative values"),

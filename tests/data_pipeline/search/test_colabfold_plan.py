@@ -77,6 +77,10 @@ def test_a_profile_names_databases_options_and_templates(directory: Path) -> Non
     assert search.templates == directory / PDB
     assert plan.pairing is not None
     assert isinstance(plan.pairing.tool, ColabfoldPairing)
+    # Environmental sequences say no species.
+    assert [each.name for each in step.databases] == [UNIREF, ENVIRONMENTAL]
+    assert [each.name for each in plan.pairing.databases] == [UNIREF]
+    assert [each.name for each in plan.templates.databases] == [PDB]
     with_server = planned(directory / "profile.toml", directory, server=ServerOptions(url="http://127.0.0.1:1"))
     assert with_server.pairing is not None
     assert isinstance(with_server.pairing.tool, ServerPairing)

@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search.alignment_server import PUBLIC_SERVER, AlignmentServer, ServerOptions
-from data_pipeline.search.mmseqs_server import ServerSearch
+from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
 from data_pipeline.search.server_archive import UNIREF_FILE
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, mock_server, state
@@ -86,6 +86,24 @@ def test_the_tool_answers_for_one_and_for_many(server: MockServer) -> None:
     assert list(search.search_many(["MKVLA", "GHIKL", "MKVLA"]))[2] == expected(101, "MKVLA")
     assert search.search("GHIKL") == expected(101, "GHIKL")
     assert search.identity() == f"mmseqs2 server {server.url} mode env"
+
+
+def test_no_password_is_in_results_and_messages(server: MockServer) -> None:
+    host = server.url.removeprefix("http://")
+    own = AlignmentServer(ServerOptions(url=f"http://me:pass@word@{host}/"))
+    assert own.shown_address == server.url
+    assert [each(own).identity().split()[2] for each in (ServerSearch, ServerPairing)] == [server.url] * 2
+    assert ask(f"http://me:password@{host}", ["MKVLA"]) == {"MKVLA": expected(101, "MKVLA")}
+    lines: list[str] = []
+    with mock_server() as refusing:
+        refusing.answers["submit"] = [failing(503), failing(403)]
+        url = f"http://me:password@{refusing.url.removeprefix('http://')}"
+        known = AlignmentServer(ServerOptions(url=url), report=lines.append, sleep=lambda _: None)
+        with pytest.raises(SearchError) as error:
+            ServerSearch(known).search("MKVLA")
+    assert refusing.url in str(error.value)
+    assert lines
+    assert not any("password" in text for text in (*lines, str(error.value)))
 
 
 def test_letters_that_the_server_replaces_are_still_the_target(server: MockServer) -> None:

@@ -10,6 +10,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import RESTYPES, THREE_LETTER
 from data_pipeline.search.alignment_server import ServerOptions
+from data_pipeline.search.database import AlignmentDatabase, SearchedDatabase, searched_databases
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.hmmsearch import InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer
@@ -39,6 +40,33 @@ def planned(directory: Path, profile: str, **options: object) -> SearchPlan:
     (directory / "profile.toml").write_text(profile)
     profile_read = read_database_profile(directory / "profile.toml", ())
     return plan_searches(profile_read, cpus=2, cache=directory / "cache", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("uniref90.fasta", None),
+        ("mgy_clusters_2022_05.fa", "2022_05"),
+        ("mgy_clusters_2018_12.1.fa", "2018_12"),
+        ("colabfold_envdb_202108_db", "202108"),
+        ("uniref30_2302_db", "2302"),
+        ("pdb100_230517", "230517"),
+        ("bfd_metaclust_clu_complete_id30_c90_final_seq.sorted_opt", None),
+        ("proteins_1000.fasta", None),
+        ("proteins_20211.fasta", None),
+    ],
+)
+def test_results_tell_name_release_and_size_of_a_database(name: str, version: str | None, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x" * 7)
+    (found,) = searched_databases(AlignmentDatabase(name="mine", tool="jackhmmer", paths=(tmp_path / name,)))
+    assert found == SearchedDatabase(name=name, version=version, size=7)
+
+
+def test_results_tell_each_of_the_databases_of_a_search_with_all_their_files(tmp_path: Path) -> None:
+    for name in ("one_a3m.ffdata", "one_a3m.ffindex", "two_hhm.ffdata"):
+        (tmp_path / name).write_bytes(b"x" * 5)
+    found = searched_databases(AlignmentDatabase(name="x", tool="hhblits", paths=(tmp_path / "one", tmp_path / "two")))
+    assert [(each.name, each.size) for each in found] == [("one", 10), ("two", 5)]
 
 
 def test_nothing_needs_a_program_by_default(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +133,9 @@ def test_pairs_of_complexes_are_the_servers_or_found_in_uniprot(directory: Path)
     assert isinstance(searches, ServerSearch)
     assert isinstance(plan.pairing.tool, ServerPairing)
     assert plan.pairing.tool.server is searches.server
+    modes = ("env", "paircomplete-env")
+    found = [SearchedDatabase(name=f"MMseqs2 server, mode {mode}", url=server.url) for mode in modes]
+    assert [*plan.alignments[1].databases, *plan.pairing.databases] == found
 
 
 def test_chains_of_complexes_have_their_own_template_search(directory: Path) -> None:
