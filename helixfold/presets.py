@@ -164,6 +164,31 @@ def small() -> Preset:
     )
 
 
+def small_v2() -> Preset:
+    """Return the demonstration model with templates, which `helixfold train --recipe small` trains.
+
+    It reads more rows of an alignment than `small`.
+    """
+    first = small()
+    stack = replace(first.model.evoformer, blocks=6, c_m=128)
+    return replace(
+        first,
+        name="small_v2",
+        model=replace(
+            first.model,
+            c_z=64,
+            evoformer=stack,
+            extra_msa=replace(stack, blocks=1, c_m=64, msa_heads=4),
+            template=TemplateConfig(
+                blocks=1, c_t=32, pair_heads=2, c_triangle=32, pair_dropout=0.1, attention_channels=32
+            ),
+            structure=replace(first.model.structure, layers=6),
+        ),
+        sampling=replace(first.sampling, max_msa_clusters=32, max_extra_msa=64, max_templates=2),
+        num_recycles=2,
+    )
+
+
 PRESETS: dict[str, Callable[[], Preset]] = {
     **{name: partial(_alphafold, name) for name in (*_MONOMERS, *(f"{name}_ptm" for name in _MONOMERS))},
     **{
@@ -172,6 +197,7 @@ PRESETS: dict[str, Callable[[], Preset]] = {
         for number in range(1, 6)
     },
     "small": small,
+    "small_v2": small_v2,
     "tiny": tiny,
     "tiny_multimer": tiny_multimer,
 }

@@ -21,6 +21,7 @@ from data_pipeline.features.templates import TemplateFeatures, no_templates
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
 from data_pipeline.parse.hhr import parse_hhr
+from data_pipeline.parse.hit_table import parse_hit_table
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.parse.text_files import read_text_bytes
@@ -32,8 +33,8 @@ from data_pipeline.templates.result import UnusableHitError
 from data_pipeline.templates.structure_directory import StructureDirectory
 
 _MAX_HITS_BYTES = 2**28
-# Matches the entry id where hhsearch and hmmsearch name a hit: ">1abc_A", "#=GS 1abc_A/5-80".
-_HIT_NAMES = re.compile(rb"^(?:>|#=GS )((?:pdb_)?[A-Za-z0-9-]{4,})_", re.MULTILINE)
+# Matches the entry id where hhsearch, hmmsearch and MMseqs2 name a hit: ">1abc_A", "#=GS 1abc_A/5-80", "query\t1abc_A".
+_HIT_NAMES = re.compile(rb"^(?:>|#=GS |[^\t\n]*\t)((?:pdb_)?[A-Za-z0-9-]{4,})_", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +83,14 @@ class StructureSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateLibrary:
-    """Structure files from which templates are made; a chain never gets its own entry or one released after it."""
+    """Structure files from which templates are made; a chain never gets its own entry, nor one released after it.
+
+    With `any_date`, templates may be newer than the chain, or of unknown date.
+    """
 
     source: StructureDirectory
     options: TemplateOptions
+    any_date: bool = False
 
     def inputs(self, content: bytes) -> list[tuple[str, int]]:
         """Return names and sizes (bytes) of the structure files that the hits in the text of a result file may need.
@@ -103,12 +108,13 @@ class TemplateLibrary:
     def features(
         self, target: str, hits: Sequence[TemplateHit], own_entry: str, released: date | None
     ) -> TemplateFeatures:
-        """Return template features from hits, without hits in `own_entry` or in entries released after `released`.
+        """Return template features from hits, not from `own_entry`, nor, unless `any_date`, released after `released`.
 
         AlphaFold 2, Suppl. Sec. 1.2.3.
         """
         others = [hit for hit in hits if not hit.name.lower().startswith(f"{own_entry.lower()}_")]
-        return templates_from_hits(target, others, self.source, replace(self.options, latest_release=released)).features
+        options = self.options if self.any_date else replace(self.options, latest_release=released)
+        return templates_from_hits(target, others, self.source, options).features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +127,12 @@ class RecordBuilder:
     templates: TemplateLibrary | None = None
     is_distillation: bool = False
     assemblies: bool = False  # record the first biological assembly of each file, too
+    only: frozenset[str] | None = None  # names of the chains to take; None: all
 
     def summary_key(self, path: Path, digest: str) -> str:
         """Return the hash of all inputs of a file's summary; `digest` is the hash of the structure file at `path`."""
-        return content_key("survey", RECORD_VERSION, path.name, digest, repr(self.filter), self.is_distillation)
+        only = () if self.only is None else (sorted(self.only),)
+        return content_key("survey", RECORD_VERSION, path.name, digest, repr(self.filter), self.is_distillation, *only)
 
     def summary(self, structure: Structure, path: Path) -> StructureSummary:
         """Return which chains of a structure to train on, and why the others are refused."""
@@ -133,7 +141,10 @@ class RecordBuilder:
         for chain in structure.chains:
             name = chain_name(structure, chain.name, path)
             problem = chain_name_problem(name)
-            reason = f"its name {problem}" if problem else self.filter.refusal(structure, chain)
+            reason = f"its name {problem}" if problem else None
+            if self.only is not None and name not in self.only:
+                reason = "it is not one of the chains to take"
+            reason = reason or self.filter.refusal(structure, chain)
             if reason is None:
                 chains.append(ChainSummary(name=name, chain=chain.name, sequence=chain.sequence))
             else:
@@ -156,7 +167,7 @@ class RecordBuilder:
         templates: list[object] = []
         if results.template_hits is not None and self.templates is not None:
             content = read_text_bytes(results.template_hits, _MAX_HITS_BYTES)
-            options = repr(self.templates.options)
+            options = f"{self.templates.options!r}{' of any date' if self.templates.any_date else ''}"
             name = results.template_hits.name
             templates = [name, file_digest(results.template_hits), options, self.templates.inputs(content)]
         return content_key(
@@ -184,8 +195,11 @@ class RecordBuilder:
             return no_templates(len(sequence))
         path = results.template_hits
         content = read_text_bytes(path, _MAX_HITS_BYTES)
-        if path.name.lower().removesuffix(".gz").endswith(".hhr"):
+        name = path.name.lower().removesuffix(".gz")
+        if name.endswith(".hhr"):
             hits = parse_hhr(content, path=path)
+        elif name.endswith(".m8"):
+            hits = parse_hit_table(content, searched, path=path)
         else:
             hits = parse_hmmsearch(content, searched, path=path)
         features = self.templates.features(searched, hits, structure.name, structure.release_date)

@@ -95,7 +95,7 @@ def search_results(folder: Path) -> SearchResults:
     pairing: list[AlignmentFile] = []
     for path in files:
         name = path.name.lower().removesuffix(".gz")
-        if name.endswith(".hhr") or name in _HMMSEARCH_HITS:
+        if name.endswith((".hhr", ".m8")) or name in _HMMSEARCH_HITS:
             hits.append((not name.startswith("pdb"), path.name, path))
         elif name.endswith(_ALIGNMENT_SUFFIXES) and name.startswith(_FOR_COMPLEXES):
             pairing.append(AlignmentFile(path=path, max_rows=_PAIRING_ROWS))
@@ -124,3 +124,12 @@ def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
                 raise InputError.at(path, f"'{printable(chain)}' is also in an earlier line", line=number)
             others[chain] = chains
     return others
+
+
+def read_chain_names(path: str | PathLike[str]) -> frozenset[str]:
+    """Return the names in a file with one name on each line; raise `InputError` if there is none."""
+    text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
+    names = frozenset(name for line in text.split("\n") if (name := line.strip()))
+    if not names:
+        raise InputError.at(path, "it names no chain; put one name on each line")
+    return names

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.config import MAX_RECYCLES, Config, ConfigError
+from data_pipeline.config import MAX_RECYCLES, Config, ConfigError, added_setting
 from data_pipeline.errors import InputError, check_at_least, check_at_most, check_fractions, printable
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
@@ -17,9 +17,10 @@ from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms import msa
+from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation, augmented_alignment
 from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
 from data_pipeline.transforms.sample import SamplingConfig, draw_sample
-from data_pipeline.transforms.templates import choose_templates
+from data_pipeline.transforms.template_augmentation import TemplateAugmentation, example_templates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,9 @@ class ExampleConfig(Config):
     # 128 rows, less four for templates. Differs from AlphaFold: the extra rows are never empty (`target_as_extra`).
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124, target_as_extra=True))
     max_template_hits: int = 20
+    template_augmentation: TemplateAugmentation = added_setting(TemplateAugmentation())
     block_deletion: msa.BlockDeletion = field(default_factory=msa.BlockDeletion)
+    alignment_augmentation: AlignmentAugmentation = added_setting(AlignmentAugmentation())
     unclamped_fraction: float = 0.1  # fraction of examples whose backbone loss is not clamped (Suppl. Sec. 1.9.2)
     spatial_crop_probability: float = 0.0
     distillation_msa_rows: int = 1000  # most MSA rows of a distillation example (Suppl. Sec. 1.3)
@@ -94,7 +97,7 @@ def training_example(
     crop = _choose_crop(labels, config, clamped=clamped, rng=rng)
     # Masked residues are replaced by draws from the profile of the whole MSA, before any row is deleted.
     profile = msa.msa_profile(features.msa)
-    features = _choose_rows_and_templates(features, config, distilled=labels.is_distillation, rng=rng)
+    features = _choose_rows_and_templates(features, labels, config, rng)
     return TrainingExample(
         name=features.domain_name,
         samples=tuple(
@@ -151,19 +154,18 @@ def chosen_rows(
 
 
 def _choose_rows_and_templates(
-    features: Features, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
+    features: Features, labels: ChainLabels, config: ExampleConfig, rng: np.random.Generator
 ) -> Features:
-    rows = chosen_rows(len(features.msa), config, distilled=distilled, rng=rng)
-    chosen = choose_templates(
-        len(features.template_aatype), config.max_template_hits, config.sampling.max_templates, rng
+    rows = chosen_rows(len(features.msa), config, distilled=labels.is_distillation, rng=rng)
+    alignment, deletions = augmented_alignment(
+        features.msa[rows], features.deletion_matrix[rows], config.alignment_augmentation, rng
     )
-    return replace(
+    templates = example_templates(
         features,
-        msa=features.msa[rows],
-        deletion_matrix=features.deletion_matrix[rows],
-        template_domain_names=tuple(features.template_domain_names[index] for index in chosen),
-        template_aatype=features.template_aatype[chosen],
-        template_all_atom_positions=features.template_all_atom_positions[chosen],
-        template_all_atom_masks=features.template_all_atom_masks[chosen],
-        template_sum_probs=features.template_sum_probs[chosen],
+        labels,
+        config.template_augmentation,
+        rng,
+        max_hits=config.max_template_hits,
+        max_templates=config.sampling.max_templates,
     )
+    return replace(features, msa=alignment, deletion_matrix=deletions, **templates)

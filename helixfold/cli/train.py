@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cyclopts import App
 
 from data_pipeline.errors import InputError
 from helixfold.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from helixfold.training.config import TrainingConfig
 
 _USUAL = TrainOptions()
 app = App(name="train", usage="helixfold train TRAINING_SET --output DIR [options]")
@@ -22,15 +26,17 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
     training_set
         The training set; required, as --output is, except for --show-settings and --dry-run.
     """
-    timeout = options.timeout if options.patience is None else options.patience
-    if not timeout > 0:
+    if not (timeout := _timeout(options)) > 0:
         raise InputError(f"--timeout is a number of seconds greater than 0, got {timeout:g}")
+    if options.recipe is not None:
+        return _train_recipe(options.recipe, training_set, options)
+    if options.stages is not None:
+        raise InputError("--stages is for --recipe; a preset has one stage")
     from helixfold.training.presets import training_preset
 
     config = training_preset(options.preset).with_settings(options.settings)
     if options.show_settings:
-        for name, value in config.flat().items():
-            print(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+        _print_settings(config)
         return 0
     if options.dry_run:
         from helixfold.execution.available import available_memory
@@ -46,12 +52,68 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
             card, memory = card_of(device), available_memory(device)
         print("\n".join(memory_table(config, options.memory or memory, card)))
         return 0
+    training_set, output = _places(training_set, options)
+    return _run(training_set, config, output, options, name=options.preset, weights=options.weights)
+
+
+def _train_recipe(name: str, training_set: Path | None, options: TrainOptions) -> int:
+    """Train the stages of a recipe that are not finished, one after the other."""
+    for is_given, option in (
+        (options.preset != _USUAL.preset, "--preset"),
+        (options.weights is not None, "--weights"),
+        (options.dry_run, "--dry-run"),
+    ):
+        if is_given:
+            raise InputError(f"{option} does not go with --recipe, whose stages have settings and weights of their own")
+    from helixfold.training.recipes import recipe, stage_runs
+
+    stages = recipe(name)
+    if options.stages is not None and options.stages > len(stages):
+        raise InputError(f"the recipe {name} has {len(stages)} stages, got --stages {options.stages}")
+    if options.show_settings:
+        for run in stage_runs(stages, Path(), options.settings):
+            _print_settings(run.stage.config, f"{run.stage.name}: ")
+        return 0
+    training_set, output = _places(training_set, options)
+    for run in stage_runs(stages, output, options.settings)[: options.stages]:
+        if not run.is_finished:
+            config, of_stage = run.stage.config, f"{name}_{run.stage.name}"
+            code = _run(training_set, config, run.directory, options, name=of_stage, weights=run.weights)
+            if code:
+                return code
+    return 0
+
+
+def _places(training_set: Path | None, options: TrainOptions) -> tuple[Path, Path]:
+    """Return the training set and the directory of the run, which must be given."""
     if options.memory is not None:
         raise InputError("--memory is for --dry-run; a run takes what its device has")
     if training_set is None or options.output is None:
         raise InputError(
             "name the training set and --output, the run's directory (or --show-settings or --dry-run alone)"
         )
+    return training_set, options.output
+
+
+def _timeout(options: TrainOptions) -> float:
+    return options.timeout if options.patience is None else options.patience
+
+
+def _print_settings(config: "TrainingConfig", prefix: str = "") -> None:
+    for name, value in config.flat().items():
+        print(f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}")
+
+
+def _run(
+    training_set: Path,
+    config: "TrainingConfig",
+    output: Path,
+    options: TrainOptions,
+    *,
+    name: str,
+    weights: Path | None,
+) -> int:
+    """Train one run to its end, or go on with it, and return an exit code."""
     from helixfold.execution.allocator import keeping_freed_memory
     from helixfold.planning.training import KEPT_BLOCKS
     from helixfold.report.training_curves import plot_curves
@@ -61,14 +123,14 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
         return run.train(
             training_set,
             config,
-            output=options.output,
-            name=options.preset,
+            output=output,
+            name=name,
             held_out=options.held_out,
-            weights=options.weights,
+            weights=weights,
             device=options.device,
             workers=options.workers,
             cuda_graphs=options.cuda_graphs,
             layout=options.layout,
-            timeout=timeout,
+            timeout=_timeout(options),
             draw=plot_curves,
         )

@@ -67,6 +67,9 @@ class TrainingConfig(Config):
         between = [name for name in INTERFACE_TERMS if getattr(self.loss, name) > 0]
         if self.model.method == "monomer" and between:
             raise ConfigError(f"loss.{between[0]} is for complexes, and must be 0 with model.method=monomer")
+        augmented = self.example.template_augmentation.is_on or self.example.alignment_augmentation.is_on
+        if self.model.method == "multimer" and augmented:
+            raise ConfigError("example.template_augmentation and example.alignment_augmentation are for single chains")
         if self.batch_size % self.micro_batch:
             raise ConfigError(f"micro_batch ({self.micro_batch}) must divide batch_size ({self.batch_size})")
         if self.optimizer.clipping == "sample" and self.micro_batch > 1:

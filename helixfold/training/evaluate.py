@@ -18,7 +18,9 @@ from data_pipeline.parse.fasta import target_name_problem
 from data_pipeline.parse.text_files import read_text
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.transforms.msa import BlockDeletion
+from data_pipeline.transforms.template_augmentation import TemplateAugmentation
 from data_pipeline.transforms.training import ExampleConfig, training_example
 from helixfold.analysis import metrics
 from helixfold.batch import Batch
@@ -119,6 +121,9 @@ def evaluate(
     """
     whole_chain = replace(
         example,
+        # A held-out chain never has its own structure as a template.
+        template_augmentation=TemplateAugmentation(),
+        alignment_augmentation=AlignmentAugmentation(),
         crop_size=config.max_residues,
         block_deletion=BlockDeletion(blocks=0),
         unclamped_fraction=0.0,

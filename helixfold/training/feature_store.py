@@ -8,7 +8,7 @@ from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptio
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.clustering import join_shards
 from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
-from data_pipeline.datasets.source_files import AlignmentDirectory, read_duplicates
+from data_pipeline.datasets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
 from data_pipeline.errors import InputError
 from data_pipeline.processors import available_processors
 from data_pipeline.templates.filters import TemplateOptions
@@ -39,6 +39,11 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
             "--templates-from needs --alignments DIR, where the template hits (hhr) lie",
         ),
         (options.obsolete, options.templates_from, "--obsolete needs --templates-from DIR"),
+        (
+            options.templates_of_any_date,
+            options.templates_from,
+            "--templates-of-any-date needs --templates-from DIR",
+        ),
     ):
         if given and needed is None:
             raise InputError(problem)
@@ -68,10 +73,13 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
         templates=None
         if options.templates_from is None
         else TemplateLibrary(
-            source=StructureDirectory(options.templates_from, obsolete=obsolete), options=TemplateOptions()
+            source=StructureDirectory(options.templates_from, obsolete=obsolete),
+            options=TemplateOptions(),
+            any_date=options.templates_of_any_date,
         ),
         is_distillation=options.distillation,
         assemblies=options.assemblies,
+        only=None if options.chains is None else read_chain_names(options.chains),
     )
     report = build_store(build, builder)
     _say(report)

@@ -24,6 +24,7 @@ from helixfold.options import (
 )
 
 TrainingPreset = Literal["initial_training", "finetuning", "small", "tiny"]
+Recipe = Literal["small"]
 AUTO_LAYOUT = "auto"
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", metavar="NAME=VALUE", consume_multiple=False)]
 
@@ -40,10 +41,14 @@ class StoreOptions:
     chain has only its own sequence."""
     duplicates: File | None = None
     """Chains that share an alignment (duplicate_pdb_chains.txt)."""
+    chains: File | None = None
+    """Take only these chains: names as in the training set (1abc_A), one on each line."""
     require_alignments: bool = False
     """Leave out chains that have no alignment."""
     templates_from: Directory | None = None
-    """mmCIF files for the template hits (hhr) of each chain."""
+    """mmCIF files for the template hits (hhr, pdb_hits.sto, m8) of each chain."""
+    templates_of_any_date: bool = False
+    """Use templates that were released after a chain, too, or whose date is unknown."""
     obsolete: File | None = None
     """The PDB's obsolete.dat, for --templates-from."""
     clusters: Annotated[File | None, Parameter(show_default="mmseqs2 clusters at 40% identity")] = None
@@ -74,6 +79,11 @@ class TrainOptions:
     """Directory of the run; the same command again goes on with it."""
     preset: TrainingPreset = "tiny"
     """Settings to begin with."""
+    recipe: Recipe | None = None
+    """Train in several stages, each in its own directory in --output, instead of one run with a preset. small: the
+    demonstration model with templates, in eight stages of at most 150 minutes on two cores."""
+    stages: Positive | None = None
+    """With --recipe: end after this many stages; the same command without it goes on."""
     settings: Settings = ()
     """Change a setting (steps=100, optimizer.learning_rate=1e-4, model.evoformer.blocks=8); may be given repeatedly."""
     show_settings: bool = False

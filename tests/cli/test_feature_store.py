@@ -90,6 +90,11 @@ def test_shards_are_built_one_by_one_and_joined(tmp_path: Path, capsys: pytest.C
         (["--structures", "{}/structures", "--duplicates", "x"], "--duplicates needs --alignments"),
         (["--structures", "{}/structures", "--templates-from", "x"], "--templates-from needs --alignments"),
         (["--structures", "{}/structures", "--obsolete", "x"], "--obsolete needs --templates-from"),
+        (
+            ["--structures", "{}/structures", "--templates-of-any-date"],
+            "--templates-of-any-date needs --templates-from",
+        ),
+        (["--structures", "{}/structures", "--chains", "{}/none"], "none: cannot be read"),
         (["--structures", "{}/structures", "--clusters", "{}/none"], "none: cannot be read"),
         (["--structures", "{}/structures", "--shard", "2/2"], "a shard is i/n with i from 0 to n - 1"),
         (["--structures", "{}/structures", "--workers", "0"], "--workers: must be a whole number from 1 to 1,024"),
@@ -147,3 +152,15 @@ def pieces(store: Path) -> dict[str, int]:
         if not path.name.startswith(".") and path.exists():
             found[path.name] = path.stat().st_ino
     return found
+
+
+def test_only_the_chains_of_a_list_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training_files(tmp_path)
+    names = tmp_path / "chains.txt"
+    names.write_text("0abc_B\n\n2abc_A \n")
+    assert main(command(tmp_path, "--chains", str(names))) == 0
+    assert "2 chains, 2 made now; 4 left out" in capsys.readouterr().out
+    assert [entry.name for entry in FeatureStore.open(tmp_path / "store").entries] == ["0abc_B", "2abc_A"]
+    names.write_text("\n")
+    assert main(command(tmp_path, "--chains", str(names), output="none")) == 2
+    assert "it names no chain" in capsys.readouterr().err

@@ -169,3 +169,21 @@ def test_a_dry_run_says_what_is_taken_and_needs_no_training_set(capsys: pytest.C
     assert shown[-1].startswith("chosen for 4.0 GiB: evoformer none")
     assert main(options) == 2
     assert "--memory is for --dry-run" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_stages_of_a_recipe_follow_each_other_and_go_on(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helixfold.presets.small_v2", lambda: preset("tiny"))
+    output = tmp_path / "runs"
+    words = ["train", str(store), "--recipe", "small", "--output", str(output), *SHORT, "--set", "example.max_passes=1"]
+    assert main([*words, "--stages", "1"]) == 0
+    assert [path.name for path in output.iterdir()] == ["stage_1"]
+    first = output / "stage_1/weights/last.safetensors"
+    before = first.stat().st_mtime_ns
+    assert main([*words, "--stages", "2"]) == 0
+    assert first.stat().st_mtime_ns == before
+    about = json.loads((output / "stage_2/config.json").read_text())
+    assert about["weights"] == str(first)
+    assert (output / "stage_2/weights/last.safetensors").is_file()

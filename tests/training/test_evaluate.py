@@ -16,7 +16,9 @@ from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.template_augmentation import TemplateAugmentation
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.analysis.metrics import superposed_scores
 from helixfold.execution.whole import Whole
@@ -72,6 +74,16 @@ def test_a_chain_scores_the_same_in_any_company(model: AlphaFold) -> None:
     assert scored(model, store, "chain2") == together[2:]
     assert scored(model, store, "chain1", "chain0") == (together[1], together[0])
     assert len({each.lddt_ca for each in together}) == 3
+
+
+def test_a_held_out_chain_never_has_its_own_structure_as_a_template(model: AlphaFold) -> None:
+    augmented = replace(
+        EXAMPLE,
+        template_augmentation=TemplateAugmentation(own_fraction=1.0),
+        alignment_augmentation=AlignmentAugmentation(alone_fraction=1.0),
+    )
+    store = small_store()
+    assert scored(model, store, "chain0", example=augmented) == scored(model, store, "chain0")
 
 
 def test_scores_are_of_whole_chains_or_of_one_stretch(model: AlphaFold) -> None:

@@ -185,3 +185,41 @@ def test_templates_of_another_version_of_the_sequence_move_with_its_columns(tmp_
     same = features.template_aatype[0] == features.aatype
     assert np.flatnonzero(~same).tolist() == [0, 1, 2, 3, 4, 5, 26]
     assert features.template_aatype[0, :6].tolist() == [21] * 6
+
+
+def hit_table(target: str, *names: str) -> str:
+    """Hits of MMseqs2 that are aligned from residue 1 to 30 without gaps."""
+    return "".join(f"{target}\t{name}\t0.9\t30\t3\t0\t1\t30\t1\t30\t1e-9\t50\t30M\n" for name in names)
+
+
+def test_hits_of_mmseqs_are_read_and_may_be_of_any_date(tmp_path: Path) -> None:
+    own = sequence(0)
+    changed = [own[:place] + "W" + own[place + 1 : 30] for place in (3, 7)]
+    write_pdb(tmp_path / "structures/0abc.pdb", "0abc", {"A": own})
+    write_pdb(tmp_path / "structures/1old.pdb", "1old", {"A": changed[0]}, released="01-JAN-10")
+    write_pdb(tmp_path / "structures/1new.pdb", "1new", {"A": changed[1]}, released="01-JAN-20")
+    folder = tmp_path / "alignments/0abc_A"
+    folder.mkdir(parents=True)
+    (folder / "library.m8").write_text(hit_table("0abc_A", "0abc_A", "1new_A", "1old_A"))
+    source = StructureDirectory(tmp_path / "structures")
+    library = TemplateLibrary(source=source, options=TemplateOptions())
+    builder = RecordBuilder(
+        filter=ChainFilter(), alignments=AlignmentDirectory(tmp_path / "alignments"), templates=library
+    )
+    assert stored_features(tmp_path, "0abc", builder).template_domain_names == ("1old_A",)
+    anytime = replace(builder, templates=replace(library, any_date=True))
+    assert stored_features(tmp_path, "0abc", anytime).template_domain_names == ("1new_A", "1old_A")
+    assert record_key(tmp_path, anytime) != record_key(tmp_path, builder)
+    before = record_key(tmp_path, builder)
+    write_pdb(tmp_path / "structures/1old.pdb", "1old", {"A": sequence(0, 20)}, released="01-JAN-10")
+    assert record_key(tmp_path, builder) != before  # a file of a hit has changed
+
+
+def test_only_the_chains_asked_for_are_taken(tmp_path: Path) -> None:
+    found, path = structure(tmp_path, "1abc", "A", "B"), tmp_path / "1abc.pdb"
+    every, some = (RecordBuilder(filter=ChainFilter(), only=only) for only in (None, frozenset({"1abc_B"})))
+    summary = some.summary(found, path)
+    assert [chain.name for chain in summary.chains] == ["1abc_B"]
+    assert summary.refused == {"1abc_A": "it is not one of the chains to take"}
+    assert some.summary_key(path, "x") != every.summary_key(path, "x")
+    assert every.summary_key(path, "x") == RecordBuilder(filter=ChainFilter()).summary_key(path, "x")

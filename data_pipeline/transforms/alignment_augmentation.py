@@ -1,0 +1,53 @@
+"""Make the alignments of training examples shallow and incomplete, so that the network reads any alignment."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int, Int8
+
+from data_pipeline.config import Config, ConfigError
+from data_pipeline.errors import check_fractions
+from data_pipeline.residues import GAP
+from data_pipeline.transforms.msa import random_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentAugmentation(Config):
+    """Settings of the alignments of training examples; with the defaults, nothing is changed.
+
+    `alone_fraction` of the examples have the target's row alone. With `random_depth`, the others have a number of rows
+    that is drawn log-uniformly from 1 to all. Of their columns, a share that is drawn uniformly from 0 to
+    `most_dropped_columns` has gaps in all rows but the target's, so that a network cannot learn an alignment by heart.
+    """
+
+    alone_fraction: float = 0.0
+    random_depth: bool = False
+    most_dropped_columns: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fractions(self, "alone_fraction", "most_dropped_columns", error=ConfigError)
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether any alignment is changed."""
+        return self.alone_fraction > 0 or self.random_depth or self.most_dropped_columns > 0
+
+
+def augmented_alignment(
+    msa: Int8[np.ndarray, "n r"],
+    deletions: Int[np.ndarray, "n r"],
+    settings: AlignmentAugmentation,
+    rng: np.random.Generator,
+) -> tuple[Int8[np.ndarray, "m r"], Int[np.ndarray, "m r"]]:
+    """Return some rows of an alignment, the target's first, with some columns dropped, and their deletion counts."""
+    if len(msa) == 1 or not settings.is_on:
+        return msa, deletions
+    if rng.random() < settings.alone_fraction:
+        return msa[:1], deletions[:1]
+    if settings.random_depth:
+        depth = int(np.exp(rng.uniform(0, np.log(len(msa) + 1))))
+        rows = random_rows(len(msa), min(depth, len(msa)), rng)
+        msa, deletions = msa[rows], deletions[rows]
+    dropped = rng.random(msa.shape[1]) < rng.uniform(0, settings.most_dropped_columns)
+    dropped_cells = dropped & (np.arange(len(msa)) > 0)[:, None]
+    return np.where(dropped_cells, msa.dtype.type(GAP), msa), np.where(dropped_cells, 0, deletions)

@@ -1,0 +1,182 @@
+"""Make the templates of a training example imperfect, as relatives are: noised, cut, with gaps and other residues.
+
+A chain without a known relative gets a corrupted copy of its own structure as its template.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from Bio.Align import substitution_matrices
+from jaxtyping import Bool, Float, Int
+
+from data_pipeline.config import Config, ConfigError
+from data_pipeline.errors import check_fractions
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.features.schema import Features
+from data_pipeline.features.templates import AlignedTemplate, TemplateFeatures, no_templates, stack_templates
+from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES, UNKNOWN
+from data_pipeline.transforms.templates import choose_templates
+
+OWN_STRUCTURE = "own structure"  # name of a template that is a corrupted copy of the chain itself
+_BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
+_GLYCINE = RESTYPES.index("G")
+# Residues that move together: a loop or a secondary-structure element of a relative is displaced as a whole.
+_SHORTEST_SEGMENT, _LONGEST_SEGMENT = 1, 15
+_LONGEST_GAP = 12  # residues
+# Half bits, the unit of BLOSUM62's scores.
+_BITS_PER_SCORE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateAugmentation(Config):
+    """Settings of the templates of training examples; with the defaults, examples have those of the feature store.
+
+    `none_fraction` of the examples have no template. Of the others, `own_fraction` of those with templates in the
+    feature store, and all without, have one template, a corrupted copy of their own structure, if `own_fraction` is
+    above 0: its residues are displaced, with a root mean square drawn log-uniformly from `least_noise` to `most_noise`
+    (Angstrom); a contiguous stretch is left, whose share is drawn uniformly from `least_kept` to 1; of it, a share of
+    up to `most_masked` is deleted in gaps; and a share of up to `most_substituted` of the residues has another type.
+    """
+
+    none_fraction: float = 0.0
+    own_fraction: float = 0.0
+    least_noise: float = 0.2
+    most_noise: float = 2.0
+    least_kept: float = 0.4
+    most_masked: float = 0.3
+    most_substituted: float = 0.8
+
+    def __post_init__(self) -> None:
+        shares = ("none_fraction", "own_fraction", "least_kept", "most_masked", "most_substituted")
+        check_fractions(self, *shares, error=ConfigError)
+        if not 0 < self.least_noise <= self.most_noise < np.inf:
+            raise ConfigError(
+                f"least_noise must be above 0 and at most most_noise, got {self.least_noise} and {self.most_noise}"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether any template is changed or left out."""
+        return self.none_fraction > 0 or self.own_fraction > 0
+
+
+def example_templates(
+    features: Features,
+    labels: ChainLabels,
+    settings: TemplateAugmentation,
+    rng: np.random.Generator,
+    *,
+    max_hits: int,
+    max_templates: int,
+) -> TemplateFeatures:
+    """Draw the templates of a training example, at most `max_templates` of the `max_hits` best, or its own structure.
+
+    Without augmentation, nothing but `choose_templates` is drawn. With it, an example that is to have templates has at
+    least one, if the chain or its own structure gives any.
+    """
+    available, length = len(features.template_aatype), len(features.aatype)
+    if not settings.is_on:
+        return _selected(features, choose_templates(available, max_hits, max_templates, rng))
+    if max_templates == 0 or rng.random() < settings.none_fraction:
+        return no_templates(length)
+    is_own = rng.random() < settings.own_fraction or (settings.own_fraction > 0 and not available)
+    if is_own:
+        template = corrupted_copy(features.aatype, labels.all_atom_positions, labels.all_atom_mask, settings, rng)
+        return stack_templates([template] if template.masks.any() else [], length)
+    n = min(available, max_hits)
+    count = min(int(rng.integers(1, n + 1)), max_templates) if n else 0
+    return _selected(features, rng.permutation(n)[:count])
+
+
+def corrupted_copy(
+    aatype: Int[np.ndarray, "r"],
+    positions: Float[np.ndarray, "r 37 3"],
+    mask: Float[np.ndarray, "r 37"],
+    settings: TemplateAugmentation,
+    rng: np.random.Generator,
+) -> AlignedTemplate:
+    """Return a template made of a chain's own structure (Angstrom), as `TemplateAugmentation` describes.
+
+    Where nothing is left, the type is a gap and all atoms are masked. A residue of another type keeps its backbone, and
+    its C-beta if both types have one.
+    """
+    length = len(aatype)
+    noise = float(np.exp(rng.uniform(np.log(settings.least_noise), np.log(settings.most_noise))))
+    left = _stretch(length, float(rng.uniform(settings.least_kept, 1)), rng)
+    left &= ~_gaps(length, float(rng.uniform(0, settings.most_masked)), rng)
+    changed = rng.random(length) < rng.uniform(0, settings.most_substituted)
+    types = np.where(changed, substituted(aatype, rng), aatype)
+    atoms = mask * left[:, None]
+    other = types != aatype
+    shared = np.zeros((length, 37), np.float32)
+    shared[:, _BACKBONE] = 1
+    shared[:, ATOM_ORDER["CB"]] = (types != _GLYCINE) & (aatype != _GLYCINE)
+    atoms = (atoms * np.where(other[:, None], shared, 1)).astype(np.float32)
+    moved = positions + displacements(length, noise, rng)[:, None]
+    return AlignedTemplate(
+        name=OWN_STRUCTURE,
+        sum_probs=0.0,
+        aatype=np.where(left & atoms.any(axis=1), types, GAP).astype(np.int32),
+        positions=(moved * atoms[..., None]).astype(np.float32),
+        masks=atoms,
+    )
+
+
+def displacements(length: int, size: float, rng: np.random.Generator) -> Float[np.ndarray, "r 3"]:
+    """Draw by how much each residue is displaced: a vector with a root mean square of `size` Angstrom.
+
+    Neighbours move alike: independent normal vectors are averaged over windows of 1 to 15 residues.
+    """
+    window = int(rng.integers(_SHORTEST_SEGMENT, _LONGEST_SEGMENT + 1))
+    steps = rng.normal(size=(length + window - 1, 3))
+    summed = np.concatenate([np.zeros((1, 3)), steps.cumsum(axis=0)])
+    smooth = summed[window:] - summed[:-window]
+    return smooth * size / np.sqrt(3 * window)
+
+
+def substituted(aatype: Int[np.ndarray, "r"], rng: np.random.Generator) -> Int[np.ndarray, "r"]:
+    """Draw another type for every residue, as often as in related proteins (BLOSUM62); unknown ones stay unknown."""
+    cumulative = _substitution_probabilities().cumsum(axis=1)
+    known = aatype != UNKNOWN
+    found = aatype.copy()
+    draws = rng.random((len(aatype), 1))[known]
+    found[known] = (draws * cumulative[aatype[known], -1:] >= cumulative[aatype[known], :-1]).sum(axis=1)
+    return found
+
+
+@cache
+def _substitution_probabilities() -> Float[np.ndarray, "20 20"]:
+    """Return the probability of each type to be replaced by each other one, with all types equally frequent."""
+    scores = np.array(substitution_matrices.load("BLOSUM62").select(RESTYPES))
+    odds = 2.0 ** (_BITS_PER_SCORE * scores)
+    np.fill_diagonal(odds, 0)
+    return odds / odds.sum(axis=1, keepdims=True)
+
+
+def _stretch(length: int, share: float, rng: np.random.Generator) -> Bool[np.ndarray, "r"]:
+    """Return a mask of a random contiguous stretch with this share of the residues, and at least one."""
+    size = max(1, round(share * length))
+    start = int(rng.integers(length - size + 1))
+    return (np.arange(length) >= start) & (np.arange(length) < start + size)
+
+
+def _gaps(length: int, share: float, rng: np.random.Generator) -> Bool[np.ndarray, "r"]:
+    """Return a mask of random short gaps that make up at most this share of the residues."""
+    gaps = np.zeros(length, np.bool_)
+    most = int(share * length)
+    while gaps.sum() < most:
+        size = min(int(rng.integers(1, _LONGEST_GAP + 1)), most - int(gaps.sum()))
+        start = int(rng.integers(length - size + 1))
+        gaps[start : start + size] = True
+    return gaps
+
+
+def _selected(features: Features, chosen: Int[np.ndarray, "t"]) -> TemplateFeatures:
+    return TemplateFeatures(
+        template_domain_names=tuple(features.template_domain_names[index] for index in chosen),
+        template_aatype=features.template_aatype[chosen],
+        template_all_atom_positions=features.template_all_atom_positions[chosen],
+        template_all_atom_masks=features.template_all_atom_masks[chosen],
+        template_sum_probs=features.template_sum_probs[chosen],
+    )

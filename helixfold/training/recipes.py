@@ -1,0 +1,181 @@
+"""Recipes: trainings in several stages, each of which starts from the parameters that the one before ended with.
+
+A stage is a run of its own in a directory of its own. Its last weights are all that the next stage needs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data_pipeline.config import ConfigError
+from data_pipeline.datasets.chain_sampling import ChainSelection
+from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
+from data_pipeline.transforms.msa import BlockDeletion
+from data_pipeline.transforms.template_augmentation import TemplateAugmentation
+from data_pipeline.transforms.training import ExampleConfig
+from helixfold import presets
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.losses import config as losses
+from helixfold.optim.config import MuonConfig, OptimizerConfig
+from helixfold.training.config import EvaluationConfig, TrainingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage of a recipe: the name of its directory, its settings, and how long it takes on two cores."""
+
+    name: str
+    config: TrainingConfig
+    minutes: int  # expected, on two cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRun:
+    """One stage of a recipe in its directory, with the weights that it starts from."""
+
+    stage: Stage
+    directory: Path
+    weights: Path | None  # None: random parameters
+
+    @property
+    def last_weights(self) -> Path:
+        """Return the path of the weights that the stage ends with."""
+        return last_weights(self.directory)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the stage has ended, so that the next one can start."""
+        return self.last_weights.is_file()
+
+
+def last_weights(directory: Path) -> Path:
+    """Return the path of the weights that a run in this directory writes at its end."""
+    return directory / "weights" / "last.safetensors"
+
+
+def stage_runs(stages: Sequence[Stage], output: Path, settings: Sequence[str] = ()) -> list[StageRun]:
+    """Return the runs of a recipe in the directory `output`; `settings` change all stages (`Config.with_settings`)."""
+    runs: list[StageRun] = []
+    for stage in stages:
+        changed = replace(stage, config=stage.config.with_settings(settings))
+        weights = runs[-1].last_weights if runs else None
+        runs.append(StageRun(stage=changed, directory=output / stage.name, weights=weights))
+    return runs
+
+
+def small() -> tuple[Stage, ...]:
+    """Return the stages of the second small model, which reads templates and alignments, for two cores.
+
+    Each ends within 150 minutes, with weights of at most 15 MB. The distogram comes first, and smooth lDDT and FAPE
+    that is mostly not clamped from the first step on, because at first all atoms are in one place, farther than the
+    clamp from their true positions. Crops grow, and recycling comes last. Half of the examples have no template.
+    """
+    network = presets.small_v2()
+    structure = replace(
+        losses.finetuning(),
+        distogram=1.0,
+        masked_msa=0.1,
+        lddt=0.05,
+        aligned_error=0.02,
+        violation=0.0,
+        smooth_lddt=1.0,
+    )
+    first = TrainingConfig(
+        model=network.model,
+        example=ExampleConfig(
+            crop_size=64,
+            sampling=replace(network.sampling, max_msa_clusters=16, max_extra_msa=32, masked_msa_fraction=0.15),
+            block_deletion=BlockDeletion(blocks=0),
+            template_augmentation=TemplateAugmentation(none_fraction=0.5, own_fraction=0.5),
+            alignment_augmentation=AlignmentAugmentation(
+                alone_fraction=0.3, random_depth=True, most_dropped_columns=0.3
+            ),
+            unclamped_fraction=0.9,
+            max_passes=1,
+            fixed_shapes=False,
+        ),
+        # The few chains with deep alignments come more often than by chance, but too seldom to be learnt by heart.
+        selection=ChainSelection(aligned_probability=0.1, aligned_rows=128),
+        loss=replace(structure, distogram=2.0, smooth_lddt=2.0),
+        optimizer=_muon(5e-4),
+        recompute=RecomputeConfig(evoformer="none", extra_msa="none", template="none", structure="none"),
+        evaluation=EvaluationConfig(every=2000, num_recycles=0, max_residues=128, structures=0),
+        batch_size=4,
+        steps=STEPS[0],
+        save_every=250,
+        seed=1,
+    )
+    later = [first]
+    for number, (crop, rate, changes) in enumerate(_LATER, start=2):
+        before = later[-1]
+        later.append(
+            replace(
+                before,
+                example=replace(
+                    before.example,
+                    crop_size=crop,
+                    unclamped_fraction=changes.unclamped_fraction,
+                    max_passes=changes.max_passes,
+                    sampling=replace(
+                        before.example.sampling, max_msa_clusters=changes.rows, max_extra_msa=2 * changes.rows
+                    ),
+                ),
+                loss=replace(structure, violation=changes.violation),
+                optimizer=_muon(rate),
+                evaluation=replace(before.evaluation, num_recycles=changes.max_passes - 1, max_residues=256),
+                steps=STEPS[number - 1],
+                seed=number,
+            )
+        )
+    return tuple(
+        Stage(name=f"stage_{number}", config=config, minutes=minutes)
+        for number, (config, minutes) in enumerate(zip(later, MINUTES, strict=True), start=1)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Changes:
+    """Settings in which a later stage differs from the first."""
+
+    rows: int
+    unclamped_fraction: float = 0.5
+    max_passes: int = 1
+    violation: float = 0.0
+
+
+# Crop and learning rate of each stage but the first, and in what else it differs.
+_LATER = (
+    (64, 5e-4, _Changes(rows=24, unclamped_fraction=0.7)),
+    (96, 5e-4, _Changes(rows=24)),
+    (96, 5e-4, _Changes(rows=32)),
+    (128, 4e-4, _Changes(rows=32, max_passes=2)),
+    (128, 3e-4, _Changes(rows=32, max_passes=3, violation=0.02)),
+    (160, 2e-4, _Changes(rows=32, max_passes=3, violation=0.05)),
+    (160, 1e-4, _Changes(rows=32, unclamped_fraction=0.2, max_passes=3, violation=0.1)),
+)
+# Steps of each stage and the minutes that they are expected to take on two cores.
+STEPS = (9000, 8000, 4500, 4000, 1800, 1200, 800, 800)
+MINUTES = (120, 120, 120, 120, 120, 120, 120, 120)
+
+
+def _muon(rate: float) -> OptimizerConfig:
+    return OptimizerConfig(
+        method="muon",
+        muon=MuonConfig(rate=2.0),
+        learning_rate=rate,
+        warmup_steps=100,
+        decay_after=None,
+        beta2=0.99,
+        eps=1e-8,
+        ema_decay=0.995,
+    )
+
+
+RECIPES: dict[str, Callable[[], tuple[Stage, ...]]] = {"small": small}
+
+
+def recipe(name: str) -> tuple[Stage, ...]:
+    """Return the stages of a recipe by its name. Raise `ConfigError` if there is none."""
+    if name not in RECIPES:
+        raise ConfigError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}")
+    return RECIPES[name]()
