@@ -121,7 +121,7 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
     with keeping_freed_memory(KEPT_BLOCKS):
         model, size = AlphaFold(work.needs.model).train(), work.needs.size
         run = parallelize(model, mesh, work.recompute)
-        losses, dtype = initial_training(), size.dtype
+        losses, dtype = initial_training(model.config.method), size.dtype
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"), working_dtype=dtype)
         gradients = GradientReducer(optimizer, mesh)
         batch = random_batch(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data_pipeline.datasets.chain_alignment import alignment_for_chain
 from data_pipeline.datasets.chains import chain_labels
-from data_pipeline.datasets.examples import ChainStore, TrainingDataset
+from data_pipeline.datasets.examples import ComplexDataset, TrainingDataset
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults, find_structures
@@ -91,25 +91,26 @@ class LoaderOptions:
 
 
 def run(options: LoaderOptions) -> None:
-    """Print the training examples per second from the store and, with --structures, from files."""
+    """Print the training examples per second from the store, from files with --structures, and of its assemblies."""
     store = FeatureStore.open(options.store)
-    sources: dict[str, ChainStore] = {"store": store}
-    if options.structures is not None:
-        sources["files"] = SourceFiles(store.entries, options.structures, options.alignments)
     # The device pads to fixed shapes, not the loader.
     config = replace(initial_training(), crop_size=options.crop, fixed_shapes=False)
-    print(f"{len(store.entries)} chains, crop {options.crop}, {options.workers} workers, unpadded; examples/s")
+    datasets = {"store": TrainingDataset(store=store, config=config)}
+    if options.structures is not None:
+        source = SourceFiles(store.entries, options.structures, options.alignments)
+        datasets["files"] = TrainingDataset(store=source, config=config)
+    if store.assemblies:
+        around_interfaces = replace(config, spatial_crop_probability=0.5)
+        datasets["assemblies"] = ComplexDataset(store=store, config=around_interfaces)
+    chains = f"{len(store.entries)} chains, {len(store.assemblies)} assemblies"
+    print(f"{chains}, crop {options.crop}, {options.workers} workers, unpadded; examples/s")
     found = {
-        name: measure_loader(
-            TrainingDataset(store=source, config=config),
-            workers=options.workers,
-            steps=options.steps,
-            repeats=options.repeats,
-        )
-        for name, source in sources.items()
+        name: measure_loader(dataset, workers=options.workers, steps=options.steps, repeats=options.repeats)
+        for name, dataset in datasets.items()
     }
-    print(f"{'from':6} {'median':>8} {'least':>8} {'most':>8} {'of files':>9}")
+    print(f"{'from':10} {'median':>8} {'least':>8} {'most':>8} {'of files':>9}")
     for name, rates in found.items():
         median = statistics.median(rates)
-        ratio = f"{median / statistics.median(found['files']):8.1f}x" if "files" in found else ""
-        print(f"{name:6} {median:8.1f} {min(rates):8.1f} {max(rates):8.1f} {ratio:>9}")
+        is_compared = "files" in found and name != "assemblies"
+        ratio = f"{median / statistics.median(found['files']):8.1f}x" if is_compared else ""
+        print(f"{name:10} {median:8.1f} {min(rates):8.1f} {max(rates):8.1f} {ratio:>9}")

@@ -138,7 +138,7 @@ def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
         )
         labels = random_labels(batch)
         outputs = network(Whole(), [batch], None, size.dtype)
-        losses = total_loss(outputs, batch, labels, initial_training())
+        losses = total_loss(outputs, batch, labels, initial_training(network.config.method))
         del outputs
         losses.total.sum().backward()
 

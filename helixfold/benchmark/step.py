@@ -144,7 +144,7 @@ def training_parts(
     recompute(model, keep)
     optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=("structure_module", "heads"))
     batch = random_batch(*sizes, device, method=model.config.method)
-    labels, losses = random_labels(batch), initial_training()
+    labels, losses = random_labels(batch), initial_training(model.config.method)
     total: list[torch.Tensor] = []
     recycled: list[Recycled] = []
 

@@ -4,13 +4,14 @@ from dataclasses import fields
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int
 
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM37_MASK
 from helixfold.batch import Batch, MultimerBatch, batch_of_one
 from helixfold.config import Method
-from helixfold.losses.labels import Labels
+from helixfold.losses.labels import ComplexLabels, Labels
 
 
 def random_batch(
@@ -67,7 +68,10 @@ def _numbers(count: int, *shape: int) -> torch.Tensor:
 
 
 def random_labels(batch: Batch) -> Labels:
-    """Return labels for a batch of one sample, with a random walk as the true structure of its sequence."""
+    """Return labels for a batch of one sample, with a random walk as the true structure of its sequence.
+
+    Those of a complex have the true atoms of two equal chains, the halves of the walk, as `random_batch` makes them.
+    """
     device, residues = batch.aatype.device, batch.aatype.shape[1]
     random = np.random.default_rng(0)
     # On the meta device the batch has no sequence.
@@ -87,7 +91,7 @@ def random_labels(batch: Batch) -> Labels:
         ),
     )
     rows = batch.msa_mask
-    return Labels(
+    labels = Labels(
         **{field.name: batch_of_one(getattr(truth, field.name), device) for field in fields(GroundTruth)},
         true_msa=_numbers(20, *rows.shape).to(device),
         bert_mask=(torch.rand(rows.shape, device=device) < 0.15).float(),
@@ -95,3 +99,22 @@ def random_labels(batch: Batch) -> Labels:
         resolution=torch.full((1,), 2.0, device=device),
         is_distillation=torch.zeros(1, device=device),
     )
+    if not isinstance(batch, MultimerBatch):
+        return labels
+    source, exists = _residues_of_both_chains(residues)
+    return ComplexLabels(
+        **{field.name: getattr(labels, field.name) for field in fields(Labels)},
+        copies_positions=batch_of_one(positions[source], device),
+        copies_mask=batch_of_one(mask[source] * exists[..., None], device),
+    )
+
+
+def _residues_of_both_chains(residues: int) -> tuple[Int[np.ndarray, "2 r"], Bool[np.ndarray, "2 r"]]:
+    """Return for each residue of two equal chains its counterparts in the first and in the second, and if they exist.
+
+    The second chain has one residue more if the number of all is odd.
+    """
+    half = residues // 2
+    starts, lengths = np.array([[0], [half]]), np.array([[half], [residues - half]])
+    place = np.concatenate([np.arange(half), np.arange(residues - half)])
+    return starts + np.minimum(place, lengths - 1), place < lengths

@@ -40,9 +40,11 @@ def permuted_labels(structure: PredictedStructure, batch: MultimerBatch, labels:
     The best assignment of chains is the one with the least RMSD of all C-alphas after superposition. The host waits
     for the predicted C-alphas, unless no chain has a copy.
     """
-    copies = labels.copies_mask.shape[1]
-    if copies == 1 or structure.positions.is_meta:
+    if labels.copies_mask.shape[1] == 1:
         return labels.of_own_chains()
+    if structure.positions.is_meta:
+        # Without positions any assignment will do: all of them take the same memory and work.
+        return _with_copies(labels, torch.zeros_like(labels.aatype))
     predicted, truth = (
         positions[..., _CA, :].cpu().numpy() for positions in (structure.positions, labels.copies_positions)
     )

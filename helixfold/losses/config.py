@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from data_pipeline.config import added_setting
-from helixfold.config import Config, ConfigError, require
+from helixfold.config import Config, ConfigError, Method, require
 
 TERMS = (
     "backbone_fape",
@@ -73,14 +73,15 @@ class LossConfig(Config):
             )
 
 
-def initial_training() -> LossConfig:
-    """Return the loss of AlphaFold's initial training (Suppl. Sec. 1.11.1 and Eq. 7)."""
-    return LossConfig()
+def initial_training(method: Method = "monomer") -> LossConfig:
+    """Return the loss of AlphaFold's initial training (Suppl. Sec. 1.11.1 and Eq. 7), for a network of that method."""
+    return LossConfig() if method == "monomer" else complexes(LossConfig())
 
 
-def finetuning() -> LossConfig:
+def finetuning(method: Method = "monomer") -> LossConfig:
     """Return the loss of AlphaFold's fine-tuning, with violations, resolved atoms and aligned errors (Suppl. Eq. 7)."""
-    return LossConfig(experimentally_resolved=0.01, aligned_error=0.1, violation=1.0)
+    config = LossConfig(experimentally_resolved=0.01, aligned_error=0.1, violation=1.0)
+    return config if method == "monomer" else complexes(config)
 
 
 def complexes(config: LossConfig) -> LossConfig:

@@ -96,7 +96,7 @@ class TrainingNeeds:
 
     `state` is the bytes of parameters, gradients and optimizer, `samples` the number of samples in a micro-batch,
     `card` the device, and `layout` divides a sample over ranks. Measured passes have the losses of
-    `loss`; what is only counted has those of initial training.
+    `loss`; what is only counted has those of initial training, for complexes with the terms between chains.
     """
 
     model: ModelConfig
@@ -203,7 +203,7 @@ class Pass:
         loss: LossConfig | None = None,
     ) -> None:
         self.config, self.size, self.device = config, size, mesh.device
-        self.loss = loss or initial_training()
+        self.loss = loss or initial_training(config.method)
         self.learns = keep is not None
         self.blocks = 2 if self.device.type == "meta" else 1
         with Counter(), self.device:  # a counter makes this faster, since it does not run operators on meta tensors

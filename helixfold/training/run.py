@@ -57,9 +57,9 @@ def train(
 ) -> int:
     """Train until `config.steps`, or resume the run in `output`, and return an exit code.
 
-    It is 0 at the end, 143 if SIGTERM or 130 if Ctrl-C stopped the run, which was then saved, and 1 if a rank was lost
-    or too many losses were not finite. Under `torchrun` every process calls this. Raise `InputError` for wrong input,
-    before anything is written.
+    It is 0 at the end, 143 if SIGTERM, 130 if Ctrl-C or 129 if a closed terminal stopped the run, which was then saved,
+    and 1 if a rank was lost or too many losses were not finite. Under `torchrun` every process calls this. Raise
+    `InputError` for wrong input, before anything is written.
 
     A resumed run uses bp and dap of `layout`; dp follows from the present number of ranks. The layout "auto" is chosen
     by short measurements of devices and links at every start. `draw` draws the training curves into a PNG file. With

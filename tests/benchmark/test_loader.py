@@ -21,7 +21,7 @@ from tests.training.test_loader import CONFIG
 
 @pytest.fixture(scope="module")
 def sources(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """A store of three chains, one with an alignment, and what it was made of."""
+    """A store of chains, one with an alignment, and of an assembly, and what it was made of."""
     directory = tmp_path_factory.mktemp("sources")
     structures, alignments = directory / "structures", directory / "alignments" / "3l4q_A"
     structures.mkdir()
@@ -31,7 +31,7 @@ def sources(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         (structures / name).symlink_to(real_data / "train_mmcif" / name)
     for name in ("uniref90_hits.sto.gz", "bfd_uniref_hits.a3m.gz"):
         (alignments / name).symlink_to(real_data / "core" / f"3l4q_A__{name}")
-    builder = RecordBuilder(filter=ChainFilter(), alignments=AlignmentDirectory(alignments.parent))
+    builder = RecordBuilder(filter=ChainFilter(), alignments=AlignmentDirectory(alignments.parent), assemblies=True)
     build_store(BuildOptions(structures=structures, output=directory / "store"), builder)
     return directory / "store", structures, alignments.parent
 
@@ -56,7 +56,7 @@ def test_a_table_of_rates_is_printed(sources: tuple[Path, Path, Path], capsys: p
     arguments += ["--workers", "0", "--steps", "1", "--repeats", "1", "--crop", "32"]
     assert main(["benchmark", "loader", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == ["store", "files"]
+    assert [line.split()[0] for line in lines[2:]] == ["store", "files", "assemblies"]
     assert lines[3].endswith("1.0x")
 
 

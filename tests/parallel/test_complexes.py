@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helixfold.execution import spilled
+from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from tests.networks import relative_error
@@ -31,7 +32,7 @@ def test_every_executor_gives_the_same(
 ) -> None:
     monkeypatch.setattr(spilled, "LEAST_BYTES", 1)
     run = {"slabs": Slabs(), "slabs of two rows": Slabs(rows=2), "spilled": spilled.Spilled(tmp_path)}[executor]
-    expected, _ = torch.load(saved(alone, "first"))
+    expected, *_ = torch.load(saved(alone, "first"))
     with torch.no_grad():
         found = complexes.results(complexes.network("first").eval(), run)
     deviations = {name: relative_error(found[name], value) for name, value in expected.items()}
@@ -66,3 +67,13 @@ def test_every_parameter_learns() -> None:
         f"extra_msa_stack.blocks.0.{update}." for update in ("row_attention", "column_attention", "msa_transition")
     )
     assert {name for name in still if not name.startswith(unread)} == set()
+
+
+@pytest.mark.parametrize("keep", ["inputs", "block"])
+def test_every_checkpoint_policy_gives_the_same(keep: Keep, alone: Path) -> None:
+    _, loss, gradients = torch.load(saved(alone, "first"))
+    model = complexes.network("first").double().train()
+    recompute(model, RecomputeConfig.everywhere(keep))
+    assert complexes.learn(model, Whole()) == loss
+    for ours, theirs in zip(complexes.gradients(model), gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)

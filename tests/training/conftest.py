@@ -1,6 +1,5 @@
 """What tests of runs that are ended share: a training set, and what the runs come to that nothing happens to."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ from data_pipeline.datasets.chain_record import encode_record
 from data_pipeline.datasets.index import write_index
 from data_pipeline.datasets.store import write_database
 from tests.data_pipeline.datasets.stored import entry, example
-from tests.training.ended import Run, Unbroken
+from tests.training.ended import Unbroken
+from tests.training.kills import run_unbroken
 from tests.training.ranks import Ranks, train
 
 
@@ -28,12 +28,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def unbroken(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
-    runs, seconds = {}, {}
     with Ranks(1, tmp_path_factory.mktemp("first") / "out.txt", train, ["--help"]) as processes:
         assert processes.finish() == [0]  # from here on processes begin at once
-    for ranks in (1, 2):
-        runs[ranks] = Run(store=store, directory=tmp_path_factory.mktemp("unbroken") / f"on_{ranks}")
-        start = time.monotonic()
-        runs[ranks].finish(ranks)
-        seconds[ranks] = time.monotonic() - start
-    return Unbroken(runs, seconds)
+    return run_unbroken(store, tmp_path_factory.mktemp("unbroken"))

@@ -14,61 +14,8 @@ import pytest
 
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
 from tests.training.ended import ROOT, STEPS, Run, Unbroken, wait_for
+from tests.training.kills import check_kills
 from tests.training.ranks import Ranks, mistake_on_ranks, restore_on_ranks, save_on_ranks
-
-
-def is_saving(run: Run) -> bool:
-    """Whether there is a checkpoint that is not whole yet."""
-    try:
-        return any(name.endswith(".partial") for name in os.listdir(run.checkpoints))
-    except FileNotFoundError:
-        return False
-
-
-class Killer:
-    """Ends processes by SIGKILL at random moments, every third time while a checkpoint is written."""
-
-    def __init__(self, kills: int, seconds: float, seed: int) -> None:
-        self.left = kills
-        self.during_a_save = 0
-        self._seconds = seconds
-        self._random = np.random.default_rng(seed)
-
-    def strike(self, run: Run, processes: Ranks) -> bool:
-        """Kill them, all at once or one and then the others; False if they were done before."""
-        if processes.wait(self._random.uniform(0, self._seconds)):
-            return False
-        if self._random.random() < 1 / 3:
-            while not is_saving(run):
-                if processes.wait(0.0005):
-                    return False
-            time.sleep(self._random.uniform(0, 0.01))
-        first = self._random.integers(len(processes.processes))
-        if self._random.random() < 1 / 2:
-            processes.kill([processes.processes[first]])
-            time.sleep(self._random.uniform(0, 0.3))
-        processes.kill(processes.processes)
-        self.left -= 1
-        self.during_a_save += is_saving(run)
-        return True
-
-
-def check_kills(kills: int, ranks: int, unbroken: Unbroken, directory: Path, seed: int = 0) -> Killer:
-    """Run after run is killed and goes on until all kills are spent; each ends as the unbroken one did."""
-    killer = Killer(kills, unbroken.seconds[ranks], seed)
-    number = 0
-    while killer.left:
-        number += 1
-        run = Run(store=unbroken.runs[ranks].store, directory=directory / f"run_{number}")
-        while True:
-            with run.start(ranks) as processes:
-                if killer.left and killer.strike(run, processes):
-                    continue
-                assert processes.finish() == [0] * ranks, processes.printed()
-                break
-        assert run.result() == unbroken.runs[ranks].result(), f"run {number}"
-        assert [path.name for path in run.checkpoints.iterdir() if path.name.startswith(".")] == [".lock"]
-    return killer
 
 
 @pytest.mark.distributed

@@ -23,3 +23,26 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Mo
             assert ended == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_every_request_has_its_exit_code(number: signal.Signals, code: int) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with StopRequest().handling_signals() as stop:
+            signal.raise_signal(number)
+        assert stop.is_requested()
+        assert stop.exit_code == code
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_run_that_nohup_started_ignores_its_closed_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest().handling_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+        assert not stop.is_requested()
+    finally:
+        signal.signal(signal.SIGHUP, before)

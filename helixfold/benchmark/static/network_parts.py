@@ -92,7 +92,7 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: PassSizes) -> Iterat
         module=structure,
         leaves=[single, pair, *structure.parameters()],
     )
-    labels = random_labels(batch)
+    labels, method = random_labels(batch), network.config.method
     with torch.no_grad(), OperatorLog():
         outputs = network(run, [batch], None, sizes.dtype)
     outputs = with_tensors_changed(lambda each: each.detach().requires_grad_(each.is_floating_point()), outputs)
@@ -101,12 +101,12 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: PassSizes) -> Iterat
         computed = network(run, [batch], None, sizes.dtype) if given is None else given
         return total_loss(computed, batch, labels, config).total.sum()
 
-    for stage, config in (("initial training", initial_training()), ("fine-tuning", finetuning())):
+    for stage, config in (("initial training", initial_training(method)), ("fine-tuning", finetuning(method))):
         yield Part(name=f"losses of {stage}", run=partial(losses, outputs, config), leaves=list(tensors(outputs)))
     yield Part(name="prediction pass", run=partial(network.fold, run, [batch], None, sizes.dtype), module=network)
     yield Part(
         name="training step, without recycling and update",
-        run=partial(losses, None, initial_training()),
+        run=partial(losses, None, initial_training(method)),
         module=network,
         leaves=list(network.parameters()),
         accumulates=True,
