@@ -25,6 +25,8 @@ EXPIRY, RENEWAL = 300.0, 30.0
 State = Literal["held", "finished", "failed", "released"]
 # What `take` says of a target: it is this process's now, another's, or done since this process began.
 Answer = Literal["taken", "held", "done"]
+# What `work_on` says of a target.
+Work = Literal["none", "held", "lost"]
 
 
 class LostClaimError(RuntimeError):
@@ -103,6 +105,13 @@ class Claims:
             for target, claim in latest.items()
             if claim is not None and claim.state == "failed" and claim.time >= self._began
         }
+
+    def work_on(self, target: str) -> Work:
+        """Say whether a process works on a target, or one did that has died; "none" if it was ended, or never begun."""
+        latest = self._latest(target)
+        if latest is None or latest.state != "held":
+            return "none"
+        return "lost" if self._is_dead(latest) else "held"
 
     def renewed(self, target: str) -> float | None:
         """Return the file server's time at which the claim on a target was last renewed; None if there is none."""

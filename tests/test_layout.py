@@ -31,6 +31,7 @@ FLOORS = [
         "helixfold.training",
     ),
     ("helixfold.databases", "helixfold.report", "helixfold.predict", "helixfold.notebook", "helixfold.verification"),
+    ("helixfold.cluster",),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),
 ]

@@ -19,6 +19,7 @@ COMMANDS = {
     "relax": "Remove clashes and strained bonds from structures.",
     "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD.",
     "compare": "Show in what two results differ that made them.",
+    "status": "Tell how far a batch of predictions is.",
     "report": "Write the report pages of finished targets again.",
     "train": "Train a model.",
     "plan": "Predict the days of a training on given hardware, and how its ranks are best divided.",

@@ -59,6 +59,10 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for wrong input, if it is found in this
     process; others print it and return 2.
     """
+    if options.devices.cluster is not None:
+        from helixfold.cluster.run import run as run_on_cluster
+
+        return run_on_cluster(options, given_targets)
     from helixfold.parallel.launch import launch
     from helixfold.predict.devices import processes
     from helixfold.predict.lock import LOCK_FILE

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from data_pipeline.errors import InputError
+from data_pipeline.extras import require
 from helixfold.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -17,7 +18,13 @@ app = App(name="train", usage="helixfold train TRAINING_SET --output DIR [option
 
 
 @app.default
-def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL) -> int:
+def train(
+    training_set: Path | None = None,
+    /,
+    *,
+    options: TrainOptions = _USUAL,
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
+) -> int:
     """Train a model on a training set that `helixfold features` made. The same command again goes on with the run;
     torchrun starts it on several GPUs.
 
@@ -28,6 +35,8 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
     """
     if not (timeout := _timeout(options)) > 0:
         raise InputError(f"--timeout is a number of seconds greater than 0, got {timeout:g}")
+    if options.cluster is not None and not (options.show_settings or options.dry_run):
+        return _submit(options.cluster, training_set, options, command)
     if options.recipe is not None:
         return _train_recipe(options.recipe, training_set, options)
     if options.stages is not None:
@@ -54,6 +63,20 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
         return 0
     training_set, output = _places(training_set, options)
     return _run(training_set, config, output, options, name=options.preset, weights=options.weights)
+
+
+def _submit(site: Path, training_set: Path | None, options: TrainOptions, command: tuple[str, ...]) -> int:
+    """Submit the command to the queue of a cluster."""
+    _, output = _places(training_set, options)
+    if options.recipe is None:
+        from helixfold.training.presets import training_preset
+
+        training_preset(options.preset).with_settings(options.settings)  # what is wrong is told here, not in a job
+    require("cluster", "parsl", action="--cluster")
+    from helixfold.cluster.training import submit_training, without_cluster
+
+    print(f"submitted: {submit_training(site, without_cluster(command[1:]), output)}")
+    return 0
 
 
 def _train_recipe(name: str, training_set: Path | None, options: TrainOptions) -> int:

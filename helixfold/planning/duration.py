@@ -35,7 +35,9 @@ def prediction_seconds(config: ModelConfig, size: PassSize, device: torch.device
     Searches, the making of features, relaxation and writing are not included.
     """
     counted = -(-size.residues // _STEP) * _STEP
-    products, moved, calls = _work(config, replace(size, residues=counted, ensemble=1, ranks=1, dtype=torch.float32))
+    products, moved, calls = pass_work(
+        config, replace(size, residues=counted, ensemble=1, ranks=1, dtype=torch.float32)
+    )
     # The work grows with the square of the length, and faster where triangles dominate.
     shorter = (size.residues / counted) ** 2
     products, moved = products * shorter, moved * shorter
@@ -47,7 +49,7 @@ def prediction_seconds(config: ModelConfig, size: PassSize, device: torch.device
 
 
 @cache
-def _work(config: ModelConfig, size: PassSize) -> tuple[float, float, int]:
+def pass_work(config: ModelConfig, size: PassSize) -> tuple[float, float, int]:
     """Return the FLOP of a pass's matrix products, the bytes that it moves in float32, and its number of operators."""
     with torch.no_grad(), META, Counter() as counter, forced("reference"):
         model = AlphaFold(config).eval()

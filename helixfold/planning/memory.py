@@ -51,13 +51,17 @@ class MemoryOptions:
 
     def limited(self, model: ReadyModel) -> ReadyModel:
         """Return the model with no more MSA rows and extra rows than these options allow."""
-        sampling = model.preset.sampling
+        return replace(model, preset=self.limited_preset(model.preset))
+
+    def limited_preset(self, preset: Preset) -> Preset:
+        """Return the settings of a model with no more MSA rows and extra rows than these options allow."""
+        sampling = preset.sampling
         limited = replace(
             sampling,
             max_msa_clusters=min(self.max_msa_rows or sampling.max_msa_clusters, sampling.max_msa_clusters),
             max_extra_msa=min(self.max_extra_rows or sampling.max_extra_msa, sampling.max_extra_msa),
         )
-        return replace(model, preset=replace(model.preset, sampling=limited))
+        return replace(preset, sampling=limited)
 
     def divided(self, processes: int, device: torch.device) -> "MemoryOptions":
         """Return the options of each of several processes on a machine, among which a CPU's memory is divided.

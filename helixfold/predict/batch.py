@@ -27,7 +27,7 @@ from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import colabfold_run, slim_down
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
-from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
+from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close, close_part
 from helixfold.predict.screen import format_estimate
 from helixfold.predict.search import (
     SOME_FAILED,
@@ -201,9 +201,12 @@ def _fold_all(
         archive=options.zip,
         claims=claims,
         is_shared=options.is_shared,
+        is_part=options.failures_file is not None,
     )
     runner.run(loading.finished)
     workers.leave()
+    if options.failures_file is not None:
+        return close_part(workers.queue, options.failures_file) if workers.mesh.is_first else 0
     if workers.mesh.is_first and options.output_format == "colabfold":
         write_log(output, "Done")
     return close(workers.queue, output) if workers.mesh.is_first else 0

@@ -56,6 +56,14 @@ def locked_directory(output: Path, part: tuple[int, int] | None = None, *, is_sh
         yield
 
 
+@contextmanager
+def only_run(output: Path, name: str) -> Iterator[None]:
+    """Lock a file of this name in the output directory; raise `InputError` if another run holds it."""
+    with _opened(output, name) as file:
+        _lock(output, file, fcntl.LOCK_EX)
+        yield
+
+
 def remove_partial_files(directories: Iterable[Path]) -> None:
     """Remove files that a killed run had not finished writing in these directories, which need not exist."""
     for directory in directories:

@@ -96,6 +96,9 @@ class TargetOptions:
     """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
     """Words of the command, which results record."""
+    failures_file: Annotated[Path | None, Parameter(parse=False)] = None
+    """Write why targets failed into this file, and neither failures.json nor pages of all targets: the command does so
+    that gave this run a part of them."""
 
     @property
     def is_shared(self) -> bool:
@@ -241,6 +244,8 @@ class DeviceOptions:
     cuda_graphs: CudaGraphs = "auto"
     """auto: an NVIDIA GPU records passes of short targets (up to 256 residues), and replays them where sizes repeat:
     that needs no processor. off: launch everything."""
+    cluster: File | None = None
+    """Search and fold on the nodes of a cluster (SLURM, PBS, LSF, Kubernetes), which this file (TOML) describes."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Memory"))

@@ -75,22 +75,10 @@ def _read(
     pulldown, the entries of its table.
     """
     models, folding = folding_of(options)
-    inputs = _inputs(options)
-    if options.targets.features and not inputs and (names := given(options.search)) and names != ["--threads"]:
+    if options.targets.features and not options.inputs and (names := given(options.search)) and names != ["--threads"]:
         raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
     plan = plan_of(options.search, announce=announce, dry_run=options.targets.dry_run)
-    own_files = options.search.msa, options.search.templates or ()
-    targets: list[AnyTarget]
-    complexes, pulldown = pulldown_targets(options)
-    if complexes:
-        targets = complexes
-    elif given_targets is None:
-        targets = read_targets(inputs, *own_files, options.complexes)
-    else:
-        targets = with_search_files(given_targets, *own_files)
-    targets = selected_alignments(targets, options.search, announce=announce)
-    if announce:
-        print_complex_notes(options.search, targets)
+    targets, pulldown = requested_targets(options, given_targets, announce=announce)
     ready = read_features(options.targets.features)
     if announce and (unfinished := unfinished_features(options.targets.features)):
         text = f"left out, as they have no {FEATURES_FILE}: {', '.join(map(str, unfinished))}"
@@ -108,6 +96,30 @@ def _read(
         if not jobs:
             raise InputError(f"there is no target in shard {shard[0]}/{shard[1]} of {counted(count, 'target')}")
     return models, folding, jobs, plan, pulldown
+
+
+def requested_targets(
+    options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, *, announce: bool
+) -> tuple[list[AnyTarget], list[PulldownEntry]]:
+    """Return the targets of the options' files, or those given, with their alignments and templates, and the entries of
+    a pulldown's table.
+
+    Of several processes one should `announce` what is left out. Raise `InputError` for wrong input.
+    """
+    inputs = _inputs(options)
+    own_files = options.search.msa, options.search.templates or ()
+    targets: list[AnyTarget]
+    complexes, pulldown = pulldown_targets(options)
+    if complexes:
+        targets = complexes
+    elif given_targets is None:
+        targets = read_targets(inputs, *own_files, options.complexes)
+    else:
+        targets = with_search_files(given_targets, *own_files)
+    targets = selected_alignments(targets, options.search, announce=announce)
+    if announce:
+        print_complex_notes(options.search, targets)
+    return targets, pulldown
 
 
 def _inputs(options: PredictOptions) -> tuple[Path, ...]:

@@ -42,7 +42,8 @@ _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
 class BatchRunner:
     """Fold the remaining targets of a run; each group of processes takes the next lot of them when it is free.
 
-    `lots` are the numbers of targets that follow each other and are folded together.
+    `lots` are the numbers of targets that follow each other and are folded together. A run that `is_part` of a larger
+    batch leaves failures.json and the index to that.
     """
 
     def __init__(
@@ -56,10 +57,11 @@ class BatchRunner:
         archive: bool,
         claims: Claims | None = None,
         is_shared: bool = False,
+        is_part: bool = False,
     ) -> None:
         self._remaining, self._output, self._settings = remaining, output, settings
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
-        self._overwrite, self._archive = overwrite, archive
+        self._overwrite, self._archive, self._is_part = overwrite, archive, is_part
         self._shared = (
             SharedTasks(
                 [job.name for job, _ in remaining],
@@ -95,13 +97,15 @@ class BatchRunner:
                             continue
                         workers.queue.report(number, failure)
                         require_unmoved(self._output)
+                        if self._is_part:
+                            continue
                         if failure is not None:
                             # At once, for a run that is ended has no other chance to say so.
                             failures = workers.queue.failures_so_far()
                             with suppress(OSError):  # such as a full disk; `close` tries again, and tells
                                 write_failures(self._output, failures)
                         if time.monotonic() >= self._next_index:
-                            _write_index(self._output, failures, [job.name for job, _ in self._remaining])
+                            write_pages(self._output, failures, [job.name for job, _ in self._remaining])
                             self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
                 bar.set_postfix_str("")
         except KeyboardInterrupt:
@@ -228,23 +232,34 @@ def close(queue: TaskQueue, output: Path) -> int:
 
     One process does this for all, when no other is at work any more.
     """
+    return close_batch(queue.failures(), len(queue), output)
+
+
+def close_part(queue: TaskQueue, failures_file: Path) -> int:
+    """Write why targets of a part of a batch failed, and return the exit code of the part."""
     failures = queue.failures()
+    write_failures(failures_file.parent, failures, failures_file.name)
+    return exit_code_for(failures)
+
+
+def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
+    """Write failures.json and the index page of a batch of so many targets, and return its exit code."""
     require_unmoved(output)
     try:
         write_failures(output, failures)
     except OSError as error:
         tqdm.write(f"helixfold: {output / FAILURES_FILE}: not written: {error.strerror}", file=sys.stderr)
-    if _write_index(output, failures) and len(queue):
+    if write_pages(output, failures) and count:
         print(f"all targets on one page: {output / INDEX_FILE}")
         if (output / PULLDOWN_FILE).is_file():
             print(f"baits and preys, ranked: {output / PAGE_FILE}, {output / TABLE_FILE}")
     if failures:
-        print(f"helixfold: {len(failures)} of {counted(len(queue), 'target')} failed, see {output}", file=sys.stderr)
+        print(f"helixfold: {len(failures)} of {counted(count, 'target')} failed, see {output}", file=sys.stderr)
     return exit_code_for(failures)
 
 
-def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> bool:
-    """Write the page of the batch, and return whether it could be written, without which a batch goes on."""
+def write_pages(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> bool:
+    """Write the pages of the batch, and return whether they could be written, without which a batch goes on."""
     try:
         write_index(output, names, failures)
         write_pulldown(output, failures)

@@ -1,9 +1,10 @@
 """Search for relatives and templates of targets, and write and read their features."""
 
 import os
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from tqdm import tqdm
@@ -17,12 +18,13 @@ from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
-from data_pipeline.files import require_unmoved
+from data_pipeline.files import atomic_write, require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
 from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, prepare, search_ahead
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
+from data_pipeline.search.result_files import RECORD_FILE
 from data_pipeline.search.tool import BatchSearch
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.worker_group import ControlChannel
@@ -161,31 +163,85 @@ def make_features(
         failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
     directories = {target.name: directory_in(output, target.name) for target in targets}
     check_output(output, {directories[target.name].name: target.sequence for target in targets})
-    failures: dict[str, str] = {}
-    with locked_directory(output, part, is_shared=is_shared), ExitStack() as stack:
-        # Other parts are at work in the output directory itself.
-        own = written_directories(output, [directory.name for directory in directories.values()])
-        own += tuple(shared_directories(targets)) if part is None and not is_shared else ()
+    with locked_directory(output, part, is_shared=is_shared):
         if pulldown:
             write_entries(output, pulldown)
-        lots: Iterable[Sequence[int]] = [range(len(targets))]
-        shared = None
         if is_shared:
-            claims = stack.enter_context(closing(Claims.in_directory(output)))
-            shared = _shared_targets([target.name for target in targets], output, claims, failures)
-            starts = range(0, len(targets), _TARGETS_PER_CLAIM)
-            lots = shared.claimed([range(len(targets))[start : start + _TARGETS_PER_CLAIM] for start in starts])
+            failures = _make_claimed(targets, output, plan, lots=_TARGETS_PER_CLAIM)
         else:
+            # Other parts are at work in the output directory itself.
+            own = written_directories(output, [directory.name for directory in directories.values()])
+            own += tuple(shared_directories(targets)) if part is None else ()
             remove_partial_files(own if part is None else own[1:])
-        for numbers in lots:
-            search_for_all([targets[number] for number in numbers], plan, output)
-            for number in tqdm(numbers, desc="targets", unit="target", disable=None):
-                failure = _make_features_of(targets[number], directories[targets[number].name], output, plan)
-                failures |= {} if failure is None else {targets[number].name: failure}
-                if shared is not None:
-                    shared.end(number, failure)
+            failures = _make_lot(targets, output, plan)
         write_failures(output, failures, failures_file)
     return exit_code_for(failures)
+
+
+def make_part_of_features(targets: Sequence[AnyTarget], *, output: Path, plan: SearchPlan) -> dict[str, str]:
+    """Search and make features for targets that are a part of a batch, and return why which of them failed, by name.
+
+    Other runs may do so in the output directory at the same time, for these targets or others. Searches that can serve
+    many targets are made for all at once, and sequences that occur twice are searched once.
+    """
+    check_output(output, {directory_in(output, target.name).name: target.sequence for target in targets})
+    with locked_directory(output, is_shared=True):
+        return _make_claimed(targets, output, plan, lots=len(targets))
+
+
+def _make_claimed(targets: Sequence[AnyTarget], output: Path, plan: SearchPlan, *, lots: int) -> dict[str, str]:
+    """Claim targets, so many at a time, and make their features; return why which failed, here or in other runs."""
+    failures: dict[str, str] = {}
+    with closing(Claims.in_directory(output)) as claims:
+        shared = _shared_targets([target.name for target in targets], output, claims, failures)
+        starts = range(0, len(targets), lots)
+        for numbers in shared.claimed([range(len(targets))[start : start + lots] for start in starts]):
+            ended = {targets[number].name: number for number in numbers}
+            failures |= _make_lot(
+                [targets[number] for number in numbers],
+                output,
+                plan,
+                report=lambda name, failure, ended=ended: shared.end(ended[name], failure),  # type: ignore[misc]
+            )
+    return failures
+
+
+def _make_lot(
+    targets: Sequence[AnyTarget],
+    output: Path,
+    plan: SearchPlan,
+    *,
+    report: Callable[[str, str | None], None] = lambda *_: None,
+) -> dict[str, str]:
+    """Search for targets at once, make the features of one after the other, and return why which failed, by name."""
+    chains = {target.sequence: target for target in reversed(targets) if isinstance(target, Target)}
+    first = {target.name for target in chains.values()}
+    search_for_all([each for each in targets if not isinstance(each, Target) or each.name in first], plan, output)
+    failures: dict[str, str] = {}
+    searched: dict[str, Path] = {}
+    for target in tqdm(targets, desc="targets", unit="target", disable=None):
+        directory = directory_in(output, target.name)
+        if isinstance(target, Target):
+            _copy_results(searched.get(target.sequence), directory / RESULTS_DIRECTORY)
+        failure = _make_features_of(target, directory, output, plan)
+        if failure is not None:
+            failures[target.name] = failure
+        elif isinstance(target, Target):
+            searched.setdefault(target.sequence, directory / RESULTS_DIRECTORY)
+        report(target.name, failure)
+    return failures
+
+
+def _copy_results(source: Path | None, directory: Path) -> None:
+    """Copy the results of searches for the same sequence, which tell themselves what they are results of."""
+    if source is None or not (source / RECORD_FILE).is_file() or (directory / RECORD_FILE).exists():
+        return
+    with suppress(OSError):  # the search is made instead
+        # The record comes last: without it, the files are not known to be results.
+        for path in sorted(source.iterdir(), key=lambda path: path.name == RECORD_FILE):
+            if path.is_file() and not path.name.startswith("."):
+                with atomic_write(directory / path.name) as temporary:
+                    shutil.copyfile(path, temporary)
 
 
 def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures: dict[str, str]) -> SharedTasks:

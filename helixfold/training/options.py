@@ -111,6 +111,8 @@ class TrainOptions:
     and take the fastest."""
     timeout: Annotated[Number, Parameter(metavar="SECONDS")] = 600.0
     """A rank that keeps the others waiting for longer is lost, and the run ends."""
+    cluster: File | None = None
+    """Submit the training to the queue of a cluster, for the nodes that [train] of this file (TOML) describes."""
     patience: Annotated[Number | None, Parameter(show=False)] = None
     """The earlier name of --timeout."""
 

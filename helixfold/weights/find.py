@@ -55,20 +55,30 @@ def find_models(
     download`; if that has none and no name is given, the package's demonstration model is loaded. The models `tiny` and
     `tiny_multimer` have random parameters. Raise `InputError` if parameters are missing or do not fit.
     """
+    return [
+        _untrained(chosen, seed) if path is None else _load(chosen, path)
+        for chosen, path in find_parameters(names, weights, method=method)
+    ]
+
+
+def find_parameters(
+    names: Sequence[str], weights: Path | None, *, method: Method = "monomer"
+) -> list[tuple[Preset, Path | None]]:
+    """Return the models that `find_models` loads, each with its parameter file; None: random parameters."""
     for name in names:
         preset(name)
     if weights is not None and not names and (trained := trained_preset(weights)) is not None:
-        return [_load(trained, weights)]
+        return [(trained, weights)]
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
     if weights is None and not names:
         usual = (DEFAULTS[method], *DEFAULTS.values())
         names = [name for name in usual if _in_directory(parameters_directory(), name)][:1]
     if weights is None and names and set(names) <= {*UNTRAINED_PRESETS}:
-        return [_untrained(preset(name), seed) for name in names]
+        return [(preset(name), None) for name in names]
     if weights is None and (not names or list(names) == [demonstration.NAME]):
-        return [_load(preset(demonstration.NAME), demonstration.WEIGHTS)]
-    return [_load(preset(name), path) for name, path in _files(names, weights, method).items()]
+        return [(preset(demonstration.NAME), demonstration.WEIGHTS)]
+    return [(preset(name), path) for name, path in _files(names, weights, method).items()]
 
 
 def trained_preset(weights: Path) -> Preset | None:

@@ -108,6 +108,20 @@ def test_what_ended_since_a_process_began_is_done_and_what_ended_before_may_be_t
     assert second.take("good") == "taken"
 
 
+def test_an_onlooker_learns_whether_somebody_works_on_a_target() -> None:
+    server = Server()
+    worker, onlooker = machine(server, "a", 0.0), machine(server, "b", 0.0)
+    assert onlooker.work_on("t") == "none"
+    worker.take("t")
+    assert onlooker.work_on("t") == "held"
+    server.time += module.EXPIRY + 1
+    assert onlooker.work_on("t") == "lost"
+    worker.renew()
+    assert onlooker.work_on("t") == "held"
+    worker.end("t", "finished")
+    assert onlooker.work_on("t") == "none"
+
+
 _EVENTS = st.tuples(st.integers(0, 3), st.sampled_from(["take", "end", "die", "wait", "long"]))
 
 

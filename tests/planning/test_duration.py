@@ -22,7 +22,7 @@ def slow_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_time_is_the_work_of_all_passes_divided_by_the_speed() -> None:
     config = preset("tiny").model
-    products, moved, calls = duration._work(config, SIZE)
+    products, moved, calls = duration.pass_work(config, SIZE)
     assert products > 1e8
     assert moved > 1e7
     one = prediction_seconds(config, SIZE, CPU, 1)
@@ -36,7 +36,7 @@ def test_time_is_the_work_of_all_passes_divided_by_the_speed() -> None:
 def test_all_blocks_are_counted() -> None:
     config = preset("tiny").model
     more = replace(config, evoformer=replace(config.evoformer, blocks=2 * config.evoformer.blocks))
-    assert duration._work(more, SIZE)[0] > 1.2 * duration._work(config, SIZE)[0]
+    assert duration.pass_work(more, SIZE)[0] > 1.2 * duration.pass_work(config, SIZE)[0]
 
 
 def test_longer_chains_take_longer() -> None:

@@ -1,0 +1,213 @@
+"""The targets of a batch that a cluster predicts: read, checked, and compared with what is done already."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.errors import InputError
+from data_pipeline.parse.fasta import directory_name
+from data_pipeline.search.plan import SearchPlan
+from helixfold.cluster.forecast import card_of_pool, forecast_of_pool, forecast_of_search, memory_for_tensors
+from helixfold.cluster.schedule import PoolForecast, Schedule
+from helixfold.cluster.site import Pool, Site, read_site
+from helixfold.config import Method
+from helixfold.execution.dtypes import AUTO, DTYPES, common_dtype, settled_dtype
+from helixfold.folding import FoldingOptions
+from helixfold.options import given
+from helixfold.planning.memory import MemoryOptions
+from helixfold.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
+from helixfold.predict.record import read_record
+from helixfold.predict.run import folding_of, requested_targets
+from helixfold.predict.search import FEATURES_FILE, directory_in
+from helixfold.predict.search_plan import plan_of
+from helixfold.presets import Preset
+from helixfold.report.pulldown import PulldownEntry
+from helixfold.weights.find import find_parameters
+from helixfold.write.results import RANKING_FILE
+
+# Options that say how one machine divides its work, or whose files concern all targets.
+_EXCLUDED = {
+    "targets": ("--features", "--overwrite", "--shared", "--shard", "--output-format", "--sort-queries-by"),
+    "devices": ("--device", "--devices", "--ranks-per-target"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterBatch:
+    """The targets of a batch, and the cluster that predicts them."""
+
+    site: Site
+    options: PredictOptions
+    targets: Sequence[AnyTarget]
+    names: Sequence[str]  # of the targets' directories
+    plan: SearchPlan
+    pulldown: Sequence[PulldownEntry]
+    presets: Sequence[Preset]
+    folding: FoldingOptions
+
+    @property
+    def output(self) -> Path:
+        """Return the output directory."""
+        return self.options.targets.output
+
+    @cached_property
+    def residues(self) -> list[int]:
+        """Return the number of residues of each target."""
+        return [len(target.sequence.replace(CHAIN_SEPARATOR, "")) for target in self.targets]
+
+    @property
+    def searches(self) -> bool:
+        """Return whether targets are searched for."""
+        plan = self.plan
+        return bool(plan.alignments) or any(
+            step is not None for step in (plan.templates, plan.pairing, plan.uniprot, plan.complex_templates)
+        )
+
+    def is_finished(self, number: int) -> bool:
+        """Return whether a target has all predictions that are wanted, made with whatever settings."""
+        directory = self.output / self.names[number]
+        if not (directory / RANKING_FILE).is_file() or (record := read_record(directory)) is None:
+            return False
+        made = {(origin.model, origin.seed) for origin in record.predictions.values()}
+        first, count = self.folding.seed, self.options.models.num_seeds
+        return all((preset.name, first + seed) in made for preset in self.presets for seed in range(count))
+
+    def is_marked(self, number: int) -> bool:
+        """Return whether a target is finished, perhaps with other settings."""
+        return (self.output / self.names[number] / RANKING_FILE).is_file()
+
+    def has_features(self, number: int) -> bool:
+        """Return whether a target was searched for, perhaps otherwise; whoever folds it looks at the results again."""
+        return (self.output / self.names[number] / FEATURES_FILE).is_file()
+
+    @cached_property
+    def dtype(self) -> DtypeOrAuto:
+        """Return the precision in which all pools compute: as targets were begun, else as suits all of their cards."""
+        if self.folding.dtype != AUTO:
+            return cast(DtypeOrAuto, self.folding.dtype)
+        for name in self.names if self.output.is_dir() else ():
+            record = read_record(self.output / name)
+            if record is not None and record.options.get("dtype") in DTYPES:
+                return cast(DtypeOrAuto, record.options["dtype"])
+        return cast(DtypeOrAuto, common_dtype([settled_dtype(AUTO, card_of_pool(pool)) for pool in self.site.folding]))
+
+    def schedule(self) -> Schedule:
+        """Return the schedule of what is not finished yet. Raise `InputError` if the cluster has no pool for it."""
+        search = self.site.search if self.searches else None
+        if self.searches and search is None:
+            raise InputError.at(self.site.path, "these options search databases, and there is no table [search]")
+        if not self.site.folding:
+            raise InputError.at(self.site.path, "there is no pool of folding nodes, such as [fold.gpu]")
+        numbers = range(len(self.targets))
+        found = Schedule(
+            residues=self.residues,
+            groups=self._groups(),
+            search=None if search is None else self._one_at_a_time(forecast_of_search(search)),
+            folding=[self._forecast(pool) for pool in self.site.folding],
+            searched={number for number in numbers if search is not None and self.has_features(number)},
+            left_out={number for number in numbers if self.is_finished(number)},
+        )
+        if found.unfit and not any(pool.gpus for pool in self.site.folding):
+            longest = max(found.unfit, key=self.residues.__getitem__)
+            raise InputError.at(
+                self.site.path,
+                f"no pool has a GPU, and none of their nodes has the memory for {self.residues[longest]:,} residues "
+                f"(there is room for {found.longest:,}): add a pool with a GPU or more memory, or leave it out",
+                record=self.names[longest],
+            )
+        for number in found.unfit:
+            reason = f"{self.residues[number]:,} residues fit into the memory of no pool; {found.longest:,} would"
+            found.fail(number, f"NotEnoughMemoryError: {reason}")
+        return found
+
+    def fold_options(self, pool: Pool, failures_file: Path) -> PredictOptions:
+        """Return the options with which a worker of a pool folds some of the targets."""
+        options = self.options
+        memory, models = options.memory, options.models
+        if models.weights is None or models.weights.is_dir():
+            # Which models there are depends on all targets, not on those of a task.
+            models = replace(models, models=tuple(preset.name for preset in self.presets))
+        if memory.memory is None and pool.memory is not None and not pool.gpus:
+            memory = replace(memory, memory=memory_for_tensors(pool))
+        return replace(
+            options,
+            inputs=(),
+            targets=replace(
+                options.targets,
+                pulldown=None,
+                pulldown_table=None,
+                example=False,
+                shared=True,
+                sort_queries_by="none",
+                failures_file=failures_file,
+            ),
+            search=self.search_options(pool),
+            complexes=ComplexOptions(),
+            models=models,
+            compute=replace(options.compute, dtype=self.dtype),
+            devices=replace(options.devices, device=pool.device, cluster=None),
+            memory=memory,
+            screen=ScreenOptions(),
+        )
+
+    def search_options(self, pool: Pool) -> SearchOptions:
+        """Return the options with which a worker of a pool searches; the targets have their own files already."""
+        options = self.options.search
+        return replace(options, msa=(), templates=None, threads=options.threads or pool.threads)
+
+    def _groups(self) -> list[int]:
+        """Return a number for each target that is equal for targets of equal sequence."""
+        numbers: dict[str, int] = {}
+        return [numbers.setdefault(target.sequence, len(numbers)) for target in self.targets]
+
+    def _one_at_a_time(self, pool: PoolForecast) -> PoolForecast:
+        """Let one task at a time ask a public server."""
+        return replace(pool, slots=1) if self.options.search.msa_server else pool
+
+    def _forecast(self, pool: Pool) -> PoolForecast:
+        recycles = self.folding.recycles
+        return forecast_of_pool(
+            pool,
+            self.presets,
+            dtype=self.dtype,
+            passes=[self.options.models.num_seeds * (recycles(preset) + 1) for preset in self.presets],
+            ensemble=self.folding.num_ensemble,
+            templates=self.plan.templates is not None or any(target.templates for target in self.targets),
+        )
+
+
+def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> ClusterBatch:
+    """Return the targets of the options' files, or those given, and their cluster.
+
+    Raise `InputError` for what cannot be used.
+    """
+    for group, excluded in _EXCLUDED.items():
+        for name in given(getattr(options, group)):
+            if name in excluded:
+                raise InputError(f"{name} and --cluster exclude each other; leave one of them out")
+    assert options.devices.cluster is not None
+    site = read_site(options.devices.cluster)
+    models, folding = folding_of(options)
+    plan = plan_of(options.search, dry_run=options.targets.dry_run)
+    targets, pulldown = requested_targets(options, given_targets, announce=True)
+    if not targets:
+        raise InputError("there is nothing to fold; name a FASTA file or an alignment")
+    method: Method = "multimer" if all(CHAIN_SEPARATOR in target.sequence for target in targets) else "monomer"
+    found = find_parameters(models, options.models.weights, method=method)
+    limits = MemoryOptions(**vars(options.memory))
+    output = options.targets.output
+    there = output.is_dir()
+    return ClusterBatch(
+        site=site,
+        options=options,
+        targets=targets,
+        names=[directory_in(output, each.name).name if there else directory_name(each.name) for each in targets],
+        plan=plan,
+        pulldown=pulldown,
+        presets=[limits.limited_preset(preset) for preset, _ in found],
+        folding=folding,
+    )

@@ -1,0 +1,134 @@
+"""How far a batch on a cluster is: a file for programs, a page, and lines for `helixfold status`.
+
+The files are written by the process that drives the batch. What has been done is told from the output directory itself,
+so that a batch without a cluster, or one whose driver was killed, has a status too.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.json_files import read_json
+from helixfold import __version__
+from helixfold.predict.screen import format_duration
+from helixfold.report.files import FEATURES, RANKING
+from helixfold.report.index import INDEX_FILE, failures_in
+from helixfold.report.page import counted, page
+from helixfold.write.json_object import AGAIN
+from helixfold.write.results import to_json, write_file
+
+DIRECTORY: Final = ".cluster"  # in the output directory: everything of a batch on a cluster but results
+STATUS_FILE, PAGE_FILE = "status.json", "status.html"
+# A status that was not written for so long is that of a driver that has ended.
+_SILENT_SECONDS = 60.0
+_SECONDS_BETWEEN_LOADS = 15  # of the page in a browser
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolStatus:
+    """What a pool does: nodes that are there and asked for, tasks on their way, and its pace beside the forecast."""
+
+    name: str
+    running: int
+    pending: int
+    tasks: int
+    targets: int  # in these tasks
+    pace: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchStatus:
+    """How far a batch is at a time, in seconds since 1970."""
+
+    time: float
+    state: str  # "running", "ended" or "interrupted"
+    targets: int
+    to_search: int
+    to_fold: int  # that wait for a worker
+    finished: int
+    failed: int
+    seconds_left: float | None = None
+    pools: Sequence[PoolStatus] = field(default_factory=tuple)
+
+    def line(self) -> str:
+        """Return the status in one line for a terminal."""
+        words = [f"{self.finished:,} of {self.targets:,} done"]
+        words += [f"{self.failed:,} failed"] if self.failed else []
+        words += [f"{self.to_search:,} to search"] if self.to_search else []
+        words += [f"{self.to_fold:,} to fold"] if self.to_fold else []
+        words += [f"{pool.name}: {pool.running} nodes, {pool.targets:,} targets" for pool in self.pools]
+        words += [f"about {format_duration(self.seconds_left)} left"] if self.seconds_left is not None else []
+        return ", ".join(words)
+
+    def write(self, output: Path) -> None:
+        """Write status.json and status.html."""
+        write_file(output / DIRECTORY / STATUS_FILE, to_json(asdict(self), indent=1))
+        text = page(
+            "status.html",
+            styles=("page.css", "index.css"),
+            scripts=(),
+            version=__version__,
+            title=output.resolve().name,
+            status=self,
+            written=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)),
+            refresh=_SECONDS_BETWEEN_LOADS if self.state == "running" else None,
+            has_index=(output / INDEX_FILE).is_file(),
+        )
+        write_file(output / PAGE_FILE, text)
+
+
+def read_status(output: Path) -> BatchStatus | None:
+    """Return the status that a driver has written, or None if there is none, or a damaged one."""
+    path = output / DIRECTORY / STATUS_FILE
+    if not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = read_json(path, AGAIN)
+        pools = tuple(PoolStatus(**each) for each in content.pop("pools"))
+        return BatchStatus(**content, pools=pools)
+    except (InputError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def status_lines(output: Path) -> Iterator[str]:
+    """Yield what `helixfold status` prints of an output directory. Raise `InputError` if it is none."""
+    if not output.is_dir():
+        raise InputError.at(output, "there is no such directory; name the --output of helixfold predict")
+    directories = [path for path in output.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    finished = sum((path / RANKING).is_file() for path in directories)
+    prepared = sum((path / FEATURES).is_file() for path in directories)
+    failures = failures_in(output)
+    status = read_status(output)
+    targets = len(directories) if status is None else status.targets
+    yield f"{finished:,} of {counted(targets, 'target')} done, {prepared:,} with features, {len(failures):,} failed"
+    if status is not None:
+        yield from _cluster_lines(status)
+    yield from _failure_lines(failures)
+
+
+def _cluster_lines(status: BatchStatus) -> Iterator[str]:
+    age = time.time() - status.time
+    if status.state == "running" and age > _SILENT_SECONDS:
+        yield f"cluster: nothing was heard for {format_duration(age)}; run the same command again to go on"
+        return
+    yield f"cluster: {status.state}, {status.to_search:,} to search, {status.to_fold:,} to fold"
+    if status.state != "running":
+        return
+    for pool in status.pools:
+        pace = "" if pool.pace is None else f", {pool.pace:.2g} of the forecast time"
+        yield (
+            f"  {pool.name}: {counted(pool.running, 'node')}, {pool.pending} in the queue; "
+            f"{counted(pool.tasks, 'task')} with {counted(pool.targets, 'target')}{pace}"
+        )
+    if status.seconds_left is not None:
+        yield f"about {format_duration(status.seconds_left)} left"
+
+
+def _failure_lines(failures: Mapping[str, str], most: int = 10) -> Iterator[str]:
+    for name, why in list(failures.items())[:most]:
+        yield f"{name}: failed: {printable(why, 300)}"
+    if len(failures) > most:
+        yield f"and {len(failures) - most:,} more, see failures.json"

@@ -1,0 +1,134 @@
+"""Translate a pool of a cluster's file into Parsl's provider of its nodes."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from parsl.launchers import SingleNodeLauncher
+from parsl.providers import (
+    KubernetesProvider,
+    LocalProvider,
+    LSFProvider,
+    PBSProProvider,
+    SlurmProvider,
+)
+from parsl.providers.base import ExecutionProvider
+
+from data_pipeline.errors import InputError
+from data_pipeline.extras import are_installed
+from helixfold.cluster.site import Pool, Site
+
+# The program that each queue is asked by.
+SUBMITTERS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
+_GIB = 2**30
+
+
+def provider_of(pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any = None) -> ExecutionProvider:
+    """Return what asks for the nodes of a pool, at most `pool.nodes`, one job for each `nodes_per_job` of them.
+
+    Raise `InputError` if the queue's program is not installed on this machine.
+    """
+    submitter = SUBMITTERS.get(pool.provider)
+    if submitter is not None and shutil.which(submitter) is None:
+        raise InputError.at(
+            site.path, f"pool '{pool.name}': {submitter} is not on the PATH here; run this where jobs are submitted"
+        )
+    jobs = pool.nodes // nodes_per_job
+    common: dict[str, Any] = {"init_blocks": 0, "min_blocks": 0, "max_blocks": jobs, "nodes_per_block": nodes_per_job}
+    common |= {"worker_init": _setup(pool), "launcher": launcher or SingleNodeLauncher(debug=False)}
+    directives = "\n".join(pool.directives)
+    memory = None if pool.memory is None else max(1, pool.memory // _GIB)
+    match pool.provider:
+        case "slurm":
+            return SlurmProvider(
+                **common,
+                partition=pool.queue,
+                account=pool.account,
+                cores_per_node=pool.cores,
+                mem_per_node=memory,
+                gpus_per_node=pool.gpus or None,
+                walltime=pool.walltime,
+                scheduler_options=directives,
+                exclusive=False,
+                cmd_timeout=60,
+            )
+        case "pbs":
+            wanted = [] if memory is None else [f"mem={memory}gb"]
+            wanted += [f"ngpus={pool.gpus}"] if pool.gpus else []
+            return PBSProProvider(
+                **common,
+                queue=pool.queue,
+                account=pool.account,
+                cpus_per_node=pool.cores or 1,
+                select_options=":".join(wanted),
+                walltime=pool.walltime,
+                scheduler_options=directives,
+            )
+        case "lsf":
+            gpus = f"#BSUB -gpu num={pool.gpus}\n" if pool.gpus else ""
+            size = "" if memory is None else f"#BSUB -M {memory}GB\n"
+            cores = pool.cores or 1
+            return LSFProvider(
+                **common,
+                queue=pool.queue,
+                project=pool.account,
+                cores_per_block=cores * nodes_per_job,
+                cores_per_node=cores,
+                request_by_nodes=False,
+                walltime=pool.walltime,
+                scheduler_options=f"{gpus}{size}{directives}",
+                bsub_redirection=True,
+            )
+        case "kubernetes":
+            return _kubernetes(pool, jobs, memory)
+    return LocalProvider(**common)
+
+
+def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
+    if not are_installed("kubernetes"):
+        raise InputError(f"pool '{pool.name}' of Kubernetes needs the package kubernetes; pip install kubernetes")
+    size = "1Gi" if memory is None else f"{memory}Gi"
+    gpus = {"nvidia.com/gpu": str(pool.gpus)} if pool.gpus else None
+    return KubernetesProvider(
+        image=str(pool.image),
+        namespace=pool.queue or "default",
+        init_blocks=0,
+        min_blocks=0,
+        max_blocks=jobs,
+        max_cpu=pool.cores or 1,
+        init_cpu=pool.cores or 1,
+        max_mem=size,
+        init_mem=size,
+        extra_requests=gpus,
+        extra_limits=gpus,
+        worker_init=_setup(pool),
+        service_account_name=pool.account,
+        persistent_volumes=[_volume(each) for each in pool.volumes],
+    )
+
+
+def python_of(pool: Pool) -> str:
+    """Return the Python that workers of a pool run."""
+    return pool.python or ("python3" if pool.provider == "kubernetes" else sys.executable)
+
+
+def _setup(pool: Pool) -> str:
+    """Return the shell commands before a worker starts: where the program is, its threads, this directory, and the
+    file's own.
+    """
+    variables: Mapping[str, str | None] = {
+        "PYTHONPATH": None if pool.provider == "kubernetes" else os.environ.get("PYTHONPATH"),
+        "OMP_NUM_THREADS": None if pool.threads is None else str(pool.threads),
+    }
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
+    if pool.provider != "kubernetes":
+        exports.append(f"cd {shlex.quote(os.getcwd())}")
+    return "\n".join([*exports, pool.setup])
+
+
+def _volume(text: str) -> tuple[str, str]:
+    claim, _, directory = text.partition(":")
+    return claim, directory

@@ -1,0 +1,78 @@
+"""Run `helixfold predict --cluster`: read a batch and its cluster, drive it to its end, or show what it would take."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+
+from data_pipeline.claims import Claims
+from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.extras import require
+from helixfold.cluster.batch import read_batch
+from helixfold.cluster.schedule import Schedule, describe_forecast
+from helixfold.predict.lock import locked_directory, only_run
+from helixfold.predict.options import PredictOptions
+from helixfold.predict.runner import close_batch
+from helixfold.predict.screen import format_duration, format_estimate, logged_screen
+from helixfold.predict.search import SOME_FAILED, check_earlier, check_output
+from helixfold.report.page import counted
+from helixfold.report.pulldown import write_entries
+from helixfold.standard_streams import optional_output
+
+LOCK_FILE = ".helixfold-cluster.lock"
+
+
+def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
+    """Predict the targets of the options' files, or those given, on a cluster.
+
+    Return the exit code: 0, or 1 or 3 if a target failed. The output directory is the only state: after the end of
+    whatever process, the same command goes on. Raise `InputError` for wrong input, and `PoolError` for a pool whose
+    nodes cannot be had.
+    """
+    with logged_screen(options.screen.log_file):
+        batch = read_batch(options, given_targets)
+        sequences = {name: target.sequence for name, target in zip(batch.names, batch.targets, strict=True)}
+        if options.targets.dry_run:
+            check_earlier(batch.output, sequences)
+            return _show_forecast(batch.schedule())
+        require("cluster", "parsl", action="--cluster")
+        from helixfold.cluster.driver import Driver  # noqa: PLC0415 (Parsl is an extra)
+
+        schedule = batch.schedule()
+        check_output(batch.output, sequences)
+        with (
+            optional_output(),
+            locked_directory(batch.output, is_shared=True),
+            only_run(batch.output, LOCK_FILE),
+            closing(Claims.in_directory(batch.output)) as claims,
+        ):
+            if batch.pulldown:
+                write_entries(batch.output, batch.pulldown)
+            if schedule.finished_before:
+                print(f"{counted(schedule.finished_before, 'target')} finished before, skipped")
+            driver = Driver(batch, schedule, claims)
+            if not schedule.is_over:
+                driver.run()
+            failures = {batch.names[number]: why for number, why in sorted(schedule.failures.items())}
+            driver.write_status("ended")
+            return close_batch(failures, len(batch.targets), batch.output)
+
+
+def _show_forecast(schedule: Schedule) -> int:
+    """Print which pool folds how many targets and how long that takes; return 1 if a target fits into none."""
+    remaining = sorted(schedule.residues[number] for number in schedule.open_targets)
+    found = describe_forecast(remaining, schedule.folding)
+    if schedule.search is not None:
+        time_of_all = format_estimate(schedule.search_seconds / schedule.search.slots)
+        print(f"search: {counted(schedule.waiting['search'], 'target')}, {time_of_all}")
+    print(f"{'pool':20} {'tasks at a time':>15} {'residues':>12} {'targets':>9} {'time of one worker':>18}")
+    for pool in schedule.folding:
+        count, seconds = found[pool.name]
+        room = f"<= {pool.longest:,}"
+        print(f"{pool.name:20} {pool.slots:15,} {room:>12} {count:9,} {format_duration(seconds):>18}")
+    print(
+        f"{counted(len(remaining), 'target')} to fold, {schedule.finished_before:,} finished before; all in "
+        f"{format_estimate(schedule.seconds_left())}, if all nodes are there; the pace of the first tasks corrects it"
+    )
+    for number in schedule.unfit:
+        print(f"target {number + 1}: would fail: {schedule.failures[number]}", file=sys.stderr)
+    return SOME_FAILED if schedule.unfit else 0

@@ -1,0 +1,190 @@
+"""Read the file that describes a cluster: pools of machines, and how a node of each is asked for."""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.text_files import read_text_bytes
+from helixfold.ops.card import CARDS
+from helixfold.options import memory_size
+
+Provider = Literal["local", "slurm", "pbs", "lsf", "kubernetes"]
+_MAX_BYTES = 2**20
+_MOST_NODES = 10_000
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
+_CARDS = tuple(name for name in CARDS if name != "cpu")
+_HOURS = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Nodes of one kind, each of which is asked for by a job of its own; a key of a table in the file each."""
+
+    name: str
+    provider: Provider = "local"
+    nodes: int = 1  # the most at a time
+    workers: int = 1  # tasks at a time on a node; of a pool with GPUs, one for each
+    gpus: int = 0  # of a node
+    card: str | None = None  # their kind, a name of `CARDS`
+    cores: int | None = None  # of a node
+    memory: int | None = None  # bytes of a node
+    walltime: str = "24:00:00"
+    queue: str | None = None  # SLURM's partition, Kubernetes's namespace
+    account: str | None = None  # LSF's project
+    directives: tuple[str, ...] = ()  # further lines of the job's script, such as "#SBATCH --qos=long"
+    setup: str = ""  # shell commands before a worker starts
+    python: str | None = None  # on the nodes; None: the one that runs this
+    image: str | None = None  # Kubernetes's container image
+    volumes: tuple[str, ...] = ()  # Kubernetes's claims, as "claim:/directory"
+    task_minutes: float = 20.0  # of a task, as far as it can be told
+
+    @property
+    def slots(self) -> int:
+        """Return the number of tasks that run at a time when all nodes are there."""
+        return self.nodes * self.workers
+
+    @property
+    def device(self) -> str:
+        """Return the name of the device that each worker computes on."""
+        return "cuda" if self.gpus else "cpu"
+
+    @property
+    def memory_of_worker(self) -> int | None:
+        """Return the bytes of a node's memory that a worker may use; None if the file does not say."""
+        return None if self.memory is None else self.memory // self.workers
+
+    @property
+    def threads(self) -> int | None:
+        """Return the number of processors of a worker; None if the file does not say."""
+        return None if self.cores is None else max(1, self.cores // self.workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A cluster: nodes that search, pools of nodes that fold, and the nodes of a training."""
+
+    path: Path
+    search: Pool | None
+    folding: tuple[Pool, ...]
+    training: Pool | None
+    address: str | None = None  # of this machine, as the nodes reach it
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Return the pools of a batch of predictions."""
+        return (*(() if self.search is None else (self.search,)), *self.folding)
+
+
+def _whole(most: int, least: int = 1) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\w.@:/+-]{1,200}", value) is not None
+
+
+def _are_lines(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_text(line) and "\n" not in line for line in value)
+
+
+# What each key of a pool's table may hold, and how that is called in errors.
+_KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "provider": (lambda value: value in get_args(Provider), f"one of {', '.join(get_args(Provider))}"),
+    "nodes": (_whole(_MOST_NODES), f"a whole number from 1 to {_MOST_NODES:,}"),
+    "workers": (_whole(1024), "a whole number from 1 to 1,024"),
+    "gpus": (_whole(64, 0), "a whole number from 0 to 64"),
+    "card": (lambda value: value in _CARDS, f"one of {', '.join(_CARDS)}"),
+    "cores": (_whole(100_000), "a whole number of at least 1"),
+    "memory": (_is_text, "a size with its unit, such as '120GiB'"),
+    "walltime": (lambda value: _is_text(value) and _HOURS.fullmatch(value) is not None, "a time such as '24:00:00'"),
+    "queue": (_is_word, "a word"),
+    "account": (_is_word, "a word"),
+    "directives": (_are_lines, "a list of lines, such as ['#SBATCH --qos=long']"),
+    "setup": (_is_text, "shell commands"),
+    "python": (_is_text, "the path of a Python"),
+    "image": (_is_word, "the name of a container image"),
+    "volumes": (_are_lines, "a list such as ['claim:/directory']"),
+    "task_minutes": (
+        lambda value: type(value) in (int, float) and 0 < value <= 24 * 60,
+        "a number of minutes, at most 1,440",
+    ),
+}
+_OF_KUBERNETES = ("image", "volumes")
+
+
+def read_site(path: Path) -> Site:
+    """Return the cluster that a TOML file describes; raise `InputError` for one that cannot be used."""
+    try:
+        content = tomllib.loads(read_text_bytes(path, _MAX_BYTES).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError.at(path, f"not a TOML file of a cluster: {printable(str(error))}") from error
+    known = ("address", "search", "fold", "train")
+    if unknown := sorted(set(content) - set(known)):
+        raise InputError.at(path, f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(known)}")
+    address = content.get("address")
+    if address is not None and not _is_word(address):
+        raise InputError.at(path, "address must be that of this machine, as the nodes reach it")
+    folding = content.get("fold", {})
+    if not isinstance(folding, dict) or not all(isinstance(table, dict) for table in folding.values()):
+        raise InputError.at(path, "write each pool of folding nodes as a table of its own, such as [fold.gpu]")
+    pools = tuple(_pool(path, f"fold.{name}", name, table) for name, table in folding.items())
+    for pool in pools:
+        if pool.name.casefold() in ("search", "train"):
+            raise InputError.at(path, f"a pool of folding nodes cannot be named '{pool.name}'; choose another name")
+    return Site(
+        path=path,
+        search=_pool(path, "search", "search", content["search"]) if "search" in content else None,
+        folding=pools,
+        training=_pool(path, "train", "train", content["train"]) if "train" in content else None,
+        address=address,
+    )
+
+
+def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
+    if not isinstance(values, dict):
+        raise InputError.at(path, f"write the pool as a table [{table}]")
+    if _NAME.fullmatch(name) is None:
+        raise InputError.at(path, f"[{printable(table)}]: a pool's name is at most 31 letters, digits and _-")
+    if unknown := sorted(set(values) - set(_KEYS)):
+        raise InputError.at(path, f"[{table}]: unknown {printable(', '.join(unknown))}; it can hold {', '.join(_KEYS)}")
+    for key, value in values.items():
+        is_right, what = _KEYS[key]
+        if not is_right(value):
+            raise InputError.at(path, f"[{table}]: {key} must be {what}, got {printable(repr(value))}")
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    if "memory" in given:
+        try:
+            given["memory"] = memory_size(given["memory"])
+        except ValueError as error:
+            raise InputError.at(path, f"[{table}]: memory {error}") from None
+    pool = Pool(name=name, **given)
+    if (problem := _problem(pool, given)) is not None:
+        raise InputError.at(path, f"[{table}]: {problem}")
+    return replace(pool, workers=pool.gpus or pool.workers)
+
+
+def _problem(pool: Pool, given: Mapping[str, Any]) -> str | None:
+    """Say what is missing, or does not go together; None if nothing."""
+    others = [key for key in _OF_KUBERNETES if key in given and pool.provider != "kubernetes"]
+    is_unknown = pool.provider != "local" and pool.memory is None and pool.name != "train"
+    problems = {
+        f"name the kind of its GPUs: card = one of {', '.join(_CARDS)}": pool.gpus and pool.card is None,
+        "card is the kind of GPUs; say how many a node has: gpus": pool.card is not None and not pool.gpus,
+        "a node with GPUs has a worker for each; leave out workers": pool.gpus and "workers" in given,
+        "searches run on processors; leave out gpus": pool.name == "search" and pool.gpus,
+        "say how much memory a node has, such as memory = '120GiB'": is_unknown,
+        "name the container image: image": pool.provider == "kubernetes" and pool.image is None,
+        f"{', '.join(others)} is for Kubernetes": others,
+        "volumes are pairs such as 'claim:/directory'": any(
+            re.fullmatch(r"[^:]+:/.*", volume) is None for volume in pool.volumes
+        ),
+    }
+    return next((problem for problem, is_there in problems.items() if is_there), None)

@@ -1,0 +1,176 @@
+"""Every target is done once or fails once, wherever it fits, whatever is lost on the way; and pools are busy."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helixfold.cluster.schedule import MOST_RETRIES, PoolForecast, Schedule, Task
+from helixfold.cluster.simulation import Fleet, OneByOne, simulated_seconds
+
+ANY_LENGTH = 10**9
+MINUTE = 60.0
+
+
+def pool(name: str, slots: int, longest: int, per_residue: float = 1.0, minutes: float = 20) -> PoolForecast:
+    return PoolForecast(
+        name=name,
+        slots=slots,
+        longest=longest,
+        seconds=lambda residues: per_residue * residues,
+        task_seconds=minutes * MINUTE,
+    )
+
+
+SEARCH = pool("search", 3, ANY_LENGTH, 0.1)
+SMALL, LARGE = pool("small", 3, 300), pool("large", 2, 900)
+lengths = st.lists(st.integers(1, 1200), max_size=60)
+
+
+def schedule(residues: list[int], *, search: bool = True, groups: list[int] | None = None) -> Schedule:
+    return Schedule(residues, groups or list(range(len(residues))), SEARCH if search else None, [SMALL, LARGE])
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths, st.booleans(), st.data())
+def test_every_target_ends_once_where_it_fits_whatever_is_lost(
+    residues: list[int], search: bool, data: st.DataObject
+) -> None:
+    found = schedule(residues, search=search)
+    running: list[Task] = []
+    searched, ended = Counter[int](), Counter[int]()
+    pools = {each.name: each for each in (SEARCH, SMALL, LARGE)}
+    for target in found.unfit:
+        found.fail(target, "does not fit")
+        ended[target] += 1
+    names = [*(["search"] if search else []), "small", "large"]
+    while not found.is_over:
+        for name in names:
+            while (task := found.next_task(name)) is not None:
+                running.append(task)
+        assert running, "nothing runs, and the batch is not over"
+        for name in names:
+            assert sum(task.pool == name for task in running) == found.running(name) <= pools[name].slots
+        assert max(Counter(target for task in running for target in task.targets).values()) == 1
+        task = running.pop(data.draw(st.integers(0, len(running) - 1)))
+        assert all(pools[task.pool].fits(residues[target]) for target in task.targets)
+        found.end(task, data.draw(st.sampled_from([None, task.seconds * 2])))
+        for target in task.targets:
+            match data.draw(st.sampled_from(["done", "done", "done", "failed", "lost", "again"])):
+                case "done" if task.pool == "search":
+                    searched[target] += 1
+                    found.found(target)
+                case "done":
+                    ended[target] += 1
+                    found.finish(target)
+                case "failed":
+                    ended[target] += 1
+                    found.fail(target, "is broken")
+                case "lost":
+                    found.put_back(task, target)
+                case "again":
+                    found.try_again(task, target, "out of memory")
+                    ended[target] += target in found.failures
+    assert ended == Counter(range(len(residues)))
+    assert all(residues[target] <= 900 for target in searched)
+    assert found.finished + len(found.failures) == len(residues)
+    assert {target for target, length in enumerate(residues) if length > 900} == set(found.unfit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths)
+def test_the_longest_that_fits_goes_first_and_a_task_is_no_longer_than_it_should_be(residues: list[int]) -> None:
+    found = schedule([min(length, 900) for length in residues], search=False)
+    left = sorted(found.residues)
+    while (task := found.next_task("large")) is not None:
+        taken = [found.residues[target] for target in task.targets]
+        assert taken == left[len(left) - len(taken) :][::-1]
+        del left[len(left) - len(taken) :]
+        # Without the last, it was not yet as long as it should be.
+        assert task.seconds - taken[-1] < LARGE.task_seconds
+        found.end(task, task.seconds)
+    assert not left
+
+
+def test_what_runs_out_of_memory_goes_to_the_larger_pool_alone_and_fails_after_two_more_tries() -> None:
+    found = schedule([200, 200, 200], search=False)
+    task = found.next_task("small")
+    assert task is not None
+    found.end(task)
+    target, *others = task.targets
+    found.try_again(task, target, "out of memory")
+    for other in others:
+        found.finish(other)
+    for tries in range(MOST_RETRIES):
+        again = found.next_task("small")
+        while again is not None:  # the small pool gets whatever else is left
+            assert target not in again.targets
+            again = found.next_task("small")
+        again = found.next_task("large")
+        assert again is not None
+        assert again.targets == (target,)
+        found.end(again)
+        found.try_again(again, target, "out of memory")
+        assert (target in found.failures) == (tries == MOST_RETRIES - 1)
+    assert found.failures[target] == f"out of memory (tried {MOST_RETRIES + 1} times)"
+
+
+def test_equal_sequences_are_searched_in_one_task() -> None:
+    short = replace(SEARCH, task_seconds=1.0)
+    found = Schedule([100] * 12, [0, 1, 2, 3] * 3, short, [SMALL])
+    tasks = [found.next_task("search") for _ in range(3)]
+    assert all(task is not None and len({found.groups[each] for each in task.targets}) == 1 for task in tasks)
+    assert all(task is not None and len(task.targets) == 3 for task in tasks)
+
+
+def test_targets_are_folded_as_soon_as_they_are_found_and_divided_among_free_workers() -> None:
+    found = Schedule([100] * 30, range(30), SEARCH, [SMALL])
+    assert found.next_task("small") is None
+    task = found.next_task("search")
+    assert task is not None
+    found.end(task, task.seconds)
+    for target in task.targets:
+        found.found(target)
+    tasks = [found.next_task("small") for _ in range(SMALL.slots)]
+    assert all(task is not None for task in tasks)
+
+
+def test_a_pools_pace_makes_its_tasks_as_long_as_they_should_be() -> None:
+    found = Schedule([100] * 10_000, range(10_000), None, [pool("one", 1, 300)])
+    sizes = []
+    for _ in range(8):
+        task = found.next_task("one")
+        assert task is not None
+        sizes.append(len(task.targets))
+        found.end(task, task.seconds / 50)  # a target takes 2 s, not 100
+    assert sizes[0] <= 3  # a quarter of 20 minutes, by the forecast
+    assert sizes[-1] == pytest.approx(600, rel=0.01)
+    assert found.pace("one") == pytest.approx(0.02)
+
+
+def test_a_pool_that_is_given_up_leaves_only_what_fits_elsewhere() -> None:
+    found = schedule([100, 800, 200], search=False)
+    assert found.give_up("large") == [1]
+    assert found.next_task("small") is not None
+
+
+def test_packed_tasks_reach_nine_tenths_of_the_bound_and_are_better_than_one_by_one() -> None:
+    random = np.random.default_rng(0)
+    residues = np.clip(random.lognormal(5.7, 0.7, 20_000), 30, 3000).astype(int).tolist()
+    factors = np.exp(random.normal(0, 0.3, len(residues)))
+    search = pool("search", 10, ANY_LENGTH, 0.2)
+    folding = [pool("small", 8, 1500, 0.03), pool("large", 2, 3000, 0.03)]
+
+    def seconds(name: str, target: int) -> float:
+        length = residues[target]
+        return float(factors[target]) * (0.02 * length if name == "search" else 1e-4 * length**2)
+
+    fleet = Fleet(search=search, folding=folding, seconds=seconds, startup=40.0)
+    least = fleet.least_seconds(residues)
+    packed = simulated_seconds(Schedule(residues, range(len(residues)), search, folding), fleet)
+    longest_first = simulated_seconds(OneByOne(residues, fleet, longest_first=True), fleet)
+    assert least / packed > 0.9
+    assert packed < longest_first
