@@ -52,6 +52,22 @@ class ServerUnavailableError(SearchError):
     """Error for a search on a server that answers no search of this run any more."""
 
 
+class RequestTimeoutError(Exception):
+    """Error for an answer that is not complete when the time of its request is over."""
+
+
+class UnusableAnswerError(Exception):
+    """Error that no other attempt would mend: a wrong address, certificate or redirect, or an answer too large."""
+
+
+class ConnectionFailedError(Exception):
+    """Error for a connection that cannot be made, or ends before the answer does."""
+
+
+class NoNetworkError(ConnectionFailedError):
+    """Error for a server whose name is not known, or to which no network leads."""
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Return text from a file in a form that is safe to print on one line of a terminal.
 

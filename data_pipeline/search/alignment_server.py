@@ -12,28 +12,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import IO, Literal, TypeVar, get_args
+from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
 from data_pipeline.errors import (
+    ConnectionFailedError,
     InputError,
+    NoNetworkError,
+    RequestTimeoutError,
     SearchError,
     ServerUnavailableError,
+    UnusableAnswerError,
     check_positive,
     error_reason,
     printable,
 )
-from data_pipeline.search.http_request import (
-    ConnectionFailedError,
-    HttpAnswer,
-    NoNetworkError,
-    RequestTimeoutError,
-    UnusableAnswerError,
-    request,
-)
 from data_pipeline.search.server_archive import MAX_ROWS, MAX_TEXT_BYTES, DamagedArchiveError, ServerAlignments
+
+if TYPE_CHECKING:
+    from data_pipeline.search.http_request import HttpAnswer
 
 PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it
 Mode = Literal["env", "all", "env-nofilter", "nofilter"]
@@ -231,6 +230,9 @@ class _Ticket:
     def _request(
         self, method: str, path: str, body: IO[bytes], max_bytes: int, data: dict[str, str] | None = None
     ) -> None:
+        # Takes long to import, and only runs that ask a server need it.
+        from data_pipeline.search.http_request import request  # noqa: PLC0415
+
         try:
             # Only a GET is redirected: sequences must go to the server that the user named, and to no other.
             answer = request(
@@ -330,7 +332,7 @@ def _shown(content: bytes) -> str:
     return f"'{printable(' '.join(content[:2000].decode('utf-8', 'replace').split()), 100)}'"
 
 
-def _retry_after(answer: HttpAnswer) -> float:
+def _retry_after(answer: "HttpAnswer") -> float:
     """Return the seconds that the server asks us to wait, which it gives as a number or as a time of its clock."""
     value = answer.headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():

@@ -18,28 +18,19 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from data_pipeline.errors import (
+    ConnectionFailedError,
+    NoNetworkError,
+    RequestTimeoutError,
+    UnusableAnswerError,
+)
+
 _CHUNK = 2**16
 _MAX_REDIRECTS = 5
 _BYTES_PER_SECOND = 2**17  # each byte that arrives adds its share of a second to the time
 _REDIRECTS = (301, 302, 303, 307, 308)
 _CONNECTION_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 _NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
-
-
-class RequestTimeoutError(Exception):
-    """Error for an answer that is not complete when the time of its request is over."""
-
-
-class UnusableAnswerError(Exception):
-    """Error that no other attempt would mend: a wrong address, certificate or redirect, or an answer too large."""
-
-
-class ConnectionFailedError(Exception):
-    """Error for a connection that cannot be made, or ends before the answer does."""
-
-
-class NoNetworkError(ConnectionFailedError):
-    """Error for a server whose name is not known, or to which no network leads."""
 
 
 _PROBLEMS: tuple[tuple[type[BaseException], type[Exception], str], ...] = (

@@ -18,8 +18,6 @@ from data_pipeline.search.database import (
     searched_databases,
 )
 from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
-from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
-from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
 from data_pipeline.search.mmseqs_program import require_mmseqs
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
@@ -191,6 +189,13 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path | None) 
             options=_options(MmseqsOptions, database.options, where),
             cpus=cpus,
         )
+    # Imports pyhmmer, which takes long, and which only these searches need.
+    from data_pipeline.search.jackhmmer import (  # noqa: PLC0415
+        InProcessJackhmmer,
+        JackhmmerOptions,
+        JackhmmerProgram,
+    )
+
     jackhmmer = _options(JackhmmerOptions, database.options, where)
     if database.engine == "program":
         return JackhmmerProgram(path, jackhmmer, require_program("jackhmmer"), cpus=cpus)
@@ -207,6 +212,12 @@ def _template_tool(database: TemplateDatabase, cpus: int) -> TemplateSearch:
             cpus=cpus,
         )
     (path,) = database.paths
+    from data_pipeline.search.hmmsearch import (  # noqa: PLC0415  as for jackhmmer
+        HmmsearchOptions,
+        HmmsearchProgram,
+        InProcessHmmsearch,
+    )
+
     hmmsearch = _options(HmmsearchOptions, database.options, where)
     if database.engine == "program":
         return HmmsearchProgram(path, hmmsearch, require_program("hmmsearch"), require_program("hmmbuild"), cpus=cpus)

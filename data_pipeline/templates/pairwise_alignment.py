@@ -6,7 +6,6 @@ from math import exp
 from typing import Any, Literal
 
 import numpy as np
-from Bio.Align import PairwiseAligner, substitution_matrices
 from jaxtyping import Int
 
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES, RESTYPES_WITH_X
@@ -84,6 +83,9 @@ def _letters(sequence: str) -> np.ndarray:
 
 @cache
 def _aligner(mode: Mode) -> Any:
+    # Takes long to import, and only templates need it.
+    from Bio.Align import PairwiseAligner, substitution_matrices  # noqa: PLC0415
+
     aligner = PairwiseAligner(
         mode=mode,
         substitution_matrix=substitution_matrices.load("BLOSUM62").select(RESTYPES_WITH_X),

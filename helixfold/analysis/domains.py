@@ -81,16 +81,46 @@ def _clusters(pae: Float[np.ndarray, "r r"], residues: Int[np.ndarray, " n"]) ->
     errors = np.stack(
         [np.add.reduceat(pae[residues[start : start + block]].mean(0)[residues], starts) / sizes for start in starts]
     )
-    errors = (errors + errors.T) / 2
-    np.fill_diagonal(errors, 0)
-    if len(errors) == 1:
-        return np.zeros(len(residues), np.int64)
-    # Takes long to import, and only finished predictions need it.
-    from scipy.cluster.hierarchy import fcluster, linkage  # noqa: PLC0415
-    from scipy.spatial.distance import squareform  # noqa: PLC0415
+    return np.repeat(_average_linkage((errors + errors.T).astype(np.float64) / 2, JOINED_BELOW), sizes)
 
-    joined = linkage(squareform(errors.astype(np.float64), checks=False), "average")
-    return np.repeat(fcluster(joined, np.nextafter(JOINED_BELOW, 0), "distance").astype(np.int64), sizes)
+
+def _average_linkage(distances: Float[np.ndarray, "n n"], below: float) -> Int[np.ndarray, " n"]:
+    """Return a label for each point's cluster; clusters are joined while the mean distance of two is less than `below`.
+
+    A chain of clusters, each the nearest of the one before, ends in two that are joined (Murtagh 1983). SciPy makes the
+    same clusters, but takes longer to import than a chain of a few hundred residues takes to be clustered.
+    """
+    distances = distances.copy()
+    np.fill_diagonal(distances, np.inf)
+    labels, sizes = np.arange(len(distances)), np.ones(len(distances))
+    is_open = np.ones(len(distances), bool)
+    chain: list[int] = []
+    while is_open.any():
+        if not chain:
+            chain = [int(is_open.argmax())]
+        last = chain[-1]
+        nearest = int(distances[last].argmin())
+        before = chain[-2] if len(chain) > 1 else None
+        if before is not None and distances[last, before] <= distances[last, nearest]:
+            nearest = before  # of clusters that are equally near, lest the chain never end
+        if distances[last, nearest] >= below:
+            # It stays as it is: joining others brings none of them nearer.
+            is_open[last] = False
+            distances[last], distances[:, last] = np.inf, np.inf
+            chain.pop()
+        elif nearest != before:
+            chain.append(nearest)
+        else:
+            weights = np.array([sizes[last], sizes[nearest]]) / (sizes[last] + sizes[nearest])
+            mean = weights @ distances[[last, nearest]]
+            mean[[last, nearest]] = np.inf
+            distances[nearest], distances[:, nearest] = mean, mean
+            distances[last], distances[:, last] = np.inf, np.inf
+            sizes[nearest] += sizes[last]
+            labels[labels == last] = nearest
+            is_open[last] = False
+            chain = chain[:-2]
+    return labels
 
 
 def _without_small(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._prims_common import compute_elementwise_output_strides
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helixfold.execution.nested import tensors
@@ -241,7 +240,44 @@ def _reduced(
     return _dense(shape, dtype or x.dtype)
 
 
+def _range(*bounds: float, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> _Layout | None:
+    start, stop, step = bounds if len(bounds) == 3 else (*(0, *bounds)[-2:], 1)
+    default = torch.int64 if all(isinstance(bound, int) for bound in bounds) else torch.get_default_dtype()
+    return _on_meta(device, max(0, ceil((stop - start) / step)), dtype or default)
+
+
+def _spaced(_first: float, _last: float, steps: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    return _on_meta(device, steps, dtype or torch.get_default_dtype())
+
+
+def _on_meta(device: Any, size: int, dtype: torch.dtype) -> _Layout | None:
+    return None if device is None or torch.device(device).type != "meta" else _dense([size], dtype)
+
+
+def _padded(x: Tensor, sizes: Sequence[int], *_: Any) -> _Layout | None:
+    if not x.is_contiguous():
+        return None
+    shape = list(x.shape)
+    for place in range(0, len(sizes), 2):  # the last dim's sizes come first
+        shape[-1 - place // 2] += sum(sizes[place : place + 2])
+    return _dense(shape, x.dtype)
+
+
+def _looked_up(table: Tensor, indices: Sequence[Tensor | None]) -> _Layout | None:
+    first, *others = indices
+    if others or first is None or first.dtype != torch.int64:
+        return None
+    shape = *first.shape, *table.shape[1:]
+    given = [(*[0] * first.ndim, *table.stride()[1:]), (*first.stride(), *[0] * (table.ndim - 1))]
+    return shape, _pointwise_strides(shape, given), table.dtype
+
+
 _SIMPLE: dict[str, Callable[..., Any]] = {
+    "index": _looked_up,
+    "arange": _range,
+    "linspace": _spaced,
+    "constant_pad_nd": _padded,
+    "gather": lambda x, _, index, **__: _dense(index.shape, x.dtype),
     **dict.fromkeys(("mm", "bmm", "mv"), _product),
     **dict.fromkeys(("addmm", "baddbmm"), lambda _, left, right, **factors: _product(left, right)),
     **dict.fromkeys(("_softmax", "_log_softmax"), lambda x, *_: _dense(x.shape, x.dtype)),
@@ -274,7 +310,53 @@ def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Lay
     dtype = torch.bool if name in _TRUTH else dtype
     if kwargs.get("memory_format") == torch.contiguous_format or all(each.is_contiguous() for each in tensors):
         return _dense(shape, dtype)
-    return tuple(shape), compute_elementwise_output_strides(*(each.expand(shape) for each in tensors)), dtype
+    expanded = [each.expand(shape) for each in tensors]
+    if len(expanded) == 1 and _is_dense(expanded[0]):
+        return tuple(shape), expanded[0].stride(), dtype
+    return tuple(shape), _pointwise_strides(shape, [each.stride() for each in expanded]), dtype
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Return whether a tensor fills its memory without gaps, in whatever order of its dims."""
+    size = 1
+    for stride, length in sorted(zip(x.stride(), x.shape, strict=True)):
+        if length > 1:
+            if stride != size:
+                return False
+            size *= length
+    return True
+
+
+def _pointwise_strides(shape: Sequence[int], given: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the strides that PyTorch gives an elementwise function's result, from those of its operands.
+
+    The result is dense, with its dims in the order of the strides of the first operand that tells them apart (see
+    `TensorIterator` in PyTorch's source). PyTorch's function in Python imports what it needs for symbols.
+    """
+
+    def is_faster(one: int, other: int) -> bool | None:
+        for strides in given:
+            if strides[one] and strides[other]:
+                if strides[one] != strides[other]:
+                    return strides[one] < strides[other]
+                if shape[one] > shape[other]:
+                    return False
+        return None
+
+    order: list[int] = []  # the dim whose elements lie next to each other comes first
+    for dim in reversed(range(len(shape))):
+        place = len(order)
+        for before in reversed(range(len(order))):
+            found = is_faster(order[before], dim)
+            if found:
+                break
+            if found is not None:
+                place = before
+        order.insert(place, dim)
+    strides, size = [0] * len(shape), 1
+    for dim in order:
+        strides[dim], size = size, size * shape[dim]
+    return tuple(strides)
 
 
 class _NotOnMetaError(Exception):

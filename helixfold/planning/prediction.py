@@ -1,8 +1,10 @@
 """Forecast of the memory of a prediction, from a pass that is run on meta tensors with the given executor and card."""
 
+import itertools
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -13,9 +15,11 @@ from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import LEAST_ELEMENTS, Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
+from helixfold.geometry.frames import BackboneFrames
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
+from helixfold.model.structure_module import StructureModule
 from helixfold.model.update import Executor
 from helixfold.ops.card import Card, described
 from helixfold.parallel.layout import Layout
@@ -47,8 +51,9 @@ def forecast_prediction(
     # Two blocks are enough: without gradients further ones leave nothing more in memory than the second.
     config = of_blocks(config, 2)
     with described(card), torch.no_grad():
-        _make_tables(config, replace(size, residues=1, msa_rows=1, extra_rows=1, templates=1, ensemble=1, ranks=1))
+        _make_tables(_smallest(config), card)
         model = _model(config)
+        _skip_middle_iterations(model.structure_module)
         within: Whole | Slabs = Whole()
         if executor == "slabs":
             within = Slabs(slab_budget)
@@ -63,10 +68,31 @@ def forecast_prediction(
     return Forecast(stages=stages, spilled=counter.peak_offloaded)
 
 
+def _smallest(config: ModelConfig) -> ModelConfig:
+    """Return the config of a network with one block in each stack and one iteration of the structure module."""
+    return replace(of_blocks(config, 1), structure=replace(config.structure, layers=1))
+
+
 @cache
-def _make_tables(config: ModelConfig, size: PassSize) -> None:
-    """Make the tables that stay in memory for all passes, which the first forecast would count."""
-    _counted_pass(_model(config), Whole(), size)
+def _make_tables(config: ModelConfig, _: Card) -> None:
+    """Make the tables that stay in memory for all passes on a card, which the first forecast would count."""
+    one = PassSize(residues=1, msa_rows=1, extra_rows=1, templates=1, dtype=torch.float32)
+    _counted_pass(_model(config), Whole(), one)
+
+
+def _skip_middle_iterations(module: StructureModule) -> None:
+    """Let only the first and the last iteration run: those between them take as much, and add what they return."""
+    compute, numbers = module.iteration, itertools.count()
+
+    def iteration(
+        run: Executor, state: torch.Tensor, frames: BackboneFrames, *inputs: Any, **named: Any
+    ) -> tuple[torch.Tensor, BackboneFrames]:
+        if 0 < next(numbers) % module.layers < module.layers - 1:
+            made = {field.name: torch.empty_like(getattr(frames, field.name)) for field in fields(frames)}
+            return torch.empty_like(state), BackboneFrames(**made)
+        return compute(run, state, frames, *inputs, **named)
+
+    module.iteration = iteration  # type: ignore[method-assign]
 
 
 def _model(config: ModelConfig) -> AlphaFold:

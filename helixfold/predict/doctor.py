@@ -39,7 +39,7 @@ from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
 from helixfold.report.page import counted
 from helixfold.weights import demonstration
-from helixfold.weights.download import parameters_directory
+from helixfold.weights.cache import parameters_directory
 from helixfold.weights.find import DEFAULTS
 
 _MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long

@@ -203,6 +203,8 @@ class BatchRunner:
     def _time_left(self, first: int) -> str | None:
         """Say how long the targets from that one on will take; None if nothing is known yet, or nothing is left."""
         targets = [(job.residues, status.missing) for job, status in self._remaining[first:]]
+        if not targets:
+            return None
         seconds = remaining_seconds(self._finished, targets, self._workers.mesh.layout.dp)
         return f"about {format_duration(seconds)} left" if seconds else None
 

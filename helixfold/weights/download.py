@@ -28,8 +28,9 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
 from data_pipeline.json_files import read_json
-from data_pipeline.user_cache import NO_CACHE, user_cache
+from data_pipeline.user_cache import NO_CACHE
 from helixfold.presets import preset
+from helixfold.weights.cache import parameters_directory
 from helixfold.weights.load import require_shapes
 from helixfold.weights.npz import open_npz
 
@@ -205,15 +206,6 @@ def _whole(number: str) -> int | None:
 
 
 DEFAULT_RETRY = RetryPolicy()
-
-
-def parameters_directory() -> Path | None:
-    """Return the cache directory of downloaded parameters, which has one `params_<preset>.npz` per model.
-
-    It is None if the user has no cache.
-    """
-    cache = user_cache()
-    return None if cache is None else cache / "params"
 
 
 def download_parameters(

@@ -17,8 +17,8 @@ from helixfold.config import Method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration
+from helixfold.weights.cache import parameters_directory
 from helixfold.weights.checkpoint import digest_of, read_header
-from helixfold.weights.download import parameters_directory
 from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.untrained import untrained_model
 

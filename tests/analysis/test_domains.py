@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helixfold.analysis.domains import find_domains, mean_error
+from helixfold.analysis.domains import _average_linkage, find_domains, mean_error
 
 
 def errors(parts: str, inside: float = 3.0, between: float = 20.0, seed: int = 0) -> np.ndarray:
@@ -101,3 +101,21 @@ def test_mean_errors_are_of_rows_aligned_and_columns_scored() -> None:
     first, second = find_domains(pae, np.full(60, 90.0))
     assert [mean_error(pae, *pair) for pair in ((first, first), (second, second))] == [1, 2]
     assert (mean_error(pae, first, second), mean_error(pae, second, first)) == (10, 20)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clusters_are_those_of_scipy(seed: int) -> None:
+    hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
+    random = np.random.default_rng(seed)
+    points = random.normal(scale=random.uniform(2, 12), size=(int(random.integers(2, 80)), 3))
+    distances = np.linalg.norm(points[:, None] - points, axis=-1)
+    labels = _average_linkage(distances, 8.0)
+    pairs = distances[np.triu_indices(len(distances), 1)]
+    expected = hierarchy.fcluster(hierarchy.linkage(pairs, "average"), np.nextafter(8.0, 0), "distance")
+    np.testing.assert_array_equal(labels[:, None] == labels, expected[:, None] == expected)
+
+
+def test_equal_distances_end() -> None:
+    for size in (2, 3, 8, 31):
+        assert len(set(_average_linkage(np.ones((size, size)), 8.0).tolist())) == 1
+        assert len(set(_average_linkage(np.full((size, size), 8.0), 8.0).tolist())) == size

@@ -19,7 +19,7 @@ from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.predict import batch, runner, target
-from helixfold.weights import download
+from helixfold.weights import cache
 from tests.bad_input.meeting import met
 
 GOOD = b">good\nMKTAYIAKQR\n"
@@ -125,13 +125,13 @@ def test_a_directory_that_is_moved_from_several_processes_is_not_made_anew(
 
 @pytest.mark.parametrize("home", ["unknown", "a tilde"])
 def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cache(_: str) -> str:
+    def cache_directory(_: str) -> str:
         if home == "unknown":
             raise RuntimeError("could not determine the home directory")
         return "~/.cache/helixfold"
 
-    monkeypatch.setattr("platformdirs.user_cache_dir", cache)
-    monkeypatch.setattr("helixfold.weights.find.parameters_directory", download.parameters_directory)
+    monkeypatch.setattr("platformdirs.user_cache_dir", cache_directory)
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", cache.parameters_directory)
     assert met("predict --dry-run x.fasta", folder).code == 0
     for command, says in (
         ("predict x.fasta --models model_1", "there are no parameters of model_1, for no home directory is known"),

@@ -11,13 +11,13 @@ import pytest
 from data_pipeline.errors import InputError
 from helixfold.presets import preset
 from helixfold.weights import alphafold
+from helixfold.weights.cache import parameters_directory
 from helixfold.weights.download import (
     ARCHIVE_URL,
     PUBLISHED_SHA256,
     DownloadError,
     RetryPolicy,
     download_parameters,
-    parameters_directory,
 )
 from helixfold.weights.load import load_weights
 from helixfold.weights.untrained import untrained_model
