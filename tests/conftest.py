@@ -94,6 +94,16 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put modules with long tests first: one worker begins with them, others take the rest, and none ends alone.
+
+    Most tests that start processes are then in one worker, which prepares for them once.
+    """
+    long = {item.path for item in items if any(map(item.get_closest_marker, ("distributed", "slow")))}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: some tests wait for time to pass, or for other processes."""

@@ -1,5 +1,6 @@
 """Ranks that `launch.on_ranks` starts, forked from a server that has everything imported instead of begun anew."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jaxtyping import config
 
 from helixfold.parallel import launch
 from tests.training.ranks import SERVER
@@ -32,4 +34,7 @@ def _run(environment: dict[str, str], output: Path, function: Callable[..., None
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
     os.environ |= environment
+    # As in `Ranks`: what was imported before the fork is no garbage, and shapes need one rank's check.
+    gc.freeze()
+    config.update("jaxtyping_disable", environment.get("RANK", "0") != "0")
     launch._run(function, *arguments)

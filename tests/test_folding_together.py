@@ -1,5 +1,6 @@
 """Targets that are folded as one batch come out as they do alone, each with its own end of recycling."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from helixfold import folding_together
+from helixfold import folding, folding_together
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.slabs import Slabs
@@ -111,18 +112,41 @@ def test_a_batch_on_a_gpu_gives_what_each_target_gives_alone() -> None:
         assert_near(prediction, alone(target, options, model), target.name, within=1e-4)
 
 
-@pytest.mark.parametrize("criterion", ["recycle_tolerance", "stop_at_score"])
-def test_each_target_ends_its_own_recycling(criterion: str) -> None:
+@pytest.mark.parametrize(
+    ("criterion", "never", "measure"),
+    [("recycle_tolerance", 1e-9, "distance_change"), ("stop_at_score", 100.0, "mean_plddt")],
+)
+def test_each_target_ends_its_own_recycling(
+    criterion: str, never: float, measure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, given = tiny_model(), targets((5, 13, 0), (8, 20, 1), (2, 11, 0), (12, 16, 0))
-    ends: list[int] = []
+    options = FoldingOptions(num_recycles=4)
+    compute, measured = getattr(folding, measure), list[list[float]]()
+
+    def noted(*arguments: object) -> torch.Tensor:
+        found: torch.Tensor = compute(*arguments)
+        measured[-1].append(float(found[0]))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folding, measure, noted)
+        for target in given:
+            measured.append([])
+            alone(target, replace(options, **{criterion: never}), model)
+
+    def meets(value: float, bound: float) -> bool:
+        return value >= bound if criterion == "stop_at_score" else value < bound
+
+    def ends(bound: float) -> set[int]:
+        found = [[number for number, value in enumerate(each) if meets(value, bound)] for each in measured]
+        return {numbers[0] if numbers else options.num_recycles or 0 for numbers in found}
+
     # A bound that targets meet after different numbers of iterations.
-    for bound in (0.3, 0.5, 0.8, 1.2, 2.0, 3.0) if criterion == "recycle_tolerance" else np.arange(30, 70, 0.5):
-        options = FoldingOptions(num_recycles=4, **{criterion: float(bound)})  # type: ignore[arg-type]
-        expected = [alone(target, options, model) for target in given]
-        ends = [prediction.num_recycles for prediction in expected]
-        if len(set(ends)) > 1:
-            break
-    assert len(set(ends)) > 1
+    values = sorted(value for each in measured for value in each)
+    bound = max((np.mean(pair) for pair in itertools.pairwise(values)), key=lambda bound: len(ends(bound)))
+    options = replace(options, **{criterion: float(bound)})
+    expected = [alone(target, options, model) for target in given]
+    assert len({prediction.num_recycles for prediction in expected}) > 1
     for prediction, one in zip(together(given, options, model), expected, strict=True):
         assert_near(prediction, one, one.model)
 

@@ -269,13 +269,29 @@ def _layouts(ranks: int) -> list[Setup]:
 BROKEN = ("nothing", "messages", "overlapped", "sums")
 
 
+def _judged_setups(broken: str) -> list[Setup]:
+    """All setups of two ranks, or those that need what is broken between ranks."""
+
+    def needs(setup: Setup) -> bool:
+        by_data = isinstance(setup, TrainingSetup) and setup.layout.dp > 1
+        overlaps = isinstance(setup, TrainingSetup) and setup.reduction == "overlapped"
+        return {
+            "nothing": True,
+            "messages": setup.layout.sharing > 1,
+            "overlapped": by_data and overlaps,
+            "sums": by_data and not overlaps,
+        }[broken]
+
+    return [each for each in _layouts(2) if needs(each)]
+
+
 def _judged_in_ranks(mesh: Mesh) -> list[list[Reading]]:
     """Judge all setups of two ranks with one thing broken after another; this runs in the ranks."""
     found = []
     for broken in BROKEN:
         with pytest.MonkeyPatch.context() as patch:
             _break(broken, patch)
-            found.append(judge(mesh, problem(), _layouts(mesh.size)))
+            found.append(judge(mesh, problem(), _judged_setups(broken)))
     return found
 
 
@@ -303,23 +319,17 @@ def _break(name: str, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Mesh, "all_reduce", summed)
 
 
+@pytest.mark.distributed
 def test_wrong_messages_between_ranks_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fork_ranks(monkeypatch, tmp_path / "output")
-    setups = _layouts(2)
-    assert {setup.layout for setup in setups} == {Layout(), Layout(dp=2), Layout(dap=2), Layout(bp=2)}
+    assert {setup.layout for setup in _layouts(2)} == {Layout(), Layout(dp=2), Layout(dap=2), Layout(bp=2)}
     for broken, readings in zip(BROKEN, on_ranks(2, _judged_in_ranks), strict=True):
-        for setup, reading in zip(setups, readings, strict=True):
-            learns = isinstance(setup, TrainingSetup) and setup.layout.ranks > 1
-            overlaps = isinstance(setup, TrainingSetup) and learns and setup.reduction == "overlapped"
-            expected = {
-                "nothing": False,
-                "messages": setup.layout.sharing > 1,
-                "overlapped": overlaps,
-                "sums": learns and not overlaps,
-            }
-            assert bool(reading.faults) == expected[broken], (broken, setup, reading.faults)
+        assert readings
+        for setup, reading in zip(_judged_setups(broken), readings, strict=True):
+            assert bool(reading.faults) == (broken != "nothing"), (broken, setup, reading.faults)
 
 
+@pytest.mark.distributed
 def test_ranks_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fork_ranks(monkeypatch, tmp_path / "output")
     axial = TrainingSetup(dtype=FLOAT32, layout=Layout(dap=2))

@@ -141,8 +141,8 @@ def test_too_little_memory_is_one_sentence(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_command_of_version_0_1_still_shows_layouts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["layouts", "--ranks", "128", "--machine", "a100", "--set", "batch_size=128"]) == 0
+    assert main(["layouts", "--ranks", "4", "--machine", "a100", "--set", "batch_size=4"]) == 0
     earlier = capsys.readouterr().out
-    words = ["--hardware", "a100x128", "--preset", "initial_training", "--layouts", "--set", "batch_size=128"]
+    words = ["--hardware", "a100x4", "--preset", "initial_training", "--layouts", "--set", "batch_size=4"]
     assert main(["plan", *words]) == 0
     assert capsys.readouterr().out == earlier

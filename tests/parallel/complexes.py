@@ -75,7 +75,7 @@ def compare_on_ranks(
 ) -> None:
     """Results, loss and gradients are those of a process alone, however a rank computes its part."""
     spilled.LEAST_BYTES = 1
-    choices = {"whole": Whole(), "slabs": Slabs(rows=2), "spilled": spilled.Spilled(directory)}
+    choices = {"whole": Whole(), "slabs": Slabs(rows=4), "spilled": spilled.Spilled(directory)}
     predicted, expected, right = torch.load(alone)
     with joined(layout) as mesh:
         order = order_on(mesh.layout, "first")

@@ -14,6 +14,7 @@ from pathlib import Path
 import gemmi
 import numpy as np
 import torch
+from jaxtyping import config
 
 from data_pipeline.features.schema import Features
 from helixfold import inference
@@ -55,6 +56,7 @@ def _run(arguments: list[str], log: Path, printed: Path) -> None:
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may ignore it
+    config.update("jaxtyping_disable", True)  # shapes are checked where the command is run in the tests' own process
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     sys.exit(predict(arguments, log))

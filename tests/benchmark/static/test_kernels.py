@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,19 +14,33 @@ from helixfold.cli.main import main
 ROOT = Path(__file__).parents[3]
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process that compiles kernels; in this one they are interpreted."""
+# Runs commands one after the other, and prints exit code and output of each.
+_COMMANDS = """
+import contextlib, io, json, sys
+from helixfold.cli.main import main
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(["benchmark", "kernels", *words])
+    print(json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue()}))
+"""
+
+
+def run(*commands: list[str]) -> list[dict[str, Any]]:
+    """Run these commands in a process that compiles kernels; in this one they are interpreted."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "helixfold.cli.main", "benchmark", "kernels", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", _COMMANDS, json.dumps(commands)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
     path = tmp_path / "kernels.json"
     size = ["--preset", "tiny", "--residues", "16", "--rows", "4", "--only", "pair transition"]
-    done = run("--static", "--arch", "sm_80", "sm_75", *size, "--json", str(path))
-    assert done.returncode == 0, done.stderr
+    (done,) = run(["--static", "--arch", "sm_80", "sm_75", *size, "--json", str(path)])
+    assert done["code"] == 0, done["err"]
     ampere, turing = json.loads(path.read_text())
     forward, backward = ampere["passes"]
     (kernel,) = forward["kernels"]
@@ -47,22 +62,26 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
     assert turing["refusals"]["transition"] == reason
     assert not turing["passes"][0]["kernels"]
-    assert "transition.forward " in done.stdout
-    assert f"no kernel of ours computes transition: {reason}" in done.stdout
-    assert "only\nratios between two versions of the code count" in done.stdout
+    assert "transition.forward " in done["out"]
+    assert f"no kernel of ours computes transition: {reason}" in done["out"]
+    assert "only\nratios between two versions of the code count" in done["out"]
 
     earlier = json.loads(path.read_text())
     earlier[0]["passes"][0]["cost"]["moved"] *= 4
     path.write_text(json.dumps(earlier))
-    again = run("--static", "--arch", "sm_80", *size, "--against", str(path))
-    sums = again.stdout[again.stdout.index("moved/before us/before") :].splitlines()
+    wrong = {"list.json": "is no table that --json wrote", "none.json": "cannot be read: No such"}
+    (tmp_path / "list.json").write_text("[3]")
+    files = [path, *(tmp_path / name for name in wrong)]
+    commands = [["--static", "--arch", "sm_80", *size, "--against", str(file)] for file in files]
+    again, *refused, unknown = run(*commands, ["--static", "--only", "column transition"])
+    sums = again["out"][again["out"].index("moved/before us/before") :].splitlines()
     assert sums[1].split()[-2:] == ["0.25", "1.00"]
     assert sums[2].split()[-2:] == ["1.00", "1.00"]
-    path.write_text("[3]")
-    for name, sentence in (("kernels.json", "is no table that --json wrote"), ("none.json", "cannot be read: No such")):
-        refused = run("--static", "--arch", "sm_80", *size, "--against", str(path.with_name(name)))
-        assert refused.returncode == 2
-        assert f"{name} {sentence}" in refused.stderr
+    for each, (name, sentence) in zip(refused, wrong.items(), strict=True):
+        assert each["code"] == 2
+        assert f"{name} {sentence}" in each["err"]
+    assert unknown["code"] == 2
+    assert "no part's name contains 'column transition'; they are row attention, column attention" in unknown["err"]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +98,3 @@ def test_what_is_not_possible_is_said_in_a_sentence(
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert main(["benchmark", "kernels", *words]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_an_unknown_update_is_refused() -> None:
-    pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
-    done = run("--static", "--only", "column transition")
-    assert done.returncode == 2
-    assert "no part's name contains 'column transition'; they are row attention, column attention" in done.stderr
