@@ -42,7 +42,7 @@ class Chains:
     def open(cls, training_set: Path, held_out: Path) -> "Chains":
         """`InputError` where either is not what it should be."""
         store = FeatureStore.open(training_set)
-        return cls(store, read_names(held_out, store))
+        return cls(store, read_names(held_out, {entry.name for entry in store.entries}))
 
     @cached_property
     def entries(self) -> dict[str, IndexEntry]:

@@ -48,6 +48,9 @@ def permuted_labels(structure: PredictedStructure, batch: MultimerBatch, labels:
     predicted, truth = (
         positions[..., _CA, :].cpu().numpy() for positions in (structure.positions, labels.copies_positions)
     )
+    if not np.isfinite(predicted).all():
+        # Nothing fits such a prediction; a step with it is skipped.
+        return labels.of_own_chains()
     observed = labels.copies_mask[..., _CA].cpu().numpy() > 0
     names = [field.name for field in fields(ChainNumbers)]
     numbers = {name: getattr(batch, name).cpu().numpy() for name in names}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import torch
@@ -14,6 +14,7 @@ from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.geometry.torsions import chis_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.chain_centres import centre_of_mass_loss
+from helixfold.losses.chain_metrics import chain_metrics
 from helixfold.losses.chain_permutation import permuted_labels
 from helixfold.losses.config import TERMS, LossConfig
 from helixfold.losses.fape import UNIT, backbone_fape, chain_backbone_fape, sidechain_fape
@@ -36,11 +37,15 @@ _BACKBONE_GROUP = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Losses of each sample: its terms without gradient, their weighted sum, and the total to differentiate."""
+    """Losses of each sample: its terms without gradient, their weighted sum, and the total to differentiate.
+
+    Complexes have `metrics`, too: see `chain_metrics`.
+    """
 
     unweighted: dict[str, Float[Tensor, " b"]]
     weighted: Float[Tensor, " b"]
     total: Float[Tensor, " b"]
+    metrics: dict[str, Float[Tensor, " b"]] = field(default_factory=dict)
 
     def terms(self) -> dict[str, Float[Tensor, " b"]]:
         """Return the unweighted terms, their weighted sum and the total by name, without gradient, for logs."""
@@ -113,6 +118,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         unweighted=dict(zip(computed, found.detach(), strict=True)),
         weighted=weighted,
         total=weighted * batch.seq_mask.sum(-1).sqrt(),
+        metrics=chain_metrics(structure, labels, batch.asym_id) if isinstance(batch, MultimerBatch) else {},
     )
 
 

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision; in grey,
 # line styles and markers differ.
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+_BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 _DOTS_PER_INCH = 150
 # The window over which a curve is smoothed, as a fraction of all steps.
 _WINDOW_SHARE = 1 / 50
-SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
+# Those of single chains, then those that only complexes have.
+SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "interface_lddt": "interface lDDT", "dockq": "DockQ"}
 
 
 def plot_curves(history: TrainingHistory, path: Path) -> None:
@@ -72,7 +73,7 @@ def _losses(axes: "Axes", history: TrainingHistory) -> None:
     trained = [(record.step + 1, record.losses.get("weighted", math.nan)) for record in history.steps]
     _raw_and_smooth(axes, trained, _BLUE, "training")
     held_out = [(record.step + 1, record.summary["loss"]) for record in history.evaluations if "loss" in record.summary]
-    _points(axes, held_out, _ORANGE, "o", "held-out chains")
+    _points(axes, held_out, _ORANGE, "o", "held-out")
     # One extreme step in a hundred must not flatten the curves.
     common = np.array([value for _, value in trained if math.isfinite(value)])
     seen = [*(np.quantile(common, (0.01, 0.99)) if common.size else ()), *(value for _, value in held_out)]
@@ -83,8 +84,9 @@ def _losses(axes: "Axes", history: TrainingHistory) -> None:
 
 
 def _scores(axes: "Axes", history: TrainingHistory) -> None:
-    axes.set(ylabel="Score of held-out chains", ylim=(0, 1))
-    for (key, name), color, marker in zip(SCORES.items(), (_ORANGE, _GREEN), ("o", "^"), strict=True):
+    axes.set(ylabel="Held-out scores", ylim=(0, 1))
+    colors, markers = (_ORANGE, _GREEN, _PURPLE, _BLUE), ("o", "^", "s", "D")
+    for (key, name), color, marker in zip(SCORES.items(), colors, markers, strict=True):
         points = [(record.step + 1, record.summary[key]) for record in history.evaluations if key in record.summary]
         _points(axes, points, color, marker, f"{name}, last {points[-1][1]:.3f}" if points else name)
     if not history.evaluations:

@@ -1,6 +1,7 @@
 """Settings of a training run, which every checkpoint records: everything that its results depend on."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from data_pipeline.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError
@@ -114,4 +115,22 @@ class TrainingConfig(Config):
         """Return the preset with which a model trained by this run makes predictions."""
         return Preset(
             name=name, model=self.model, sampling=self.example.sampling, num_recycles=self.example.max_passes - 1
+        )
+
+
+def require_same_settings(stored: TrainingConfig, given: TrainingConfig, directory: Path) -> None:
+    """Raise `ConfigError` if a setting that results depend on differs from when the run in `directory` began."""
+    before, now = (
+        {name: value for name, value in config.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
+        for config in (stored, given)
+    )
+    changed = [
+        f"{name} was {before.get(name)!r} and is now {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{directory}: this run began with other settings ({'; '.join(changed)}); repeat them, or name another "
+            "directory"
         )

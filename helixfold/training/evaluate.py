@@ -1,17 +1,18 @@
-"""Evaluation of a model on held-out chains, which it was not trained on."""
+"""Evaluation of a model on held-out chains or complexes, which it was not trained on."""
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
-from data_pipeline.datasets.examples import ChainStore, StepExamples
+from data_pipeline.datasets.examples import ChainStore, ComplexStore, StepExamples
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
 from data_pipeline.parse.fasta import target_name_problem
@@ -19,22 +20,25 @@ from data_pipeline.parse.text_files import read_text
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
+from data_pipeline.transforms.complex_training import complex_example
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.template_augmentation import TemplateAugmentation
-from data_pipeline.transforms.training import ExampleConfig, training_example
+from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
 from helixfold.analysis import metrics
-from helixfold.batch import Batch
+from helixfold.batch import Batch, MultimerBatch, with_chains
 from helixfold.execution.slabs import Slabs
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
+from helixfold.losses.chain_permutation import permuted_labels
 from helixfold.losses.config import LossConfig
-from helixfold.losses.labels import Labels
+from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.losses.total import total_loss
 from helixfold.losses.violations import violations
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import plddt
 from helixfold.model.outputs import Outputs
 from helixfold.training.config import EvaluationConfig
+from helixfold.training.interface_scores import InterfaceScores, interface_scores
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.progress import print_message
 from helixfold.training.step import forward
@@ -43,11 +47,18 @@ from helixfold.write.pdb import to_pdb
 MAX_NAMES_BYTES = 2**26
 _COMMENT = re.compile(r"(?:^|\s)#")  # a name may contain the sign
 _CA = ATOM_ORDER["CA"]
+# Scores of which an evaluation reports the mean, and numbers of an interface's parts of which it does not.
+_AVERAGED = ("lddt_ca", "lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
+_COUNTS = ("chains", "interfaces")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainScores:
-    """Scores of one held-out chain, over the atoms that the experiment observed; from 0 to 1 unless noted."""
+class HeldOutScores:
+    """Scores of one held-out chain or complex, over the atoms that the experiment observed; from 0 to 1 unless noted.
+
+    Those of a complex are of all its chains together, with the true chains permuted to fit the prediction where they
+    are equal; `interface` has those of its parts.
+    """
 
     name: str
     residues: int  # that were folded
@@ -60,50 +71,71 @@ class ChainScores:
     plddt: float  # mean over the residues, 0 to 100
     violations: float  # fraction of residues with impossible bonds, angles or clashes
     losses: dict[str, float]  # each term unweighted, their sum "weighted", and "total"
+    interface: InterfaceScores | None = None  # of a complex
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "HeldOutScores":
+        """Rebuild scores from the dict that `dataclasses.asdict` made of them."""
+        interface = values["interface"]
+        return cls(**{**values, "interface": None if interface is None else InterfaceScores(**interface)})
 
 
-def mean_scores(scores: Sequence[ChainScores]) -> dict[str, float]:
-    """Return means over the chains of each score, the weighted loss ("loss") and its terms ("loss/fape" ...)."""
+def mean_scores(scores: Sequence[HeldOutScores]) -> dict[str, float]:
+    """Return means of each score, the weighted loss ("loss") and its terms ("loss/fape" ...).
+
+    Those of interfaces are means over the complexes that have such a score.
+    """
     if not scores:
         return {}
-    measured = [field.name for field in fields(ChainScores) if field.name not in ("name", "residues", "losses")]
-    means = {name: float(np.mean([getattr(chain, name) for chain in scores])) for name in measured}
+    means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in _AVERAGED}
     for term in scores[0].losses:
         name = "loss" if term == "weighted" else f"loss/{term}"
-        means[name] = float(np.mean([chain.losses[term] for chain in scores]))
+        means[name] = float(np.mean([each.losses[term] for each in scores]))
+    complexes = [each.interface for each in scores if each.interface is not None]
+    for field in fields(InterfaceScores):
+        known = [value for each in complexes if (value := getattr(each, field.name)) is not None]
+        if known and field.name not in _COUNTS:
+            means[field.name] = float(np.mean(known))
     return means
 
 
-def read_names(path: str | PathLike[str], store: ChainStore) -> tuple[str, ...]:
-    """Read the names of held-out chains from a file: one chain of the store on each line, comments after '#'.
+def deciding_score(means: Mapping[str, float]) -> float | None:
+    """Return the score whose highest value marks the best parameters of a run, or None if nothing was scored.
 
-    Raise `InputError` for unknown and repeated names, and for a file without names.
+    It is the mean DockQ where complexes with interfaces are held out, and else the mean CA-lDDT.
     """
-    known = {entry.name for entry in store.entries}
+    return means.get("dockq", means.get("lddt_ca"))
+
+
+def read_names(path: str | PathLike[str], known: Collection[str], kind: str = "chain") -> tuple[str, ...]:
+    """Read the names of held-out chains or assemblies from a file: one of the `known` on each line, comments after '#'.
+
+    Raise `InputError` for unknown and repeated names, and for a file without names; `kind` is what it calls them.
+    """
     lines_of: dict[str, int] = {}
-    text = read_text(path, MAX_NAMES_BYTES, "a list of chains has one name on each line")
+    text = read_text(path, MAX_NAMES_BYTES, f"a list of held-out data has the name of one {kind} on each line")
     for number, line in enumerate(text.split("\n"), start=1):
         name = _COMMENT.split(line, maxsplit=1)[0].strip()
         if not name:
             continue
         if name not in known:
             raise InputError.at(
-                path, f"the feature store has no chain '{printable(name)}'; take names from its index", line=number
+                path, f"the feature store has no {kind} '{printable(name)}'; take names from its index", line=number
             )
         if name in lines_of:
             raise InputError.at(
-                path, f"'{printable(name)}' is also in line {lines_of[name]}; name each chain once", line=number
+                path, f"'{printable(name)}' is also in line {lines_of[name]}; name each {kind} once", line=number
             )
         lines_of[name] = number
     if not lines_of:
-        raise InputError.at(path, "it names no chain; put one name on each line")
+        raise InputError.at(path, f"it names no {kind}; put one name on each line")
     return tuple(lines_of)
 
 
 @torch.no_grad()
 def evaluate(
     model: AlphaFold,
-    store: ChainStore,
+    store: ComplexStore,
     names: Sequence[str],
     *,
     example: ExampleConfig,
@@ -113,13 +145,16 @@ def evaluate(
     device: torch.device,
     structures: Path | None,
     report: Callable[[str], None] = print_message,
-) -> tuple[ChainScores, ...]:
+) -> tuple[HeldOutScores, ...]:
     """Set the model to evaluation, fold the named chains and score the predictions.
 
-    Random choices for a chain depend only on its name, so that evaluations can be compared. PDB files of the first
-    `config.structures` chains are written into `structures`. A chain that cannot be used is reported and left out.
+    A model of complexes folds the named assemblies. Random choices for a chain or assembly depend only on its name, so
+    that evaluations can be compared; a complex that is too large is cropped around an interface. PDB files of the first
+    `config.structures` are written into `structures`. What cannot be used is reported and left out.
     """
-    whole_chain = replace(
+    of_complexes = model.config.method == "multimer"
+    kind = "complex" if of_complexes else "chain"
+    whole = replace(
         example,
         # A held-out chain never has its own structure as a template.
         template_augmentation=TemplateAugmentation(),
@@ -127,15 +162,17 @@ def evaluate(
         crop_size=config.max_residues,
         block_deletion=BlockDeletion(blocks=0),
         unclamped_fraction=0.0,
-        spatial_crop_probability=0.0,
+        spatial_crop_probability=float(of_complexes),
     )
-    scores: list[ChainScores] = []
+    draw: Callable[[ComplexStore, str, ExampleConfig, int], TrainingExample]
+    draw = _complex_example if of_complexes else _chain_example
+    scores: list[HeldOutScores] = []
     model.eval()
     for number, name in enumerate(names):
         try:
-            batch = _held_out_batch(store, name, whole_chain, config.num_recycles + 1, device)
+            batch = _held_out_batch(draw(store, name, whole, config.num_recycles + 1), device)
         except InputError as error:
-            report(f"held-out chain {printable(name)} is left out: {error}")
+            report(f"held-out {kind} {printable(name)} is left out: {error}")
             continue
         outputs = forward(model, batch, Slabs(), dtype)
         scores.append(_scores(name, outputs, batch, loss))
@@ -144,23 +181,38 @@ def evaluate(
     return tuple(scores)
 
 
-def _held_out_batch(
-    store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device
-) -> TrainingBatch:
-    example = training_example(*store.load(name), config, np.random.default_rng(zlib.crc32(name.encode())), num_passes)
+def _chain_example(store: ChainStore, name: str, config: ExampleConfig, num_passes: int) -> TrainingExample:
+    """Return the example of a held-out chain; it depends on the name alone."""
+    return training_example(*store.load(name), config, _stream_of(name), num_passes)
+
+
+def _complex_example(store: ComplexStore, name: str, config: ExampleConfig, num_passes: int) -> TrainingExample:
+    """Return the example of a held-out assembly; it depends on the name alone."""
+    made = store.load_complex(name)
+    return complex_example(made.name, made.features, made.labels, config, _stream_of(name), num_passes)
+
+
+def _stream_of(name: str) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def _held_out_batch(example: TrainingExample, device: torch.device) -> TrainingBatch:
     if not example.truth.all_atom_mask[:, _CA].any():
         raise InputError(f"none of the C-alpha atoms of its {len(example.truth.aatype)} residues were observed")
     return pack(StepExamples(step=0, micro_batch=0, examples=(example,), refused=()), None).on(device)
 
 
-def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> ChainScores:
+def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> HeldOutScores:
     labels, last = batch.labels, batch.recycling_inputs[-1]
+    if isinstance(labels, ComplexLabels):
+        labels = permuted_labels(outputs.structure, with_chains(last), labels)
     losses = total_loss(outputs, last, labels, loss)
     violated = violations(
         outputs.structure.atom14[-1],
         labels.atom14_atom_exists,
         labels.aatype,
         last.residue_index,
+        asym_id=last.asym_id if isinstance(last, MultimerBatch) else None,
         tolerance_factor=loss.violation_tolerance_factor,
         overlap_tolerance=loss.clash_overlap_tolerance,
     )
@@ -169,7 +221,7 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
     )
     observed = labels.all_atom_mask[0, :, _CA].cpu().numpy() > 0
     superposed = metrics.superposed_scores(predicted[observed], true[observed])
-    return ChainScores(
+    return HeldOutScores(
         name=name,
         residues=len(observed),
         lddt_ca=metrics.lddt(predicted[observed], true[observed], np.flatnonzero(observed)),
@@ -181,6 +233,7 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
         plddt=float(plddt(outputs.logits.lddt).mean()),
         violations=float(violated.residues_mask.mean()),
         losses={term: float(value) for term, value in losses.terms().items()},
+        interface=interface_scores(outputs, labels, last) if isinstance(last, MultimerBatch) else None,
     )
 
 
@@ -195,28 +248,31 @@ def _all_atom_lddt(outputs: Outputs, labels: Labels) -> float:
 
 
 def _write_structure(
-    directory: Path, scores: ChainScores, outputs: Outputs, batch: Batch, report: Callable[[str], None]
+    directory: Path, scores: HeldOutScores, outputs: Outputs, batch: Batch, report: Callable[[str], None]
 ) -> None:
     confidence: Float[np.ndarray, " r"] = plddt(outputs.logits.lddt)[0].cpu().numpy()
     mask = outputs.structure.mask[0].cpu().numpy()
     positions = outputs.structure.positions[0].cpu().numpy()
+    numbers = batch.asym_id[0].cpu().numpy() if isinstance(batch, MultimerBatch) else np.zeros(len(mask), np.int64)
     protein = Protein(
         aatype=batch.aatype[0].cpu().numpy(),
         # A prediction's position in space is arbitrary, and a PDB file has few digits.
         atom_positions=(positions - positions[:, _CA].mean(0)) * mask[..., None],
         atom_mask=mask,
         residue_index=batch.residue_index[0].cpu().numpy() + 1,
-        chain_index=np.zeros(len(mask), np.int64),
+        # A crop may lack some chains.
+        chain_index=np.unique(numbers, return_inverse=True)[1],
         b_factors=confidence[:, None] * mask,
     )
-    remarks = (
-        f"Held-out chain {scores.name}: CA-lDDT {scores.lddt_ca:.3f}, TM-score {scores.tm_score:.3f}.",
-        "B-factors are pLDDT.",
-    )
+    shown = f"CA-lDDT {scores.lddt_ca:.3f}, TM-score {scores.tm_score:.3f}"
+    if scores.interface is not None and scores.interface.dockq is not None:
+        shown = f"{shown}, DockQ {scores.interface.dockq:.3f}"
+    kind = "chain" if scores.interface is None else "complex"
+    remarks = f"Held-out {kind} {scores.name}: {shown}.", "B-factors are pLDDT."
     # Names come from a store that others may have built, and not every name can be a file's.
-    stem = f"chain_{zlib.crc32(scores.name.encode()):08x}" if target_name_problem(scores.name) else scores.name
+    stem = f"{kind}_{zlib.crc32(scores.name.encode()):08x}" if target_name_problem(scores.name) else scores.name
     try:
         with atomic_write(directory / f"{stem}.pdb") as temporary:
             temporary.write_text(to_pdb(protein, remarks), encoding="ascii")
     except (OSError, ValueError) as error:
-        report(f"the structure of held-out chain {printable(scores.name)} is not written: {printable(str(error))}")
+        report(f"the structure of held-out {kind} {printable(scores.name)} is not written: {printable(str(error))}")

@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -92,7 +92,9 @@ class StepRecord:
     data_seconds: float  # part of `seconds` spent waiting for data
     examples_per_second: float
     memory_gib: float  # peak of the run so far
-    names: tuple[str, ...]  # of the chains in the batch
+    names: tuple[str, ...]  # of the chains or assemblies in the batch
+    # Of complexes, mean over the examples that have each; see `losses.chain_metrics`. Earlier logs have none.
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +144,7 @@ class TrainingLog:
         self._write("step", {field.name: getattr(record, field.name) for field in fields(record)})
         scalars = {
             **{f"loss/{name}": value for name, value in record.losses.items()},
+            **{f"complexes/{name}": value for name, value in record.metrics.items()},
             "optimizer/learning_rate": record.learning_rate,
             "optimizer/gradient_norm": record.gradient_norm,
             "optimizer/clipped": record.clipped,
@@ -237,9 +240,11 @@ def read_log(path: Path) -> TrainingHistory:
 def _restored(record: type[_Record], values: Mapping[str, Any]) -> _Record:
     """Rebuild the record that a line was written from. Raise ValueError if it is not such a record."""
     kinds: dict[str, Any] = typing.get_type_hints(record)
-    if {*kinds, "type", "time"} != {*values}:
-        raise ValueError(f"{sorted({*kinds} ^ ({*values} - {'type', 'time'}))} are missing or unknown")
-    return record(**{name: _value(name, kind, values[name]) for name, kind in kinds.items()})
+    optional = {each.name for each in fields(record) if each.default_factory is not MISSING}
+    stored = {*values} - {"type", "time"}
+    if differing := ({*kinds} - optional - stored) | (stored - {*kinds}):
+        raise ValueError(f"{sorted(differing)} are missing or unknown")
+    return record(**{name: _value(name, kind, values[name]) for name, kind in kinds.items() if name in values})
 
 
 def _value(name: str, kind: Any, value: Any) -> Any:

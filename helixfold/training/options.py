@@ -23,7 +23,15 @@ from helixfold.options import (
     whole_number,
 )
 
-TrainingPreset = Literal["initial_training", "finetuning", "small", "tiny"]
+TrainingPreset = Literal[
+    "initial_training",
+    "finetuning",
+    "multimer_initial_training",
+    "multimer_finetuning",
+    "small",
+    "tiny",
+    "tiny_multimer",
+]
 Recipe = Literal["small"]
 AUTO_LAYOUT = "auto"
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", metavar="NAME=VALUE", consume_multiple=False)]
@@ -93,9 +101,10 @@ class TrainOptions:
     memory: Annotated[MemorySize | None, Parameter(show_default="what is free")] = None
     """Memory for --dry-run, such as 24GB."""
     held_out: File | None = None
-    """Names of chains to evaluate the model on and not to train on."""
+    """Names of chains, or for complexes of assemblies, to evaluate the model on and not to train on."""
     weights: File | None = None
-    """Start from these parameters (.npz, .pt, .safetensors)."""
+    """Start from these parameters (.npz, .pt, .safetensors). A network of complexes takes over those of one for single
+    chains, too."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps; for --dry-run also a card that need not be in this machine, such as h200."""
     workers: Annotated[

@@ -3,13 +3,14 @@
 Islands are groups of ranks that train separately between synchronisations. Ranks of one island share every step.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from helixfold.losses.chain_metrics import METRICS
 from helixfold.optim.config import OuterConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.optim.outer import OuterOptimizer
@@ -30,6 +31,12 @@ class StepStats:
     data_seconds: float  # waiting for data
     memory: int  # peak, in bytes
     stop: bool  # whether the process was asked to end
+    # Sums over the examples that have a metric, and their number.
+    metrics: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def mean_metrics(self) -> dict[str, float]:
+        """Return the mean of each metric over the examples that have it, without metrics that none has."""
+        return {name: total / count for name, (total, count) in self.metrics.items() if count}
 
     def gathered(self, mesh: Mesh) -> "StepStats":
         """Return the statistics of all ranks together, on every rank. Ranks that share an example count it once."""
@@ -37,8 +44,21 @@ class StepStats:
         return merged_stats(ranks[:: mesh.sample.size], ranks)
 
 
+def summed(values: Mapping[str, Sequence[Tensor]]) -> tuple[dict[str, float], dict[str, tuple[float, int]]]:
+    """Return the sum of each loss over a rank's examples, and of each metric the sum and number where it is known.
+
+    `values` has tensors of one number for each example, by the names of losses and of `METRICS`. The host waits once.
+    """
+    numbers = torch.stack([torch.cat(list(each)) for each in values.values()]).cpu().double()
+    by_name = dict(zip(values, numbers, strict=True))
+    return (
+        {name: float(each.sum()) for name, each in by_name.items() if name not in METRICS},
+        {name: (float(each.nansum()), int(each.isfinite().sum())) for name, each in by_name.items() if name in METRICS},
+    )
+
+
 def merged_stats(examples: Sequence[StepStats], ranks: Sequence[StepStats]) -> StepStats:
-    """Merge statistics of one step: losses and names from `examples`, the rest from `ranks`."""
+    """Merge statistics of one step: losses, metrics and names from `examples`, the rest from `ranks`."""
     return StepStats(
         losses={name: sum(stats.losses[name] for stats in examples) for name in examples[0].losses},
         names=[name for stats in examples for name in stats.names],
@@ -46,6 +66,10 @@ def merged_stats(examples: Sequence[StepStats], ranks: Sequence[StepStats]) -> S
         data_seconds=max(stats.data_seconds for stats in ranks),
         memory=max(stats.memory for stats in ranks),
         stop=any(stats.stop for stats in ranks),
+        metrics={
+            name: (sum(stats.metrics[name][0] for stats in examples), sum(stats.metrics[name][1] for stats in examples))
+            for name in examples[0].metrics
+        },
     )
 
 

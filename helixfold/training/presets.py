@@ -1,4 +1,4 @@
-"""Named settings of training runs: AlphaFold's two stages, and two for a laptop."""
+"""Named settings of training runs: the stages of AlphaFold 2 and of AlphaFold-Multimer, and small ones for a laptop."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,6 +38,44 @@ def finetuning() -> TrainingConfig:
     )
 
 
+def multimer_initial_training() -> TrainingConfig:
+    """Return the first stage of AlphaFold-Multimer (Evans et al. 2022), for the network of its second release.
+
+    FAPE is clamped at 10 Angstrom within the chains of 90 % of the examples and at 30 between chains, beside the loss
+    of chains' centres (Sec. 2.5). The crop of 384 residues is stated in DeepMind's technical note on AlphaFold 2.3;
+    rows and other weights are those of its configuration. From OpenFold's settings are the weight of violations, 0.03,
+    crops around an interface in half of the examples, and alignments of which no block is deleted. Batch, learning rate
+    and number of steps are those of AlphaFold 2's first stage.
+    """
+    return _of_complexes("model_1_multimer_v2", crop_size=384, violation=0.03, steps=78_000)
+
+
+def multimer_finetuning() -> TrainingConfig:
+    """Return a second stage for complexes: crops of 640 residues and the deeper alignments of the third release.
+
+    The crop is stated in DeepMind's technical note on AlphaFold 2.3; rows and the full weight of violations are those
+    of its configuration. Learning rate and number of steps are those of AlphaFold 2's second stage.
+    """
+    run = _of_complexes("model_1_multimer_v3", crop_size=640, violation=1.0, steps=12_000)
+    return replace(run, optimizer=optimizers.finetuning())
+
+
+def _of_complexes(network: str, *, crop_size: int, violation: float, steps: int) -> TrainingConfig:
+    preset = presets.preset(network)
+    return TrainingConfig(
+        model=preset.model,
+        example=ExampleConfig(
+            crop_size=crop_size,
+            sampling=replace(preset.sampling, target_as_extra=True),
+            block_deletion=BlockDeletion(blocks=0),
+            spatial_crop_probability=0.5,
+        ),
+        loss=replace(losses.finetuning("multimer"), violation=violation, interface_clamp=30.0),
+        evaluation=EvaluationConfig(max_residues=crop_size),
+        steps=steps,
+    )
+
+
 def tiny() -> TrainingConfig:
     """Return a run of the `tiny` network on short crops with few sequences, which takes minutes on two cores.
 
@@ -61,6 +99,20 @@ def tiny() -> TrainingConfig:
         batch_size=8,
         steps=2_000,
         save_every=200,
+    )
+
+
+def tiny_multimer() -> TrainingConfig:
+    """Return a run like `tiny` for complexes: its network with the modules of AlphaFold-Multimer, and all losses.
+
+    FAPE between chains is not clamped, since at first all chains are in one place.
+    """
+    run = tiny()
+    return replace(
+        run,
+        model=presets.tiny_multimer().model,
+        example=replace(run.example, spatial_crop_probability=0.5),
+        loss=losses.complexes(run.loss),
     )
 
 
@@ -103,7 +155,16 @@ def small() -> TrainingConfig:
 
 
 TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
-    function.__name__: function for function in (initial_training, finetuning, small, tiny)
+    function.__name__: function
+    for function in (
+        initial_training,
+        finetuning,
+        multimer_initial_training,
+        multimer_finetuning,
+        small,
+        tiny,
+        tiny_multimer,
+    )
 }
 
 

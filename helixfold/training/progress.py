@@ -12,7 +12,14 @@ _SECONDS_BETWEEN_LINES = 30
 # Of steps and of evaluations alike: the weighted sum of all terms, without a step's factor for the number of residues.
 _LOSS = "weighted loss"
 # Scores of an evaluation that are printed; log.jsonl has all of them.
-_SHOWN = {"loss": _LOSS, "lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
+_SHOWN = {
+    "loss": _LOSS,
+    "lddt_ca": "CA-lDDT",
+    "tm_score": "TM-score",
+    "chain_lddt_ca": "CA-lDDT within chains",
+    "interface_lddt": "interface lDDT",
+    "dockq": "DockQ",
+}
 
 
 def print_message(text: str) -> None:
@@ -46,11 +53,12 @@ class Progress:
             print_message(f"{step + 1} of {self._last_step} steps, {text}")
 
     def evaluation(self, step: int, summary: Mapping[str, float]) -> None:
-        """Print mean scores of the held-out chains after a step."""
+        """Print mean scores of the held-out chains or complexes after a step."""
         if "lddt_ca" in summary:
             self._lddt = f", lDDT {summary['lddt_ca']:.3f}"
         shown = [f"{name} {summary[key]:.3f}" for key, name in _SHOWN.items() if key in summary]
-        print_message(f"held-out chains after {step + 1} steps: {', '.join(shown)}")
+        kind = "complexes" if "chain_lddt_ca" in summary else "chains"
+        print_message(f"held-out {kind} after {step + 1} steps: {', '.join(shown)}")
 
     def close(self) -> None:
         """End the bar."""

@@ -40,11 +40,14 @@ class MicroBatchStep:
             self._recorded = RecordedGradients(model, run, gradients, config.loss, recordings)
 
     def __call__(self, batch: TrainingBatch, *, last: bool) -> dict[str, Tensor]:
-        """Return the losses of each sample by name, without gradient; `last` says that the rank's step ends with it."""
+        """Return losses and metrics of each sample by name, without gradient.
+
+        `last` says that the rank's step ends with this micro-batch.
+        """
         if self._recorded is None:
             losses = forward_losses(self._model, batch, self._config, self._run_updates)
             self._gradients.backward(losses.total.mean(), last=last)
-            return losses.terms()
+            return losses.terms() | losses.metrics
         seed_dropout(self._config, batch)
         dtype = dtype_on(self._config.dtype, card_of(batch.labels.aatype.device))
         terms = self._recorded(batch.recycling_inputs, batch.labels, dtype)

@@ -1,22 +1,18 @@
 """Run a training from its settings to its end, on one device or on the ranks of `torchrun`."""
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 import helixfold
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
+from data_pipeline.errors import printable
 from data_pipeline.extras import require
 from data_pipeline.files import unmoved_directory
-from helixfold.config import ConfigError, ModelConfig
 from helixfold.execution.device import limit_threads, untried
-from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
 from helixfold.options import CudaGraphs
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
@@ -34,7 +30,7 @@ from helixfold.training.run_files import RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
 from helixfold.weights import demonstration
-from helixfold.weights.load import load_weights
+from helixfold.weights.transfer import initial_weights
 
 FAILED = 1
 _GPU_WORKERS = 4
@@ -109,10 +105,9 @@ def _train_on(
     cuda_graphs: CudaGraphs,
 ) -> int:
     chains = FeatureStore.open(store)
-    if held_out is not None and config.model.method == "multimer":
-        raise ConfigError("complexes are not evaluated during training yet; leave out --held-out")
-    names = read_names(held_out, chains) if held_out is not None else ()
+    names = () if held_out is None else _held_out_names(held_out, chains, config)
     initial = initial_weights(weights, config.model) if weights is not None else None
+    began_with = None if weights is None or initial is None else initial.description(printable(weights.name))
     if mesh.is_first:
         files.check()
     if workers is None:
@@ -124,20 +119,20 @@ def _train_on(
             files,
             mesh,
             held_out=names,
-            initial=initial,
+            initial=None if initial is None else initial.state,
             descends_from=None if weights is None else demonstration.ancestor(weights),
+            began_with=began_with,
             workers=workers,
             cuda_graphs=cuda_graphs,
         )
         if mesh.is_first:
-            if weights is not None and initial is not None and trainer.progress.step == 0:
-                print_message(starting_point(weights, initial, config.model))
             files.write_config(
                 trainer.config,
                 {
                     "training_set": str(store),
                     "held_out": list(names),
                     "weights": None if weights is None else str(weights),
+                    "began_with": None if initial is None else {"parameters": initial.taken, **initial.listing()},
                     "ranks": mesh.size,
                     "layout": str(mesh.layout),
                     "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
@@ -147,26 +142,7 @@ def _train_on(
             return 0 if trainer.run(stop) else stop.exit_code
 
 
-def starting_point(path: Path, initial: Mapping[str, Tensor], config: ModelConfig) -> str:
-    """Describe in one sentence which parameters of a model come from a file, and which begin with random values."""
-    with torch.device("meta"):
-        shapes = {name: tensor.numel() for name, tensor in AlphaFold(config).state_dict().items()}
-    new = [name for name in shapes if name not in initial]
-    text = f"starts from {sum(shapes.values()) - sum(map(shapes.__getitem__, new)):,} parameters of {path}"
-    return f"{text}; new, with random values: {', '.join(new)}" if new else text
-
-
-def initial_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """Return the parameters to start from, without those of an aligned-error head if the file has none.
-
-    AlphaFold's `_ptm` models began like this, too (Suppl. Sec. 1.9.7). Raise `InputError` if the file does not fit.
-    """
-    try:
-        return load_weights(path, config)
-    except InputError:
-        if not config.heads.aligned_error:
-            raise
-        headless = replace(config, heads=replace(config.heads, aligned_error=False))
-        with suppress(InputError):
-            return load_weights(path, headless)
-        raise
+def _held_out_names(path: Path, store: FeatureStore, config: TrainingConfig) -> tuple[str, ...]:
+    if config.model.method == "multimer":
+        return read_names(path, {entry.name for entry in store.assemblies}, "assembly")
+    return read_names(path, {entry.name for entry in store.entries})

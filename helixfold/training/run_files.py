@@ -56,9 +56,15 @@ class RunFiles:
             temporary.write_text(content)
 
     def write_weights(
-        self, name: str, state: Mapping[str, Tensor], config: TrainingConfig, descends_from: str | None = None
+        self,
+        name: str,
+        state: Mapping[str, Tensor],
+        config: TrainingConfig,
+        *,
+        descends_from: str | None = None,
+        began_with: str | None = None,
     ) -> None:
-        """Write parameters for `helixfold predict` (`descends_from`: see `weights.checkpoint.Header`).
+        """Write parameters for `helixfold predict` (`descends_from`, `began_with`: see `weights.checkpoint.Header`).
 
         Raise `InputError` if they cannot be written.
         """
@@ -66,7 +72,14 @@ class RunFiles:
         path = self.directory / "weights" / f"{name}.safetensors"
         try:
             path.parent.mkdir(exist_ok=True)
-            save_checkpoint(path, state, preset.model.to_dict(), preset.without_model(), descends_from=descends_from)
+            save_checkpoint(
+                path,
+                state,
+                preset.model.to_dict(),
+                preset.without_model(),
+                descends_from=descends_from,
+                began_with=began_with,
+            )
         except (OSError, SafetensorError) as error:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 

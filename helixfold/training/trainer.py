@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -27,12 +26,12 @@ from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.training.checkpoint import Checkpoints
-from helixfold.training.config import FREE_SETTINGS, TrainingConfig
-from helixfold.training.evaluate import ChainScores, evaluate, mean_scores
+from helixfold.training.config import TrainingConfig, require_same_settings
+from helixfold.training.evaluate import HeldOutScores, deciding_score, evaluate, mean_scores
 from helixfold.training.forecast import memory_per_rank, recompute_message, with_settled_recompute
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, StepRecord, TrainingLog
-from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats
+from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats, summed
 from helixfold.training.recorded_step import MicroBatchStep, step_recordings
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
@@ -52,9 +51,10 @@ class RunProgress:
     step: int = 0  # the next one
     skipped: int = 0  # steps whose loss or gradient was not finite
     skipped_in_a_row: int = 0
-    best_score: float | None = None  # mean CA-lDDT of the held-out chains
+    best_score: float | None = None  # `deciding_score` of the held-out chains or complexes
     best_step: int | None = None
     descends_from: str | None = None  # packaged model whose parameters the run began with
+    began_with: str | None = None  # the parameters it began with, in words; None if all were random
 
 
 class Trainer:
@@ -75,13 +75,16 @@ class Trainer:
         held_out: tuple[str, ...] = (),
         initial: dict[str, Tensor] | None = None,
         descends_from: str | None = None,
+        began_with: str | None = None,
         workers: int = 0,
         progress: bool = True,
         cuda_graphs: CudaGraphs = "auto",
     ) -> None:
-        """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains.
+        """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains, or
+        for complexes on the `held_out` assemblies.
 
-        `descends_from` names the packaged model that `initial` comes from; all weights of the run carry it.
+        `descends_from` names the packaged model that `initial` comes from, and `began_with` says in a sentence what of
+        it is taken over; all weights of the run carry both.
         Raise `ConfigError` if the settings do not fit the layout, the memory or the run's checkpoints.
         """
         mesh.layout.require_blocks(config.model)
@@ -130,7 +133,9 @@ class Trainer:
         )
         self.micro_batch_step = MicroBatchStep(self.model, config, self._run_updates, self.gradients, recordings)
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
-        self.progress, self._notes["restore"] = self._restored(RunProgress(descends_from=descends_from))
+        first = RunProgress(descends_from=descends_from, began_with=began_with)
+        self.progress, self._notes["restore"] = self._restored(first)
+        self._notes["weights"] = [began_with] if began_with is not None and self.progress.step == 0 else []
         self._shows_progress = progress
         self.log: TrainingLog = SilentLog()
 
@@ -223,9 +228,10 @@ class Trainer:
                 terms.setdefault(name, []).append(values)
 
         # Read only now, so that the CPU waits for the GPU once.
-        sums = torch.stack([torch.cat(values) for values in terms.values()]).cpu().double().sum(1).tolist()
+        losses, metrics = summed(terms)
         stats = StepStats(
-            losses=dict(zip(terms, sums, strict=True)),
+            losses=losses,
+            metrics=metrics,
             names=names,
             refused=refused,
             data_seconds=data_seconds,
@@ -248,6 +254,7 @@ class Trainer:
                     step=step.step,
                     examples_seen=(step.step + 1) * config.batch_size,
                     losses={name: value / config.batch_size for name, value in stats.losses.items()},
+                    metrics=stats.mean_metrics(),
                     learning_rate=config.optimizer.rate(step.step),
                     gradient_norm=report.gradient_norm,
                     clipped=report.clipped,
@@ -297,7 +304,13 @@ class Trainer:
             )
 
     def _write_weights(self, name: str) -> None:
-        self.files.write_weights(name, self.optimizer.averaged(), self.config, self.progress.descends_from)
+        self.files.write_weights(
+            name,
+            self.optimizer.averaged(),
+            self.config,
+            descends_from=self.progress.descends_from,
+            began_with=self.progress.began_with,
+        )
 
     def _restored(self, first: RunProgress) -> tuple[RunProgress, list[str]]:
         """Restore the newest intact checkpoint; return its progress or else `first`, and messages for the log."""
@@ -306,7 +319,7 @@ class Trainer:
         if restored is None:
             return first, []
         record, notes = restored.record, list(restored.damaged)
-        _require_same(TrainingConfig.from_dict(record["config"]), self.config, self.files.directory)
+        require_same_settings(TrainingConfig.from_dict(record["config"]), self.config, self.files.directory)
         if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
             raise ConfigError(
                 f"{self.files.directory}: the checkpoints were written with another layout of the parameters; go on "
@@ -326,7 +339,7 @@ class Trainer:
         return progress, notes
 
     def _evaluate(self) -> None:
-        """Evaluate the averaged parameters on the held-out chains, each rank on some of them."""
+        """Evaluate the averaged parameters on the held-out chains or complexes, each rank on some of them."""
         config, step = self.config, self.progress.step
         # Held-out chains may need all memory.
         self.micro_batch_step.clear()
@@ -354,11 +367,11 @@ class Trainer:
         for text in (text for rank in ranks for text in rank["reports"]):
             self.log.event("evaluation", text, step=step - 1)
         chains = sorted(
-            (ChainScores(**values) for rank in ranks for values in rank["scores"]),
+            (HeldOutScores.from_dict(values) for rank in ranks for values in rank["scores"]),
             key=lambda score: self.held_out.index(score.name),
         )
         means = mean_scores(chains)
-        score, best = means.get("lddt_ca"), self.progress.best_score
+        score, best = deciding_score(means), self.progress.best_score
         is_best = score is not None and (best is None or score > best)
         if is_best:
             self.progress.best_score, self.progress.best_step = score, step
@@ -379,21 +392,3 @@ class Trainer:
     def _log_problems(self) -> None:
         for problem in self.checkpoints.problems():
             self.log.event("save", problem)
-
-
-def _require_same(stored: TrainingConfig, given: TrainingConfig, directory: Path) -> None:
-    """Raise `ConfigError` if a setting that results depend on differs from when the run began."""
-    before, now = (
-        {name: value for name, value in config.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
-        for config in (stored, given)
-    )
-    changed = [
-        f"{name} was {before.get(name)!r} and is now {now.get(name)!r}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
-    if changed:
-        raise ConfigError(
-            f"{directory}: this run began with other settings ({'; '.join(changed)}); repeat them, or name another "
-            "directory"
-        )

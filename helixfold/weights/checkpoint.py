@@ -28,6 +28,7 @@ class Header:
 
     `use` has the other settings of the model's preset, if it is not one of the named presets; None if not given.
     `descends_from` names the packaged model whose parameters the training of these began with; None for any other.
+    `began_with` says which parameters of which file it began with, and which were new; None if all were random.
     """
 
     config: dict[str, Any]
@@ -35,6 +36,7 @@ class Header:
     shapes: dict[str, tuple[int, ...]]
     sha256: str
     descends_from: str | None
+    began_with: str | None = None
 
 
 def save_checkpoint(
@@ -44,8 +46,9 @@ def save_checkpoint(
     use: Mapping[str, Any] | None = None,
     *,
     descends_from: str | None = None,
+    began_with: str | None = None,
 ) -> None:
-    """Write a model's state dict, its settings, `use` and `descends_from` (see `Header`) as one atomic file.
+    """Write a model's state dict, its settings and the other facts of its `Header` as one atomic file.
 
     Equal arguments give equal bytes.
     """
@@ -57,8 +60,9 @@ def save_checkpoint(
         "use": json.dumps(use, allow_nan=False),
         "sha256": digest_of(tensors),
     }
-    if descends_from is not None:
-        metadata["descends_from"] = descends_from
+    for name, value in (("descends_from", descends_from), ("began_with", began_with)):
+        if value is not None:
+            metadata[name] = value
     with atomic_write(Path(path)) as temporary:
         save_file(tensors, temporary, metadata=metadata)
         sort_metadata(temporary)
@@ -120,6 +124,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         shapes=shapes,
         sha256=metadata.get("sha256", ""),
         descends_from=metadata.get("descends_from"),
+        began_with=metadata.get("began_with"),
     )
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
 from helixfold import presets
 from helixfold.presets import PRESETS
 from helixfold.standard_streams import optional_output
 from helixfold.weights import alphafold, demonstration, openfold
-from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.download import PUBLISHED_SHA256, download_parameters
 from helixfold.weights.find import named_preset, trained_preset
 from helixfold.weights.load import file_format, load_weights, matching_presets, read_shapes
@@ -56,7 +56,8 @@ def _provenance(path: Path) -> str:
             return "the demonstration model that comes with helixfold"
         if demonstration.ancestor(path) is not None:
             return "written by helixfold; trained further from its demonstration model"
-        return "written by helixfold"
+        began_with = read_header(path).began_with
+        return "written by helixfold" + (f"; its training {printable(began_with, 5000)}" if began_with else "")
     if path.name in PUBLISHED_SHA256:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == PUBLISHED_SHA256[path.name]:
@@ -93,7 +94,12 @@ def convert(
         else:
             rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
             save_checkpoint(
-                target, rounded, config.to_dict(), chosen.without_model(), descends_from=demonstration.ancestor(source)
+                target,
+                rounded,
+                config.to_dict(),
+                chosen.without_model(),
+                descends_from=demonstration.ancestor(source),
+                began_with=read_header(source).began_with if file_format(source) == "safetensors" else None,
             )
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error

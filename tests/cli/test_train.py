@@ -9,9 +9,9 @@ from data_pipeline.errors import InputError
 from helixfold.cli.main import main
 from helixfold.presets import preset
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
-from helixfold.training.run import initial_weights, starting_point
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.npz import open_npz
+from helixfold.weights.transfer import initial_weights
 from helixfold.weights.untrained import untrained_model
 
 STRUCTURES = Path(__file__).parents[2] / "examples/structures"
@@ -130,12 +130,12 @@ def test_an_aligned_error_head_may_be_new(tmp_path: Path) -> None:
     state = untrained_model(headless, 0).state_dict()
     save_checkpoint(tmp_path / "w.safetensors", state, headless.to_dict())
     initial = initial_weights(tmp_path / "w.safetensors", chosen)
-    assert initial.keys() == state.keys()
+    assert initial.state.keys() == state.keys()
     head = "heads.aligned_error.linear.weight, heads.aligned_error.linear.bias"
     known = sum(tensor.numel() for tensor in state.values())
     start = f"starts from {known:,} parameters of w.safetensors"
-    assert starting_point(Path("w.safetensors"), initial, chosen) == f"{start}; new, with random values: {head}"
-    assert starting_point(Path("w.safetensors"), initial, headless) == start
+    assert initial.description("w.safetensors") == f"{start}; new, with random values: {head}"
+    assert initial_weights(tmp_path / "w.safetensors", headless).description("w.safetensors") == start
     with pytest.raises(InputError, match="does not fit this model"):
         initial_weights(tmp_path / "w.safetensors", chosen.with_settings(["c_s=32"]))
 

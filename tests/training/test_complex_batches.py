@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from data_pipeline.datasets import clustering
 from data_pipeline.datasets.build import BuildOptions, build_store
@@ -19,10 +20,12 @@ from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import MultimerBatch
 from helixfold.cli.main import main
 from helixfold.execution.whole import Whole
+from helixfold.losses.chain_metrics import METRICS
 from helixfold.losses.config import complexes, finetuning
 from helixfold.losses.labels import ComplexLabels
 from helixfold.losses.total import total_loss
 from helixfold.training.loader import pack
+from helixfold.training.log import read_log
 from tests.data_pipeline.datasets.assembly_files import write_mmcif
 from tests.networks import tiny_multimer_config, with_every_parameter_random
 
@@ -83,18 +86,26 @@ def test_packed_complexes_have_chains_copies_and_a_gradient(store: FeatureStore)
     assert all(torch.isfinite(each.grad).all() for each in model.parameters() if each.grad is not None)
 
 
-SETTINGS = (
-    *("model.method=multimer", "model.evoformer.outer_product=first", "model.extra_msa.outer_product=first"),
-    *("model.triangle_projections=fused", "model.heads.masked_msa_letters=22", "model.structure.position_scale=20"),
-    *("loss.interface_fape=0.5", "loss.centre_of_mass=1", "example.crop_size=20", "example.max_passes=2"),
-    *("batch_size=2", "seed=3", "example.spatial_crop_probability=0.5", "save_every=1"),
-)
+SETTINGS = ("example.crop_size=20", "batch_size=2", "seed=3", "save_every=1", "evaluation.num_recycles=0")
 
 
 def train(store: Path, output: Path, steps: int, *others: str) -> int:
     settings = [part for setting in (*SETTINGS, f"steps={steps}") for part in ("--set", setting)]
-    words = [*("train", str(store), "--output", str(output), "--device", "cpu", "--workers", "0"), *settings, *others]
-    return main(words)
+    words = [
+        *(
+            "train",
+            str(store),
+            "--preset",
+            "tiny_multimer",
+            "--output",
+            str(output),
+            "--device",
+            "cpu",
+            "--workers",
+            "0",
+        )
+    ]
+    return main([*words, *settings, *others])
 
 
 def test_a_run_on_complexes_goes_on_as_if_it_had_never_ended(store: FeatureStore, tmp_path: Path) -> None:
@@ -109,11 +120,36 @@ def test_a_run_on_complexes_goes_on_as_if_it_had_never_ended(store: FeatureStore
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_held_out_complexes_are_evaluated_and_not_trained_on(
+    store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "names").write_text("1abc\n")
+    held_out = ("--held-out", str(tmp_path / "names"), "--set", "evaluation.every=1")
+    assert train(tmp_path / "store", tmp_path / "run", 2, *held_out) == 0
+    history = read_log(tmp_path / "run/log.jsonl")
+    assert [record.step for record in history.evaluations] == [0, 1]
+    assert all(record.chains[0]["name"] == "1abc" for record in history.evaluations)
+    shown = {"interface_lddt", "chain_lddt_ca", "iptm", "loss/interface_fape", "loss/centre_of_mass"}
+    assert shown <= history.evaluations[0].summary.keys()
+    for record in history.steps:
+        assert "1abc" not in record.names
+        assert {*record.metrics} <= {*METRICS}
+        assert "interface_fape" in record.losses
+    assert any(record.metrics for record in history.steps)
+    assert all(0 <= value <= 1 for record in history.steps for value in record.metrics.values())
+    assert "held-out complexes after 2 steps" in capsys.readouterr().err
+    assert (tmp_path / "run/weights/best.safetensors").exists()
+    events = EventAccumulator(str(tmp_path / "run/tensorboard")).Reload().Tags()["scalars"]
+    assert {"evaluation/interface_lddt", "loss/centre_of_mass"} <= {*events}
+    assert any(name.startswith("complexes/") for name in events)
+
+
 def test_settings_of_complexes_that_do_not_fit_are_refused(
     store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "names").write_text("1abc_A\n")
     assert train(tmp_path / "store", tmp_path / "run", 1, "--held-out", str(tmp_path / "names")) == 2
-    assert "complexes are not evaluated during training yet" in capsys.readouterr().err
+    assert "names, line 1: the feature store has no assembly '1abc_A'" in capsys.readouterr().err
     assert train(tmp_path / "store", tmp_path / "run", 1, "--set", "model.method=monomer") == 2
     assert "loss.interface_fape is for complexes" in capsys.readouterr().err

@@ -107,6 +107,19 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     assert math.isnan(history.evaluations[0].summary["loss"])
 
 
+def test_scores_of_complexes_come_back_and_earlier_logs_have_none(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.step(record(0, metrics={"native_contacts": 0.5}))
+    log.step(record(1))
+    log.close()
+    assert [step.metrics for step in read_log(tmp_path / LOG_FILE).steps] == [{"native_contacts": 0.5}, {}]
+    events = EventAccumulator(str(tmp_path / TENSORBOARD_DIRECTORY)).Reload()
+    assert [event.value for event in events.Scalars("complexes/native_contacts")] == [0.5]
+    path = tmp_path / LOG_FILE
+    path.write_text(path.read_text().replace(', "metrics": {}', ""))
+    assert read_log(path).steps[1] == record(1)
+
+
 def test_a_step_is_in_the_file_when_it_was_recorded(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for step in range(3):

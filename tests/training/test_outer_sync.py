@@ -12,7 +12,7 @@ from helixfold.optim.config import OuterConfig
 from helixfold.optim.flat import StepReport
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
 from helixfold.training.log import read_log
-from helixfold.training.outer_sync import CompletedStep, StepStats, merged_stats, merged_steps
+from helixfold.training.outer_sync import CompletedStep, StepStats, merged_stats, merged_steps, summed
 from helixfold.training.stopping import StopRequest
 from tests.training.island_ranks import stop, train
 from tests.training.ranks import Ranks
@@ -45,13 +45,25 @@ def test_statistics_of_ranks_are_merged_each_in_its_own_way() -> None:
             data_seconds=seconds,
             memory=10 * rank,
             stop=rank == 2,
+            metrics={"lddt": (0.25 * rank, rank), "contacts": (0.0, 0)},
         )
         for rank, seconds in enumerate((0.5, 2.0, 1.0, 0.25))
     ]
     found = merged_stats(ranks[::2], ranks)
     assert (found.losses, found.names, found.refused) == ({"fape": 2.0}, ["chain0", "chain2"], ["bad0", "bad2"])
     assert (found.data_seconds, found.memory, found.stop) == (2.0, 30, True)
+    assert found.metrics == {"lddt": (0.5, 2), "contacts": (0.0, 0)}
+    assert found.mean_metrics() == {"lddt": 0.25}
     assert not merged_stats(ranks[:2], ranks[:2]).stop
+
+
+def test_an_example_that_lacks_a_metric_counts_in_its_losses_only() -> None:
+    nan = float("nan")
+    losses, metrics = summed(
+        {"fape": [torch.tensor([1.0]), torch.tensor([nan])], "native_contacts": [torch.tensor([nan]), torch.ones(1)]}
+    )
+    assert str(losses) == "{'fape': nan}"
+    assert metrics == {"native_contacts": (1.0, 1)}
 
 
 def test_steps_of_islands_have_mean_norms_and_the_longest_time() -> None:

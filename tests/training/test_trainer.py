@@ -21,7 +21,7 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
 from helixfold.training import recorded_step, run_files
 from helixfold.training import trainer as training
-from helixfold.training.evaluate import ChainScores
+from helixfold.training.evaluate import HeldOutScores
 from helixfold.training.log import read_log
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
@@ -212,9 +212,9 @@ def test_the_best_weights_are_those_of_the_best_score(tmp_path: Path, monkeypatc
     scores, judged = iter((0.3, 0.5, 0.4)), []
     others = ("lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
 
-    def scripted(model: Any, *_: Any, **__: Any) -> list[ChainScores]:
+    def scripted(model: Any, *_: Any, **__: Any) -> list[HeldOutScores]:
         judged.append({name: parameter.clone() for name, parameter in model.named_parameters()})
-        return [ChainScores(name="chain1", residues=9, lddt_ca=next(scores), losses={}, **dict.fromkeys(others, 0.7))]
+        return [HeldOutScores(name="chain1", residues=9, lddt_ca=next(scores), losses={}, **dict.fromkeys(others, 0.7))]
 
     monkeypatch.setattr(training, "evaluate", scripted)
     config = small_config(evaluation=replace(small_config().evaluation, every=1), steps=3, save_every=10)

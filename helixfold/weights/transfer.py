@@ -1,0 +1,150 @@
+"""Parameters for a network to begin with that come from the file of another network, and what of them is new.
+
+A network for complexes takes over those of a monomer, or of another release, wherever names and shapes have a
+counterpart.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data_pipeline.errors import InputError
+from helixfold.config import MSA_LETTERS, ConfigError, ModelConfig, StructureConfig
+from helixfold.presets import PRESETS
+from helixfold.weights.checkpoint import read_header
+from helixfold.weights.from_monomer import CONVERTED, EXTENDED, multimer_parameters
+from helixfold.weights.load import file_shapes, load_weights, matching_presets, model_shapes, read_shapes
+
+# Settings without which tensors of equal shapes do not mean the same, or most shapes differ.
+_ALIKE = (
+    *("c_z", "c_s", "evoformer.c_m", "evoformer.msa_heads", "evoformer.pair_heads", "evoformer.c_outer"),
+    *("extra_msa.c_m", "extra_msa.msa_heads", "extra_msa.pair_heads", "extra_msa.c_outer", "template.pair_heads"),
+    *("structure.c", "structure.heads", "structure.c_scalar", "structure.query_points", "structure.value_points"),
+)
+# New maps that add to what was learnt already begin with zeros, so that they disturb nothing at first.
+_ZEROS = ("template_embedder.out.weight", "template_embedder.out.bias")
+_BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialWeights:
+    """Parameters that a network begins with, by name; those that are not in `state` begin with random values.
+
+    The other fields are names: of parameters that were converted to another layout or unit, that have more inputs than
+    in the file (the weights of these are 0), and that are new; and of parameters of the file that have no counterpart.
+    """
+
+    state: dict[str, Tensor]
+    taken: int  # number of values that come from the file
+    converted: tuple[str, ...] = ()
+    extended: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def listing(self) -> dict[str, list[str]]:
+        """Return all names by what they are; the blocks of a stack share a line."""
+        kinds = ("new", "unused", "extended", "converted")
+        return {kind: list(dict.fromkeys(_BLOCK.sub("*", name) for name in getattr(self, kind))) for kind in kinds}
+
+    def description(self, source: str) -> str:
+        """Return one sentence on what comes from the file named `source`, and on all that does not."""
+        names = self.listing()
+        zeros = [name for name in names["new"] if name in _ZEROS]
+        groups = {
+            "new, with random values": [name for name in names["new"] if name not in _ZEROS],
+            "new, with zeros": zeros,
+            "left out, without a counterpart here": names["unused"],
+            "with more inputs, whose weights are 0": names["extended"],
+            "converted to this network's layout and units": names["converted"],
+        }
+        parts = [f"{what}: {', '.join(these)}" for what, these in groups.items() if these]
+        return "; ".join([f"starts from {self.taken:,} parameters of {source}", *parts])
+
+
+def initial_weights(path: Path, config: ModelConfig) -> InitialWeights:
+    """Return the parameters of a file that a network begins with, even if it lacks some of them.
+
+    What a file may lack is the aligned-error head, as AlphaFold's `_ptm` models did when they began (Suppl. Sec.
+    1.9.7), and, for a network of complexes, whatever its own model does not have. Raise `InputError` if the file is
+    damaged or does not fit.
+    """
+    try:
+        return _all_of(load_weights(path, config))
+    except InputError:
+        source = _source(path, config)
+        if source is None:
+            raise
+    if differing := _differences(source, config):
+        raise InputError.at(path, f"its parameters cannot be taken over: {differing}")
+    return _taken_over(load_weights(path, source), source, config)
+
+
+def _all_of(state: dict[str, Tensor]) -> InitialWeights:
+    return InitialWeights(state=state, taken=sum(tensor.numel() for tensor in state.values()))
+
+
+def _taken_over(state: dict[str, Tensor], source: ModelConfig, config: ModelConfig) -> InitialWeights:
+    shapes = model_shapes(config)
+    made = state
+    if source.method == "monomer" and config.method == "multimer":
+        made = multimer_parameters(state, source, config)
+    found = {name: made[name] for name in shapes if name in made and tuple(made[name].shape) == shapes[name]}
+    extended = tuple(name for name in EXTENDED if name in found and found[name] is not state.get(name))
+    return InitialWeights(
+        state=found | {name: torch.zeros(shapes[name]) for name in _ZEROS if name in shapes and name not in found},
+        taken=sum(tensor.numel() for tensor in found.values())
+        - sum(EXTENDED[name] * len(found[name]) for name in extended),
+        converted=tuple(name for name in found if found[name] is not state.get(name) and name not in extended),
+        extended=extended,
+        new=tuple(name for name in shapes if name not in found),
+        unused=tuple(name for name in state if name not in found and not (made is not state and name in CONVERTED)),
+    )
+
+
+def _source(path: Path, config: ModelConfig) -> ModelConfig | None:
+    """Return the settings of the network whose parameters a file holds; None if they are of no use to this one."""
+    form, shapes = read_shapes(path)
+    headless = replace(config, heads=replace(config.heads, aligned_error=False))
+    if config.heads.aligned_error and file_shapes(headless, form) == shapes:
+        return headless
+    if config.method != "multimer":
+        return None
+    if form == "safetensors":
+        try:
+            candidates = [ModelConfig.from_dict(read_header(path).config)]
+        except ConfigError:
+            return None
+    else:
+        named = (PRESETS[name]().model for name in matching_presets(shapes, form))
+        candidates = [*named, *_monomers_like(config)]
+    return next((each for each in candidates if file_shapes(each, form) == shapes), None)
+
+
+def _monomers_like(config: ModelConfig) -> Iterator[ModelConfig]:
+    """Yield the settings of monomers of this size, with and without templates and aligned-error head."""
+    for template in (config.template, None):
+        for aligned_error in (True, False):
+            yield replace(
+                config,
+                method="monomer",
+                triangle_projections="separate",
+                evoformer=replace(config.evoformer, outer_product="middle"),
+                extra_msa=replace(config.extra_msa, outer_product="middle"),
+                template=template,
+                structure=replace(config.structure, position_scale=StructureConfig().position_scale),
+                heads=replace(config.heads, aligned_error=aligned_error, masked_msa_letters=MSA_LETTERS),
+            )
+
+
+def _differences(source: ModelConfig, config: ModelConfig) -> str:
+    """Return in what settings two networks differ that must be equal, or ""."""
+    theirs, ours = source.flat(), config.flat()
+    return "; ".join(
+        f"{name} is {theirs[name]} there and {ours[name]} here"
+        for name in _ALIKE
+        if name in theirs and name in ours and theirs[name] != ours[name]
+    )

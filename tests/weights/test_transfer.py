@@ -1,0 +1,178 @@
+"""A network for complexes takes a monomer's parameters over, and one sentence says what is new."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from data_pipeline.errors import InputError
+from helixfold.batch import Batch, MultimerBatch
+from helixfold.config import ModelConfig
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import preset, tiny, tiny_multimer
+from helixfold.weights import alphafold, openfold
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.from_monomer import multimer_parameters
+from helixfold.weights.load import model_shapes
+from helixfold.weights.npz import write_npz
+from helixfold.weights.openfold import write_pt
+from helixfold.weights.transfer import initial_weights
+from tests.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
+
+MONOMER, MULTIMER = tiny().model, tiny_multimer().model
+# What AlphaFold-Multimer has and AlphaFold 2 has not.
+NEW = {
+    *(f"template_embedder.out.{kind}" for kind in ("weight", "bias")),
+    *(f"template_embedder.pair.{name}.{kind}" for name in ("query", "x", "y", "z") for kind in ("weight", "bias")),
+    *(f"template_embedder.pair.norm_query.{kind}" for kind in ("weight", "bias")),
+    # The monomer has one bias for all features of a template.
+    *(f"template_embedder.pair.{name}.bias" for name in ("has_beta", "column_type", "row_type", "has_backbone")),
+}
+UNUSED = {
+    "structure_module.attention.query.bias",
+    *(f"template_embedder.attention.{name}" for name in ("query.weight", "key.weight", "value.weight")),
+    *(f"template_embedder.attention.out.{kind}" for kind in ("weight", "bias")),
+}
+EXTENDED = {"input_embedder.relative_position.weight", "template_embedder.angles.linear_1.weight"}
+
+
+def write(path: Path, state: dict[str, Tensor], config: ModelConfig) -> Path:
+    if path.suffix == ".npz":
+        write_npz(path, alphafold.from_state_dict(state, config))
+    elif path.suffix == ".pt":
+        write_pt(path, openfold.from_state_dict(state, config))
+    else:
+        save_checkpoint(path, state, config.to_dict())
+    return path
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, Tensor]:
+    return with_every_parameter_random(MONOMER, seed=4).state_dict()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
+def test_everything_with_a_counterpart_is_taken_from_every_format(
+    suffix: str, state: dict[str, Tensor], tmp_path: Path
+) -> None:
+    found = initial_weights(write(tmp_path / f"mine{suffix}", state, MONOMER), MULTIMER)
+    shapes = model_shapes(MULTIMER)
+    assert set(found.new) == NEW
+    assert set(found.unused) == UNUSED
+    assert set(found.extended) == EXTENDED
+    # The others are there, and those of equal name, layout and unit bit for bit.
+    assert found.state.keys() == shapes.keys() - NEW | {name for name in NEW if ".out." in name}
+    changed = {*found.converted, *found.extended, *found.new}
+    assert all(torch.equal(found.state[name], state[name]) for name in shapes if name not in changed)
+    assert any(name.startswith("evoformer.blocks.1.triangle_incoming.left") for name in shapes.keys() - changed)
+    assert not any(found.state[f"template_embedder.out.{kind}"].any() for kind in ("weight", "bias"))
+    # Every value of a converted tensor is one of the file's: only zeros for unknown inputs are not counted.
+    zeros = sum(int((found.state[name] == 0).sum()) for name in found.extended)
+    whole = sum(found.state[name].numel() for name in shapes if name not in NEW)
+    assert found.taken == whole - zeros
+    sentence = found.description("mine")
+    assert sentence.startswith(f"starts from {found.taken:,} parameters of mine; new, with random values: ")
+    assert "left out, without a counterpart here: " in sentence
+    assert "\n" not in sentence
+    for name in (*NEW, *UNUSED, *EXTENDED):
+        assert name in sentence
+
+
+def chain_alone(batch: Batch) -> MultimerBatch:
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    ones = torch.ones_like(batch.aatype)
+    return MultimerBatch(
+        **values | {"target_feat": batch.target_feat[..., 1:]}, asym_id=ones, entity_id=ones, sym_id=ones
+    )
+
+
+def test_a_chain_alone_is_folded_as_by_the_monomer() -> None:
+    """With the outer product at the same place, and without the one bias that AlphaFold-Multimer does not have."""
+    config = tiny_config("first")
+    monomer = with_every_parameter_random(config, seed=7).eval()
+    with torch.no_grad():
+        monomer.structure_module.attention.query.bias.zero_()  # type: ignore[union-attr, operator]
+    multimer = AlphaFold(MULTIMER).eval()
+    given = multimer_parameters(monomer.state_dict(), config, MULTIMER)
+    taken = {name: given[name] for name in model_shapes(MULTIMER) if name in given}
+    multimer.load_state_dict(taken, strict=False)
+    batch = random_batch(residues=17, templates=0)
+    with torch.no_grad():
+        first, ours = (model(Whole(), [each]) for model, each in ((monomer, batch), (multimer, chain_alone(batch))))
+        again, recycled = (
+            model(Whole(), [each], outputs.recycled())
+            for model, each, outputs in ((monomer, batch, first), (multimer, chain_alone(batch), ours))
+        )
+    for expected, found in ((first, ours), (again, recycled)):
+        assert relative_error(found.structure.positions, expected.structure.positions) < 1e-4
+        assert relative_error(found.logits.distogram, expected.logits.distogram) < 1e-4
+        assert relative_error(found.logits.masked_msa, expected.logits.masked_msa[..., :22]) < 1e-4
+        assert relative_error(found.logits.lddt, expected.logits.lddt) < 1e-4
+    assert float(first.structure.positions.abs().max()) > 3
+
+
+def test_templates_of_a_chain_enter_the_first_maps_alike(state: dict[str, Tensor]) -> None:
+    given = multimer_parameters(state, MONOMER, MULTIMER)
+    pair = "template_embedder.pair"
+    joined = torch.cat(
+        [given[f"{pair}.{name}.weight"] for name in ("distances", "has_beta", "column_type", "row_type")], 1
+    )
+    weight = state[f"{pair}.linear.weight"]
+    assert torch.equal(joined, weight[:, :84])
+    assert torch.equal(given[f"{pair}.has_backbone.weight"], weight[:, 87:])
+    assert torch.equal(given[f"{pair}.distances.bias"], state[f"{pair}.linear.bias"])
+
+
+@pytest.mark.parametrize(
+    ("source", "new"),
+    [
+        (replace(MONOMER, template=None), "template_embedder."),
+        (replace(MONOMER, heads=replace(MONOMER.heads, aligned_error=False)), "heads.aligned_error."),
+        (replace(MONOMER, evoformer=replace(MONOMER.evoformer, blocks=1)), "evoformer.blocks.*."),
+        (replace(MULTIMER, evoformer=replace(MULTIMER.evoformer, blocks=1)), "evoformer.blocks.*."),
+    ],
+    ids=["no templates", "no aligned errors", "fewer blocks", "fewer blocks of a multimer"],
+)
+def test_what_a_file_lacks_is_new(source: ModelConfig, new: str, tmp_path: Path) -> None:
+    given = with_every_parameter_random(source).state_dict()
+    found = initial_weights(write(tmp_path / "x.safetensors", given, source), MULTIMER)
+    assert any(name.startswith(new) for name in found.listing()["new"])
+    assert new in found.description("x")
+    named = {*found.state, *found.new}
+    assert named == {*model_shapes(MULTIMER)}
+
+
+def test_the_published_releases_differ_in_nothing_but_their_files() -> None:
+    assert model_shapes(preset("model_1_multimer_v2").model) == model_shapes(preset("model_1_multimer_v3").model)
+
+
+def test_another_release_is_taken_whole(tmp_path: Path) -> None:
+    second = replace(MULTIMER, triangle_projections="separate")
+    given = with_every_parameter_random(second).state_dict()
+    found = initial_weights(write(tmp_path / "x.safetensors", given, second), MULTIMER)
+    assert (found.new, found.unused, found.converted) == ((), (), ())
+    assert all(torch.equal(found.state[name], given[name]) for name in given)
+
+
+def test_a_file_that_does_not_fit_is_one_sentence(state: dict[str, Tensor], tmp_path: Path) -> None:
+    wider = replace(MONOMER, c_z=64)
+    path = write(tmp_path / "wide.safetensors", with_every_parameter_random(wider).state_dict(), wider)
+    with pytest.raises(InputError, match=r"wide\.safetensors: .*cannot be taken over: c_z is 64 there and 32 here$"):
+        initial_weights(path, MULTIMER)
+    path = write(tmp_path / "wide.npz", with_every_parameter_random(wider).state_dict(), wider)
+    with pytest.raises(InputError, match=r"wide\.npz: does not fit this model: .*; it fits no preset$"):
+        initial_weights(path, MULTIMER)
+    good = write(tmp_path / "good.safetensors", state, MONOMER)
+    content = bytearray(good.read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "bad.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match=r"bad\.safetensors: its numbers do not have the checksum") as caught:
+        initial_weights(tmp_path / "bad.safetensors", MULTIMER)
+    assert "\n" not in str(caught.value)
+    # And no network for single chains begins with one for complexes.
+    with pytest.raises(InputError, match="does not fit this model"):
+        path = write(tmp_path / "m.safetensors", with_every_parameter_random(MULTIMER).state_dict(), MULTIMER)
+        initial_weights(path, MONOMER)
