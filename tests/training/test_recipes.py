@@ -43,7 +43,17 @@ def test_stages_learn_what_they_should() -> None:
     passes = [stage.config.example.max_passes for stage in STAGES]
     assert passes[0] == 1 < passes[-1]
     assert STAGES[0].config.loss.distogram > STAGES[-1].config.loss.distogram
+    crops = [stage.config.example.crop_size for stage in STAGES]
+    assert crops == sorted(crops)
     assert len({stage.config.seed for stage in STAGES}) == len(STAGES)
+
+
+def test_the_table_of_stages_is_the_recipes() -> None:
+    readme = (Path(__file__).parents[2] / "examples" / "small" / "README.md").read_text()
+    for number, stage in enumerate(STAGES, start=1):
+        line = next(line for line in readme.splitlines() if line.startswith(f"| {number} |"))
+        assert line.endswith(f"| {stage.config.steps:,} | {stage.minutes} |")
+        assert line.startswith(f"| {number} | {stage.config.example.crop_size} |")
 
 
 def test_each_stage_starts_from_the_last_weights_of_the_one_before(tmp_path: Path) -> None:

@@ -1,0 +1,165 @@
+"""Say what a model gains by templates or alignments, what its pLDDT is worth, and how sound its structures are.
+
+    python examples/small/verdicts.py difference with_templates copies/evaluation
+    python examples/small/verdicts.py calibration with_templates with_alignments single --plot calibration.png
+    python examples/small/verdicts.py violations with_templates/predictions
+
+`difference` pairs the targets of two outputs of `helixfold evaluate` and prints the mean of each measure and of the
+paired difference, with 95 % intervals over families of targets, also by identity to the best template (split.tsv). A
+target that only the first has counts 0 for the second, which has nothing to copy there.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from intervals import pearson
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from split import SplitChain, bin_of, read_split
+
+from data_pipeline.errors import InputError
+from data_pipeline.files import atomic_write
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.structure import protein_from_chains
+from helixfold.analysis.intervals import Estimate, mean
+from helixfold.analysis.matching import find_predictions
+from helixfold.relax.flaws import flaws
+from helixfold.relax.pieces import pieces_of
+
+MEASURES = ("lddt_ca", "tm_score")
+HOMOLOGY = (25.0, 60.0)  # per cent of identity to the best template, between which a template should help
+_BANDS = (0, 30, 40, 50, 60, 70, 80, 90, 100)  # of pLDDT
+
+
+def read_scores(evaluation: Path, measure: str) -> dict[str, float]:
+    """Return a measure of the best prediction of each target in an output of `helixfold evaluate`."""
+    with (evaluation / "scores.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    return {row["target"]: float(row[measure]) for row in rows if row["rank"] == "0"}
+
+
+def difference(
+    first: Mapping[str, float], second: Mapping[str, float], families: Mapping[str, str]
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Return the means of both, and of the first minus the second over the first's targets (0 where it has none).
+
+    Targets of one family, which are not independent, are drawn together.
+    """
+    names = sorted(first)
+    drawn = [families.get(name, name) for name in names]
+    own, other = np.array([first[name] for name in names]), np.array([second.get(name, 0.0) for name in names])
+    found = [mean(values.tolist(), drawn) for values in (own, other, own - other)]
+    return found[0], found[1], found[2]
+
+
+def groups(names: Sequence[str], split: Sequence[SplitChain]) -> dict[str, list[str]]:
+    """Return the targets in all, in the range where a template should help, below it, and in each bin."""
+    identities = {chain.name: 100 * chain.identity for chain in split if chain.identity is not None}
+    known = [name for name in names if name in identities]
+    low, high = HOMOLOGY
+    found = {
+        "all": list(names),
+        f"template {low:g}-{high:g} %": [name for name in known if low <= identities[name] <= high],
+        f"template below {low:g} %": [name for name in known if identities[name] < low],
+    }
+    for name in known:
+        found.setdefault(f"bin from {bin_of(identities[name] / 100)} %", []).append(name)
+    return {label: some for label, some in found.items() if some}
+
+
+def difference_lines(first: Path, second: Path, split: Sequence[SplitChain]) -> list[str]:
+    """Return a table of differences by measure and group."""
+    lines = ["measure\ttargets\tcount\tfirst\tsecond\tfirst_minus_second"]
+    families = {chain.name: chain.family for chain in split}
+    for measure in MEASURES:
+        one, other = read_scores(first, measure), read_scores(second, measure)
+        for label, names in groups(sorted(one), split).items():
+            found = difference({name: one[name] for name in names}, other, families)
+            lines.append("\t".join((measure, label, str(len(names)), *map(_shown, found))))
+    return lines
+
+
+def _shown(found: Estimate) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def read_residues(evaluation: Path) -> list[tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]]:
+    """Return pLDDT and 100 times lDDT-CA of the residues of each target that have both."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    with (evaluation / "residues.tsv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            if row["rank"] == "0" and row["plddt"] and row["lddt_ca"]:
+                found.setdefault(row["target"], []).append((float(row["plddt"]), 100 * float(row["lddt_ca"])))
+    return [(array[:, 0], array[:, 1]) for array in map(np.array, found.values())]
+
+
+def calibration_lines(evaluations: Sequence[Path], plot: Path | None) -> list[str]:
+    """Return for each evaluation the correlation, the mean excess of pLDDT, and lDDT-CA by band of pLDDT; draw them."""
+    lines = ["evaluation\tresidues\tpearson\tplddt_minus_lddt_ca\tlddt_ca_by_band_of_plddt"]
+    figure = Figure(figsize=(4.5, 4.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 100], [0, 100], color="0.7", linewidth=1)
+    for evaluation in evaluations:
+        pairs = read_residues(evaluation)
+        if not pairs:
+            raise InputError.at(evaluation, "it has no residues with pLDDT and lDDT-CA")
+        correlation = pearson(pairs)
+        excess = mean([float((plddt - lddt).mean()) for plddt, lddt in pairs])
+        plddt, lddt = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        band = np.digitize(plddt, _BANDS[1:-1])
+        bands = [(plddt[band == number].mean(), lddt[band == number].mean()) for number in sorted(set(band.tolist()))]
+        axes.plot(*zip(*bands, strict=True), marker="o", label=evaluation.name)
+        shown = "; ".join(f"{said:.0f}: {true:.0f}" for said, true in bands)
+        about = "-" if correlation is None else _shown(correlation)
+        lines.append("\t".join((evaluation.name, str(len(plddt)), about, _shown(excess), shown)))
+    axes.set(xlabel="pLDDT", ylabel="100 x lDDT-CA", xlim=(0, 100), ylim=(0, 100), aspect="equal")
+    axes.legend(frameon=False)
+    if plot is not None:
+        with atomic_write(plot) as temporary:
+            figure.savefig(temporary, format="png", metadata={"Software": None})
+    return lines
+
+
+def violation_lines(predictions: Path) -> list[str]:
+    """Return the share of residues with violations in the best prediction of each target, and over all residues."""
+    lines, residues, wrong = ["target\tresidues\tviolations\tshare"], 0, 0
+    for file in find_predictions(predictions):
+        protein = protein_from_chains(read_structure(file.path).chains)
+        found, _ = flaws(protein.atom_positions, pieces_of(protein))
+        count = len(protein.aatype)
+        lines.append(f"{file.name}\t{count}\t{found.residues}\t{found.residues / count:.4f}")
+        residues, wrong = residues + count, wrong + found.residues
+    return [*lines, f"all\t{residues}\t{wrong}\t{wrong / max(1, residues):.4f}"]
+
+
+def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked = parser.add_subparsers(dest="asked", required=True)
+    pair = asked.add_parser("difference", help="the first evaluation minus the second, target by target")
+    pair.add_argument("first", type=Path)
+    pair.add_argument("second", type=Path)
+    trust = asked.add_parser("calibration", help="pLDDT against lDDT-CA")
+    trust.add_argument("evaluations", type=Path, nargs="+")
+    trust.add_argument("--plot", type=Path)
+    sound = asked.add_parser("violations", help="residues with impossible geometry")
+    sound.add_argument("predictions", type=Path)
+    options = parser.parse_args()
+    if options.asked == "difference":
+        lines = difference_lines(options.first, options.second, read_split())
+    elif options.asked == "calibration":
+        lines = calibration_lines(options.evaluations, options.plot)
+    else:
+        lines = violation_lines(options.predictions)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (InputError, OSError, KeyError) as error:
+        sys.exit(f"verdicts.py: {error}")
