@@ -29,7 +29,7 @@ from data_pipeline.parse.stockholm import (
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.result_files import ResultFiles
-from data_pipeline.search.tool import BatchSearch, FileFormat
+from data_pipeline.search.tool import BatchSearch, FileFormat, StructureSource
 from data_pipeline.templates.from_files import templates_from_files
 from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import TemplateResult
@@ -214,6 +214,8 @@ def _templates(
 
     identity, search = step.tool.identity(), partial(step.tool.search, query)
     _, found = files.find_or_search(step.result_file, identity, query, search, parse)
+    if isinstance(step.tool, StructureSource):
+        step.tool.fetch([hit.name for hit in found])
     return templates_from_hits(sequence, found, step.source, step.options)
 
 

@@ -94,6 +94,7 @@ class TicketKind:
     mode: str
     files: tuple[str, ...]
     blocks: int = 1  # alignments that a sequence may have in one file
+    with_templates: bool = False  # a table of template hits is read too
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,15 @@ class AlignmentServer:
         searches then raise it at once.
         """
         check_sequences(sequences)
-        return _Ticket(self, kind).search(dict(enumerate(sequences, start=FIRST_NUMBER)))
+        return _Conversation(self).search(kind, dict(enumerate(sequences, start=FIRST_NUMBER)))
+
+    def fetch(self, path: str, read: Callable[[IO[bytes]], Answer]) -> Answer:
+        """Download an archive at a path on the server, and return what `read` makes of it.
+
+        `read` raises `DamagedArchiveError` for one that another download may replace. Raise `SearchError` as `search`
+        does.
+        """
+        return _Conversation(self).fetch(path, read)
 
 
 def check_sequences(sequences: Sequence[str]) -> None:
@@ -158,30 +167,38 @@ class _TemporaryError(Exception):
         self.retry_after = retry_after  # seconds that the server asks us to wait
 
 
-class _Ticket:
-    """One search on the server, with its own time limit."""
+class _Conversation:
+    """One search on the server, or one download, with its own time limit."""
 
-    def __init__(self, server: AlignmentServer, kind: TicketKind) -> None:
+    def __init__(self, server: AlignmentServer) -> None:
         self._server, self._options, self._contact = server, server.options, server.contact
-        self._kind, self._url, self._shown = kind, server.address, server.shown_address
+        self._url, self._shown = server.address, server.shown_address
         self._start = server.clock()
         self._is_accepted = False
 
-    def search(self, batch: dict[int, str]) -> ServerAlignments:
-        if self._contact.problem is not None:
-            raise ServerUnavailableError(self._contact.problem)
+    def search(self, kind: TicketKind, batch: dict[int, str]) -> ServerAlignments:
+        self._check_contact()
         query = "".join(f">{number}\n{sequence}\n" for number, sequence in batch.items())
-        ticket = self._retry(lambda: self._submit(query))
+        ticket = self._retry(lambda: self._submit(kind, query))
         self._is_accepted = True
         self._retry(lambda: self._poll(ticket))
-        found = self._retry(lambda: self._download(ticket, batch))
+        found = self._retry(lambda: self._alignments(ticket, kind, batch))
         if found.cut:
             most = f"{MAX_ROWS:,} rows and {MAX_TEXT_BYTES >> 20} MiB"
             self._server.report(f"of each database, only the first {most} are kept, for {len(found.cut)} sequences")
         return found
 
-    def _submit(self, query: str) -> str:
-        answer = self._request_state("POST", self._kind.endpoint, data={"q": query, "mode": self._kind.mode})
+    def fetch(self, path: str, read: Callable[[IO[bytes]], Answer]) -> Answer:
+        self._check_contact()
+        self._is_accepted = True  # nothing is searched: what fails is this download, not the server
+        return self._retry(lambda: self._download(path, read))
+
+    def _check_contact(self) -> None:
+        if self._contact.problem is not None:
+            raise ServerUnavailableError(self._contact.problem)
+
+    def _submit(self, kind: TicketKind, query: str) -> str:
+        answer = self._request_state("POST", kind.endpoint, data={"q": query, "mode": kind.mode})
         ticket = answer.get("id")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
             raise _TemporaryError("it gave no ticket")
@@ -192,11 +209,19 @@ class _Ticket:
         if status in _UNFINISHED:
             raise _TemporaryError(f"the search is still {status}", "busy" if status == "PENDING" else "searching")
 
-    def _download(self, ticket: str, batch: dict[int, str]) -> ServerAlignments:
+    def _alignments(self, ticket: str, kind: TicketKind, batch: dict[int, str]) -> ServerAlignments:
+        return self._download(
+            f"result/download/{ticket}",
+            lambda archive: ServerAlignments(
+                archive, kind.files, batch, blocks=kind.blocks, with_templates=kind.with_templates
+            ),
+        )
+
+    def _download(self, path: str, read: Callable[[IO[bytes]], Answer]) -> Answer:
         try:
             with tempfile.TemporaryFile() as archive:
-                self._request("GET", f"result/download/{ticket}", archive, _MAX_ARCHIVE_BYTES)
-                return ServerAlignments(archive, self._kind.files, batch, blocks=self._kind.blocks)
+                self._request("GET", path, archive, _MAX_ARCHIVE_BYTES)
+                return read(archive)
         except DamagedArchiveError as error:
             raise _TemporaryError(f"the archive of results is damaged ({error})") from error
         except OSError as error:

@@ -20,7 +20,7 @@ from data_pipeline.search.database import (
 from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
 from data_pipeline.search.mmseqs_program import require_mmseqs
-from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
+from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch, ServerTemplates
 from data_pipeline.search.process import require_program
 from data_pipeline.search.tool import PairingSearch, SequenceSearch, TemplateSearch
 from data_pipeline.templates.filters import TemplateOptions
@@ -28,7 +28,7 @@ from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
 from data_pipeline.user_cache import NO_CACHE
 
-SERVER_RESULT, PAIRED_RESULT = "server_hits.a3m", "paired_hits.a3m"
+SERVER_RESULT, PAIRED_RESULT, SERVER_TEMPLATES = "server_hits.a3m", "paired_hits.a3m", "server_templates.m8"
 Options = TypeVar("Options")
 
 
@@ -87,32 +87,40 @@ def plan_searches(
     server: ServerOptions | None = None,
     report: Callable[[str], None] = lambda _: None,
     latest_template: date | None = None,
+    with_server_templates: bool = False,
 ) -> SearchPlan:
     """Return the searches of a profile's databases, each with `cpus` threads, followed by the server's.
 
     `cache` is a directory for files that a tool derives from a database once; None if the user has none. `report` gets
     a line whenever the server is asked again, for the user to see. With a server, or with ColabFold's UniRef30 and its
     taxonomy, rows of complexes are its pairs, and UniProt is not searched. `latest_template` applies to the user's own
-    templates too, and overrides the profile's date. Raise `InputError` if a program is not installed, or a tool does
-    not have an option or needs a cache that is not there.
+    templates too, and overrides the profile's date. Templates may be those that the server finds, whose structure files
+    are kept in the cache. Raise `InputError` if a program is not installed, or a tool does not have an option or needs
+    a cache that is not there.
     """
     colabfold = plan_colabfold(profile, _colabfold_options(profile), cpus=cpus, cache=cache)
     steps = [_alignment_step(database, cpus, cache, colabfold) for database in profile.alignments]
-    pairing = None
+    pairing = template_step = None
     if colabfold is not None and colabfold.pairing is not None:
         # Only UniRef30 says the species of its sequences, which comes before environmental ones.
         uniref = next(step.databases[:1] for step in steps if step.tool is colabfold.alignments)
         pairing = PairingStep(result_file=PAIRED_RESULT, tool=colabfold.pairing, databases=uniref)
     if server is not None:
         known = AlignmentServer(server, report)
-        search, pairs = ServerSearch(known), ServerPairing(known)
+        search, pairs = ServerSearch(known, with_templates=with_server_templates), ServerPairing(known)
         found = _searched_on(known, search.mode)
         steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=search, max_rows=None, databases=found))
         pairing = PairingStep(result_file=PAIRED_RESULT, tool=pairs, databases=_searched_on(known, pairs.mode))
+        if with_server_templates:
+            template_step = _server_template_step(search, cache, latest_template)
     uniprot, templates, others = profile.uniprot, profile.templates, profile.complex_templates
+    if template_step is not None and not (templates is None and others is None):
+        raise InputError("templates are those of the server or those of the databases; leave one of them out")
+    if templates is not None:
+        template_step = _template_step(templates, cpus, latest_template, colabfold)
     return SearchPlan(
         alignments=tuple(steps),
-        templates=None if templates is None else _template_step(templates, cpus, latest_template, colabfold),
+        templates=template_step,
         user_templates=UserTemplateOptions(latest_release=latest_template),
         pairing=pairing,
         uniprot=None if uniprot is None or pairing is not None else _alignment_step(uniprot, cpus, cache),
@@ -166,6 +174,19 @@ def _template_step(
         ),
         options=TemplateOptions(latest_release=latest or database.latest_release),
         databases=searched_databases(database),
+    )
+
+
+def _server_template_step(search: ServerSearch, cache: Path | None, latest: date | None) -> TemplateStep:
+    if cache is None:
+        raise InputError(f"structures of a server's templates are kept: {NO_CACHE}")
+    directory = cache / "structures"
+    return TemplateStep(
+        result_file=SERVER_TEMPLATES,
+        tool=ServerTemplates(alignments=search, structures=directory),
+        source=StructureDirectory(directory, is_filled_later=True),
+        options=TemplateOptions(latest_release=latest),
+        databases=_searched_on(search.server, f"{search.mode}, templates"),
     )
 
 

@@ -1,7 +1,8 @@
 """Read the archive of alignments that an MMseqs2 server sends, whatever it unpacks to.
 
-The archive is a tar.gz with an a3m file for each database, which has a part for each sequence. It is not trusted: it is
-unpacked into a temporary file within limits, and one alignment is in memory at a time.
+The archive is a tar.gz with an a3m file for each database, which has a part for each sequence, and with a table of
+template hits where the server searches for these. It is not trusted: it is unpacked into a temporary file within
+limits, and one alignment is in memory at a time.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from data_pipeline.residues import AMBIGUOUS_LETTERS
 UNIREF_FILE = "uniref.a3m"
 PAIRED_FILE = "pair.a3m"
 ENVIRONMENTAL_FILE = "bfd.mgnify30.metaeuk30.smag30.a3m"
+TEMPLATE_FILE = "pdb70.m8"
 MAX_UNPACKED_BYTES = 2**29
 # What a run keeps of a sequence's rows in one database, the best first: AlphaFold keeps 10,000 at most.
 MAX_ROWS, MAX_TEXT_BYTES = 100_000, 2**25
@@ -39,7 +41,7 @@ class DamagedArchiveError(Exception):
 
 
 @dataclass(frozen=True)
-class _Span:
+class Span:
     """Bytes of a file, from `start` up to `stop`."""
 
     start: int
@@ -50,22 +52,30 @@ class ServerAlignments:
     """The alignments of numbered sequences in a server's archive, which are read one at a time.
 
     A file has one alignment of each sequence, or up to `blocks` where the server has put the results of several
-    databases behind each other.
+    databases behind each other. With `with_templates`, the archive must hold the table of template hits too.
 
     Raise `DamagedArchiveError` for an archive that another download may replace, `SearchError` for any other problem,
     and `OSError` if there is no room for the unpacked archive.
     """
 
     def __init__(
-        self, archive: IO[bytes], names: Sequence[str], sequences: Mapping[int, str], *, blocks: int = 1
+        self,
+        archive: IO[bytes],
+        names: Sequence[str],
+        sequences: Mapping[int, str],
+        *,
+        blocks: int = 1,
+        with_templates: bool = False,
     ) -> None:
         self._sequences, self._blocks = sequences, blocks
         self.cut = set[str]()  # sequences with more rows than are kept
         with contextlib.ExitStack() as on_error:
             self._tar = on_error.enter_context(tempfile.TemporaryFile())
-            for chunk in _gunzip(archive):
-                self._tar.write(chunk)
-            files = _files(self._tar, names)
+            unpack(archive, self._tar)
+            tables = (TEMPLATE_FILE,) if with_templates else ()
+            files = locate_files(self._tar, (*names, *tables))
+            check_all_there(files, (*names, *tables))
+            self._table = files.get(TEMPLATE_FILE)
             self._parts = {name: self._find_parts(name, files[name]) for name in names}
             on_error.pop_all()
 
@@ -101,17 +111,21 @@ class ServerAlignments:
             rows = (_rows(_read_part(self._tar, span), most) for span, most in zip(spans, kept, strict=False))
             yield b"".join([self._target(number), *rows])
 
+    def template_table(self) -> bytes:
+        """Return the table of template hits of all sequences, cut after `MAX_TEXT_BYTES`."""
+        return b"" if self._table is None else _read_part(self._tar, self._table)
+
     def _target(self, number: int) -> bytes:
         return f">query\n{self._sequences[number]}\n".encode()
 
-    def _row_count(self, span: _Span) -> int:
+    def _row_count(self, span: Span) -> int:
         """Return the number of rows that are kept of a part, without the target's."""
         return min(_read_part(self._tar, span).count(b"\n>"), MAX_ROWS)
 
-    def _find_parts(self, name: str, file: _Span) -> dict[int, list[_Span]]:
+    def _find_parts(self, name: str, file: Span) -> dict[int, list[Span]]:
         """Return where each sequence's parts of a file lie; parts begin with the target and end in NUL bytes."""
         sequences = self._sequences
-        parts: dict[int, list[_Span]] = {number: [] for number in sequences}
+        parts: dict[int, list[Span]] = {number: [] for number in sequences}
         for span in _split(self._tar, name, file, self._blocks * len(sequences) + _MAX_NUL_BYTES):
             text = _read_part(self._tar, span)
             if not text:
@@ -137,8 +151,11 @@ class ServerAlignments:
         return parts
 
 
-def _gunzip(archive: IO[bytes]) -> Iterator[bytes]:
-    """Yield the unpacked content of a gzip file in chunks; empty members cost time and unpack to nothing."""
+def unpack(archive: IO[bytes], tar: IO[bytes], *, most: int = MAX_UNPACKED_BYTES) -> None:
+    """Write the unpacked content of a gzip file, at most so many bytes; raise `DamagedArchiveError` or `SearchError`.
+
+    Empty members of the file cost time and unpack to nothing, so that their number is limited too.
+    """
     size, members, packed = 0, 0, archive.read(_PACKED_CHUNK)
     while packed or not members:
         members += 1
@@ -151,18 +168,18 @@ def _gunzip(archive: IO[bytes]) -> Iterator[bytes]:
             except zlib.error as error:
                 raise DamagedArchiveError("it is not gzip, or changed") from error
             size += len(chunk)
-            if size > MAX_UNPACKED_BYTES:
-                raise SearchError(f"the server's archive unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; not read")
-            yield chunk
+            if size > most:
+                raise SearchError(f"the server's archive unpacks to more than {most:,} bytes; not read")
+            tar.write(chunk)
             packed = member.unconsumed_tail or (b"" if member.eof else archive.read(_PACKED_CHUNK))
             if not (packed or chunk or member.eof):
                 raise DamagedArchiveError("it is cut")
         packed = member.unused_data.lstrip(b"\0") or archive.read(_PACKED_CHUNK).lstrip(b"\0")
 
 
-def _files(tar: IO[bytes], names: Collection[str]) -> dict[str, _Span]:
+def locate_files(tar: IO[bytes], names: Collection[str]) -> dict[str, Span]:
     """Return where the files of these names lie in a tar file; extended headers (pax, GNU) are passed over."""
-    found: dict[str, _Span] = {}
+    found: dict[str, Span] = {}
     place, end, number = 0, tar.seek(0, 2), 0
     while place < end:
         tar.seek(place)
@@ -186,16 +203,20 @@ def _files(tar: IO[bytes], names: Collection[str]) -> dict[str, _Span]:
         if not 0 <= size <= end - start:
             raise DamagedArchiveError("a file of it is cut")
         if name in names:
-            found[name] = _Span(start, start + size)
+            found[name] = Span(start, start + size)
         place = start + -(-size // _BLOCK) * _BLOCK
     if not number:
         raise DamagedArchiveError("it is empty")
-    if missing := sorted(set(names) - found.keys()):
-        raise SearchError(f"the server's answer lacks {', '.join(missing)}")
     return found
 
 
-def _split(tar: IO[bytes], name: str, file: _Span, most: int) -> Iterator[_Span]:
+def check_all_there(files: Mapping[str, Span], names: Collection[str]) -> None:
+    """Raise `SearchError` if the server's archive lacks one of these files."""
+    if missing := sorted(set(names) - files.keys()):
+        raise SearchError(f"the server's answer lacks {', '.join(missing)}")
+
+
+def _split(tar: IO[bytes], name: str, file: Span, most: int) -> Iterator[Span]:
     """Yield what lies between the NUL bytes of a file; raise `SearchError` for more than `most`, or for a long line."""
     start, place, line, number = file.start, file.start, 0, 0
     while place < file.stop:
@@ -210,14 +231,14 @@ def _split(tar: IO[bytes], name: str, file: _Span, most: int) -> Iterator[_Span]
             raise SearchError(f"{name} of the server's answer is full of NUL bytes")
         nul = chunk.find(b"\0")
         while nul >= 0:
-            yield _Span(start, place + nul)
+            yield Span(start, place + nul)
             start = place + nul + 1
             nul = chunk.find(b"\0", nul + 1)
         place += len(chunk)
-    yield _Span(start, file.stop)
+    yield Span(start, file.stop)
 
 
-def _read_part(tar: IO[bytes], span: _Span) -> bytes:
+def _read_part(tar: IO[bytes], span: Span) -> bytes:
     """Return the text of a part without blanks around it, up to its last whole row within `MAX_TEXT_BYTES`."""
     tar.seek(span.start)
     text = tar.read(min(span.stop - span.start, MAX_TEXT_BYTES))
@@ -228,7 +249,7 @@ def _read_part(tar: IO[bytes], span: _Span) -> bytes:
     return text.strip()
 
 
-def _is_cut(span: _Span) -> bool:
+def _is_cut(span: Span) -> bool:
     return span.stop - span.start > MAX_TEXT_BYTES
 
 

@@ -76,3 +76,11 @@ class TemplateSearch(Protocol):
 
     def search(self, alignment: bytes) -> bytes:
         """Return the hits of an alignment whose first row is the target; raise `SearchError` if the tool fails."""
+
+
+@runtime_checkable
+class StructureSource(Protocol):
+    """A search for templates that also brings their structure files."""
+
+    def fetch(self, names: Sequence[str]) -> None:
+        """Save the structure files of hits with these names where the search's user reads them."""

@@ -35,8 +35,11 @@ class StructureDirectory:
         *,
         obsolete: Mapping[str, str | None] | None = None,
         release_dates: Mapping[str, date] | None = None,
+        is_filled_later: bool = False,
     ) -> None:
         """Use the files in `directory`; raise `InputError` if neither it nor a folder in it holds a structure file.
+
+        This is not checked for a directory that `is_filled_later`, by a search.
 
         `obsolete` (see `read_obsolete`) and `release_dates` (see `read_release_dates`) have lower-case ids as keys.
         """
@@ -44,6 +47,8 @@ class StructureDirectory:
         self.obsolete = {} if obsolete is None else obsolete
         self.release_dates = {} if release_dates is None else release_dates
         self._recent: OrderedDict[str, tuple[Structure, int]] = OrderedDict()
+        if is_filled_later:
+            return
         if not self.directory.is_dir():
             raise InputError.at(directory, "there is no such directory of structure files")
         if not _holds_structures(self.directory):

@@ -119,7 +119,8 @@ class SearchOptions:
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
     """Ready alignments (a3m, Stockholm, ...) of the one target, or a directory with <name>.a3m for each target."""
     templates: Annotated[tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None))] = None
-    """Template structures (mmCIF or PDB files, or directories of them), used instead of a template search."""
+    """Template structures (mmCIF or PDB files, or directories of them), used instead of a template search. Without any:
+    those that the MMseqs2 server finds."""
     databases: Path | None = None
     """Databases to search: a profile (TOML), or the directory that AlphaFold's or ColabFold's script filled."""
     db_preset: DatabasePreset = "full_dbs"
@@ -138,7 +139,7 @@ class SearchOptions:
     mmseqs2_uniref_env_envpair: also pair these, for complexes."""
     pair_strategy: PairStrategy = "greedy"
     """Rows of a complex that a server pairs. complete: of species that all chains have. greedy: that two have."""
-    max_template_date: Annotated[Day | None, Parameter(show_default="2021-11-01")] = None
+    max_template_date: Annotated[Day | None, Parameter(show_default="the profile's, else any day")] = None
     """Use only templates released up to this day."""
     threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None
     """Threads of each search."""

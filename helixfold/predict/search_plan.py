@@ -52,9 +52,12 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     Of several processes one should `announce` this. A `dry_run` sends nothing, and says so.
     Raise `InputError` for options that contradict each other.
     """
-    if options.templates == ():
-        raise InputError(f"--templates needs files or directories of structures; {NO_TEMPLATE_TABLE}")
     url = server_of(options)
+    if options.templates == () and url is None:
+        raise InputError(
+            "--templates alone takes templates from an MMseqs2 server: give --msa-server too, or files or directories "
+            f"of structures; {NO_TEMPLATE_TABLE}"
+        )
     profile = profile_of(options)
     server = None
     if url is not None:
@@ -82,6 +85,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
         server=server,
         report=print_note,
         latest_template=options.max_template_date,
+        with_server_templates=options.templates == (),
     )
 
 

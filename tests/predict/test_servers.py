@@ -11,12 +11,14 @@ import pytest
 
 from data_pipeline.errors import ServerUnavailableError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
-from data_pipeline.search.mmseqs_server import ServerSearch
+from data_pipeline.search.mmseqs_server import ServerSearch, ServerTemplates
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.server_archive import UNIREF_FILE
 from helixfold.cli.main import main
 from helixfold.predict import postprocess
+from helixfold.predict.options import SearchOptions
 from helixfold.predict.search import exit_code_for, share_unavailable
+from helixfold.predict.search_plan import plan_of
 from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, state
 
 VICTIM, OTHER = "MKTAYIAKQR", "GSHMLEDPVA"
@@ -154,3 +156,10 @@ def test_what_one_process_knows_of_a_server_all_know() -> None:
 )
 def test_the_exit_code_says_whether_only_a_server_was_lacking(failures: list[str], code: int) -> None:
     assert exit_code_for(dict(enumerate(failures))) == code  # type: ignore[arg-type]
+
+
+def test_templates_alone_are_the_servers(tmp_path: Path) -> None:
+    plan = plan_of(SearchOptions(msa_server="http://127.0.0.1:1", templates=()))
+    assert plan.templates is not None
+    assert isinstance(plan.templates.tool, ServerTemplates)
+    assert plan_of(SearchOptions(msa_server="http://127.0.0.1:1")).templates is None

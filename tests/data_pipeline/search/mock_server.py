@@ -20,7 +20,9 @@ class Handler(BaseHTTPRequestHandler):
     server: "MockServer"
 
     def do_GET(self) -> None:
-        self.server.answer("state" if self.path.startswith("/ticket/") else "download", self)
+        kinds = {"ticket": "state", "template": "structures"}
+        self.server.paths.append(self.path)
+        self.server.answer(kinds.get(self.path.split("/")[1], "download"), self)
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode(), keep_blank_values=True)
@@ -41,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class MockServer(ThreadingHTTPServer):
-    """Answers each kind of request ("submit", "state", "download") from its list, the last one for ever."""
+    """Answers each kind of request ("submit", "state", "download", "structures") from its list, the last for ever."""
 
     daemon_threads = True
 
@@ -49,7 +51,9 @@ class MockServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: dict[str, list[Answer]] = {"submit": [state("PENDING")], "state": [state("COMPLETE")]}
         self.answers["download"] = [lambda handler: handler.send(archive(self.results()))]
+        self.answers["structures"] = [failing(404)]
         self.requests: list[str] = []
+        self.paths: list[str] = []
         self.queries: list[dict[str, str]] = []
         self.endpoints: list[str] = []
         self.agents: set[str] = set()

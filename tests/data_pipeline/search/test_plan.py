@@ -138,6 +138,18 @@ def test_pairs_of_complexes_are_the_servers_or_found_in_uniprot(directory: Path)
     assert [*plan.alignments[1].databases, *plan.pairing.databases] == found
 
 
+def test_templates_come_from_one_place(directory: Path) -> None:
+    server = ServerOptions(url="http://127.0.0.1:1")
+    alignments = ONE.format(tool="jackhmmer", path="one.fasta")
+    plan = planned(directory, alignments, server=server, with_server_templates=True)
+    assert plan.templates is not None
+    assert plan.templates.tool.identity() == "mmseqs2 server http://127.0.0.1:1 mode env templates"
+    assert plan.of_chains().templates == plan.templates
+    templates = '[templates]\ntool = "hmmsearch"\npath = "one.fasta"\nstructures = "mmcif"\n'
+    with pytest.raises(InputError, match="those of the server or those of the databases; leave one of them out"):
+        planned(directory, templates, server=server, with_server_templates=True)
+
+
 def test_chains_of_complexes_have_their_own_template_search(directory: Path) -> None:
     templates = 'tool = "hmmsearch"\npath = "one.fasta"\nstructures = "mmcif"\n'
     own = f"[complex_templates]\noptions = {{ e_value = 7.0 }}\n{templates}"
