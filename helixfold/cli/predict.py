@@ -63,13 +63,16 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
         from helixfold.cluster.run import run as run_on_cluster
 
         return run_on_cluster(options, given_targets)
-    from helixfold.parallel.launch import launch
-    from helixfold.predict.devices import processes
-    from helixfold.predict.lock import LOCK_FILE
-    from helixfold.predict.run import run
-    from helixfold.predict.runner import close
-    from helixfold.predict.screen import logged_screen
-    from helixfold.standard_streams import optional_output
+    from helixfold.cli.imports import collecting_no_garbage
+
+    with collecting_no_garbage():
+        from helixfold.parallel.launch import launch
+        from helixfold.predict.devices import processes
+        from helixfold.predict.lock import LOCK_FILE
+        from helixfold.predict.run import run
+        from helixfold.predict.runner import close
+        from helixfold.predict.screen import logged_screen
+        from helixfold.standard_streams import optional_output
 
     devices = options.devices
     started = processes(devices.devices, devices.device, devices.ranks_per_target)
