@@ -169,7 +169,7 @@ def test_means_are_over_the_complexes_that_have_a_score(
     means = mean_scores([one, replace(one, interface=none), replace(one, interface=replace(none, dockq=0.5))])
     assert means["dockq"] == pytest.approx((1 + 0.5) / 2, abs=1e-4)
     assert means["fnat"] == 1
-    assert deciding_score(means) == means["dockq"]
+    assert deciding_score(means) == means["interface_lddt"] == 1
     assert "interfaces" not in means
     alone = mean_scores([replace(one, interface=none)])
     assert "dockq" not in alone

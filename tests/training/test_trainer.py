@@ -22,7 +22,7 @@ from helixfold.parallel.mesh import Group, Mesh
 from helixfold.training import recorded_step, run_files
 from helixfold.training import trainer as training
 from helixfold.training.evaluate import HeldOutScores
-from helixfold.training.log import read_log
+from helixfold.training.log import LOG_FILE, read_log
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
@@ -238,12 +238,15 @@ def test_training_starts_from_given_weights(tmp_path: Path) -> None:
 
 def test_weights_say_from_which_packaged_model_they_descend(tmp_path: Path) -> None:
     config = small_config(steps=4, save_every=2, evaluation=replace(small_config().evaluation, every=2))
-    first = small_run(tmp_path, config, descends_from="small", held_out=("chain1",))
+    began = "starts from 3 parameters of a file"
+    first = small_run(tmp_path, config, descends_from="small", began_with=began, held_out=("chain1",))
     assert not first.run(StopAfter(3))
     again = small_run(tmp_path, config, held_out=("chain1",))
     assert again.run(StopRequest())
     for name in ("best", "last"):
-        assert read_header(tmp_path / f"weights/{name}.safetensors").descends_from == "small"
+        header = read_header(tmp_path / f"weights/{name}.safetensors")
+        assert (header.descends_from, header.began_with) == ("small", began)
+    assert (tmp_path / LOG_FILE).read_text().count(began) == 1
 
 
 def test_equal_runs_leave_equal_bytes(tmp_path: Path) -> None:
