@@ -15,12 +15,7 @@ from tests.data_pipeline.datasets.assembly_files import write_mmcif
 from tests.training.ended import Run
 from tests.training.kills import check_kills, run_unbroken
 
-SETTINGS = (
-    *("model.method=multimer", "model.evoformer.outer_product=first", "model.extra_msa.outer_product=first"),
-    *("model.triangle_projections=fused", "model.heads.masked_msa_letters=22", "model.structure.position_scale=20"),
-    *("loss.interface_fape=0.5", "loss.centre_of_mass=1", "example.spatial_crop_probability=0.5"),
-)
-OPTIONS = tuple(f"--set={setting}" for setting in SETTINGS)
+OPTIONS = ("--preset=tiny_multimer",)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +60,8 @@ def test_twenty_kills_change_no_bit_of_a_run_on_complexes(ranks: int, complexes:
 
 
 def test_what_a_run_on_complexes_takes_is_said_beforehand(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--preset", "tiny", "--dry-run", "--device", "h200", *OPTIONS]) == 0
+    assert main(["train", "--dry-run", "--device", "h200", *OPTIONS]) == 0
     assert "1 x 64 residues, 8 + 4 + 16 rows" in capsys.readouterr().out
-    assert main(["plan", "--preset", "tiny", "--hardware", "h100x2", "--layouts", *OPTIONS]) == 0
+    assert main(["plan", "--hardware", "h100x2", "--layouts", *OPTIONS]) == 0
     planned = capsys.readouterr().out
     assert all(layout in planned for layout in ("dp=2,bp=1,dap=1", "dp=1,bp=1,dap=2"))
