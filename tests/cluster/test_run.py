@@ -160,34 +160,36 @@ def test_the_status_of_a_directory_is_told(tmp_path: Path, capsys: pytest.Captur
     ]
 
 
-@pytest.mark.long
-def test_twenty_kills_of_workers_five_of_the_driver_and_one_of_everything(tmp_path: Path) -> None:
-    count, random = 500, np.random.default_rng(0)
+def killed_batch(tmp_path: Path, count: int, kinds: list[str]) -> None:
+    """Kill workers, the driver or everything in a random order while a batch of so many targets is predicted."""
+    random = np.random.default_rng(0)
     fasta, site, printed = peptides(tmp_path / "batch.fasta", count), tmp_path / "site.toml", tmp_path / "printed.txt"
     site.write_text(TWO_POOLS.format(minutes=0.5))
     words = ["--models", "small", "--num-recycles", "0"]
     assert ended(started(predict(fasta, tmp_path / "whole", *words), tmp_path / "whole.txt"), 7200) == 0
     output = tmp_path / "out"
     command = predict(fasta, output, *words, "--cluster", str(site))
-    kinds = ["worker"] * 20 + ["driver"] * 5 + ["everything"]
-    made: dict[str, tuple[int, int]] = {}
+    made: dict[Path, tuple[int, int]] = {}
     driver = started(command, printed)
-    for kind in random.permutation(kinds):
-        before = len(done(output))
-        until(lambda: len(done(output)) >= min(before + 5, count - 20) and workers(driver.pid), 600)  # noqa: B023
-        for victim in {
-            "worker": lambda: [random.choice(workers(driver.pid))],  # noqa: B023
-            "driver": lambda: [driver.pid],  # noqa: B023
-            "everything": lambda: living_processes(driver.pid),  # noqa: B023
-        }[kind]():
+    for kill_number, kind in enumerate(random.permutation(kinds), start=1):
+        # Kills are spread over the batch.
+        wanted = count * kill_number // (len(kinds) + 2)
+        until(lambda: len(done(output)) >= wanted and workers(driver.pid), 900)  # noqa: B023
+        victims = {"driver": [driver.pid], "everything": living_processes(driver.pid)}
+        for victim in victims.get(kind) or [random.choice(workers(driver.pid))]:
             kill(int(victim))
         if kind != "worker":
             driver.join()
             driver = started(command, printed)
         # What was finished is never made again.
         now = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in output.glob("*/ranking_debug.json")}
-        assert {path: now.get(Path(path)) for path in made} == made
-        made = {str(path): state for path, state in now.items()}
+        assert {path: now.get(path) for path in made} == made
+        made = now
     assert ended(driver, 7200) == 0, printed.read_text()[-3000:]
     assert len(done(output)) == count
     assert contents(output) == contents(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_twenty_kills_of_workers_five_of_the_driver_and_one_of_everything(tmp_path: Path) -> None:
+    killed_batch(tmp_path, 500, ["worker"] * 20 + ["driver"] * 5 + ["everything"])

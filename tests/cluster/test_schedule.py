@@ -127,7 +127,7 @@ def test_equal_sequences_are_searched_in_one_task() -> None:
 
 
 def test_targets_are_folded_as_soon_as_they_are_found_and_divided_among_free_workers() -> None:
-    found = Schedule([100] * 30, range(30), SEARCH, [SMALL])
+    found = Schedule([100] * 30, range(30), SEARCH, [replace(SMALL, task_seconds=16_000.0)])
     assert found.next_task("small") is None
     task = found.next_task("search")
     assert task is not None
