@@ -7,6 +7,8 @@ from string import ascii_lowercase, ascii_uppercase, digits
 
 from data_pipeline.errors import InputError, printable
 
+# The name of the chain of a target that is no complex.
+ONLY_CHAIN = "A"
 # A PDB file has one column for a chain's name; this is AlphaFold's order of what it can hold.
 PDB_CHAIN_IDS = ascii_uppercase + ascii_lowercase + digits
 # An mmCIF file of the Protein Data Bank names a chain by up to four of these.

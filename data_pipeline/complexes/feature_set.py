@@ -7,14 +7,12 @@ from itertools import pairwise
 import numpy as np
 
 from data_pipeline.complexes.alignments import EntityAlignment, PairMode, chains_of
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.features import multimer_features, residue_gap_features
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.features.assembly import Chain, ComplexFeatures, complex_features
 from data_pipeline.features.schema import Features
-
-# The name of the chain of a target that is no complex.
-ONLY_CHAIN = "A"
 
 
 @dataclass(frozen=True, kw_only=True)

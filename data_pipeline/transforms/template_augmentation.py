@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from Bio.Align import substitution_matrices
 from jaxtyping import Bool, Float, Int
 
 from data_pipeline.config import Config, ConfigError
@@ -148,6 +147,8 @@ def substituted(aatype: Int[np.ndarray, "r"], rng: np.random.Generator) -> Int[n
 @cache
 def _substitution_probabilities() -> Float[np.ndarray, "20 20"]:
     """Return the probability of each type to be replaced by each other one, with all types equally frequent."""
+    from Bio.Align import substitution_matrices  # noqa: PLC0415 (timings of steps need no such package)
+
     scores = np.array(substitution_matrices.load("BLOSUM62").select(RESTYPES))
     odds = 2.0 ** (_BITS_PER_SCORE * scores)
     np.fill_diagonal(odds, 0)

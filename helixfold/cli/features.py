@@ -15,7 +15,7 @@ _STORES = Group.create_ordered("Training sets")
 app = App(
     name="features",
     usage="helixfold features FILE... [--output DIR] [options]\n"
-    "       helixfold features --pulldown BAITS.fasta PREYS.fasta [--output DIR] [options]\n"
+    "       helixfold features --pulldown BAITS PREYS [--output DIR] [options]\n"
     "       helixfold features --from-pickle features.pkl [--output DIR]\n"
     "       helixfold features --structures DIR [--output DIR] [options]",
 )

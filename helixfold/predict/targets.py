@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_pipeline.complexes.alignment_files import A3M_SUFFIXES, complex_of_a3m, is_complex_a3m, with_alignments
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
 from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.feature_set import ONLY_CHAIN
 from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
 from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget

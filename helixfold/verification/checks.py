@@ -51,4 +51,8 @@ class Findings:
     @property
     def holds(self) -> bool:
         """Return whether no check failed."""
-        return all(check.holds is not False for check in self.checks)
+        return not self.count(holds=False)
+
+    def count(self, *, holds: bool | None) -> int:
+        """Return the number of checks with a verdict: that hold, that failed (False) or could not be made (None)."""
+        return sum(check.holds is holds for check in self.checks)

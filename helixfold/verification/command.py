@@ -61,8 +61,7 @@ def lines(findings: Findings) -> list[str]:
     for table in findings.tables:
         text += [*table.lines(), ""]
     text += [f"{check.word}: {check.name}: {check.found}" for check in findings.checks]
-    failed = sum(check.holds is False for check in findings.checks)
-    unchecked = sum(check.holds is None for check in findings.checks)
+    failed, unchecked = findings.count(holds=False), findings.count(holds=None)
     others = f", {unchecked} could not be made" if unchecked else ""
     return [*text, f"{failed or 'none'} of {len(findings.checks)} checks failed{others}"]
 

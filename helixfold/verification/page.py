@@ -9,8 +9,7 @@ from helixfold.write.results import write_file
 
 
 def write_verification(path: Path, findings: Findings) -> None:
-    """Write the page of a parameter file's verification; it says so if a check failed."""
-    failed = sum(check.holds is False for check in findings.checks)
+    """Write the page of a parameter file's verification; it says so if a check failed or could not be made."""
     text = page(
         "verification.html",
         styles=("page.css", "verification.css"),
@@ -19,7 +18,8 @@ def write_verification(path: Path, findings: Findings) -> None:
         title=findings.facts["file"],
         facts=findings.facts,
         checks=findings.checks,
-        failed=failed,
+        failed=findings.count(holds=False),
+        unchecked=findings.count(holds=None),
         tables=findings.tables,
     )
     write_file(path, text.encode())

@@ -60,6 +60,7 @@ def test_sound_parameters_hold_and_the_page_says_so(
     assert printed.splitlines()[-2] == "none of 7 checks failed, 2 could not be made"
     text = page.read_text()
     assert "sound.npz" in text
+    assert "of 7 checks failed, 2 could not be made" in text
     assert "predicted_lddt/logits" in text
     assert "<script" not in text.replace("<script></script>", "")
 
