@@ -88,6 +88,7 @@ class Driver:
         """Write how far the batch is."""
         schedule, nodes = self._schedule, self._nodes()
         waiting = schedule.waiting
+        is_measured = any(schedule.pace(pool.name) is not None for pool in schedule.folding)
         status = BatchStatus(
             time=time.time(),
             state=state,
@@ -96,7 +97,7 @@ class Driver:
             to_fold=waiting["folding"],
             finished=schedule.finished + schedule.finished_before,
             failed=len(schedule.failures),
-            seconds_left=schedule.seconds_left() if state == "running" else None,
+            seconds_left=schedule.seconds_left() if state == "running" and is_measured else None,
             pools=[
                 PoolStatus(
                     name=name,
