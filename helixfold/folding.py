@@ -1,9 +1,12 @@
 """Fold one target with one model: draw samples, run the network with recycling, read off the confidence."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,10 +23,12 @@ from helixfold.execution.stages import Stages
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
-from helixfold.model.outputs import Folded, Recycled
-from helixfold.model.update import Executor
-from helixfold.model_input import ModelInput, batch_of, draw, model_input
+from helixfold.model.outputs import Folded, Recycled, nothing_recycled
+from helixfold.model.stream import Stream
+from helixfold.model.update import Executor, as_tensor
+from helixfold.model_input import ModelInput, batch_of, draw, generator, model_input
 from helixfold.ops.card import card_of
+from helixfold.options import RepresentationName
 from helixfold.prediction import Distances, Prediction
 from helixfold.presets import Preset
 
@@ -39,6 +44,9 @@ class FoldingOptions:
     seed: int = 0
     dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
     logits: bool = False  # return those of all heads; they are large, and else are never held for all pairs at once
+    dropout: bool = False  # as in training; predictions then differ from seed to seed, most where they are unsure
+    save_passes: bool = False  # return the structures of all passes
+    representations: tuple[RepresentationName, ...] = ()  # that predictions return; "pair" takes r x r x c_z numbers
     stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
 
     def __post_init__(self) -> None:
@@ -51,6 +59,8 @@ class FoldingOptions:
             raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
             raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
+        if unknown := [name for name in self.representations if name not in get_args(RepresentationName)]:
+            raise InputError(f"representations are {', '.join(get_args(RepresentationName))}, got {unknown[0]!r}")
         if self.dtype not in (AUTO, *DTYPES):
             raise InputError(f"dtype must be one of {', '.join((AUTO, *DTYPES))}, got {self.dtype!r}")
 
@@ -78,17 +88,22 @@ def recycle(
     num_recycles: int,
     recycle_tolerance: float = 0.0,
     is_good_enough: Callable[[Folded], bool] = lambda _: False,
+    *,
+    first: Recycled | None = None,
 ) -> RecyclingResult:
     """Run `num_recycles + 1` iterations, each on a fresh draw and the outputs of the one before (Suppl. Alg. 30).
 
-    `draw(k)` returns the ensemble of iteration k, `step` runs the network on it; an iteration that `is_good_enough` is
-    the last. With a tolerance, the host waits for a GPU once after each iteration, to read whether to go on.
+    The first iteration recycles `first`, or nothing. `draw(k)` returns the ensemble of iteration k, `step` runs the
+    network on it; an iteration that `is_good_enough` is the last. With a tolerance, the host waits for a GPU once after
+    each iteration, to read whether to go on.
     """
-    previous = None
+    previous = first
+    del first  # its memory is given back, or used again, in the first iteration
     for cycle in range(num_recycles + 1):
         ensemble = draw(cycle)
         folded = step(ensemble, previous)
-        if previous is not None and recycle_tolerance > 0:
+        # A guess may be as good as what comes of it; only what the network has predicted converges.
+        if previous is not None and cycle > 0 and recycle_tolerance > 0:
             change = distance_change(previous.positions, folded.structure.positions, ensemble[0].seq_mask)
             # Differs from AlphaFold: DeepMind's program makes one more pass. ColabFold's ends here, as this one does.
             if bool((change < recycle_tolerance).all()):
@@ -127,9 +142,11 @@ def fold(
     notes: tuple[str, ...] = (),
     name: str | None = None,
     passes: Passes = LAUNCHED,
+    initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
 ) -> Prediction:
     """Predict one target with one model by an executor; `name` of the prediction is the model's by default.
 
+    The first iteration recycles the atoms of `initial_guess` (Angstrom), or nothing; see `helixfold.initial_guess`.
     Whether the target is a single chain or a complex, and what the model reads of it, is for `model_input` to say.
     `passes` launches the network's passes, or replays recorded ones. The result depends only on features, parameters,
     options and the device's arithmetic.
@@ -143,9 +160,14 @@ def fold(
             samples = (draw(given, preset, [options.seed, cycle, index]) for index in range(options.num_ensemble))
             return [batch_of(sample, preset, device) for sample in samples]
 
+    made: list[Protein] = []
+
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         with stages.stage(f"{name}: network"):
-            return passes(model, run, ensemble, previous, dtype)
+            folded = passes(model, run, ensemble, previous, dtype)
+        if options.save_passes:
+            made.append(predicted_protein(model, folded, given))
+        return folded
 
     def is_good_enough(folded: Folded) -> bool:
         if options.stop_at_score is None:
@@ -153,9 +175,46 @@ def fold(
         mask = torch.ones_like(folded.structure.mask[..., 0])
         return float(mean_plddt(model, folded, mask)[0]) >= options.stop_at_score
 
-    last = recycle(step, draw_ensemble, options.recycles(preset), options.tolerance(preset), is_good_enough)
+    with dropping_out(model, given.name, preset, options):
+        last = recycle(
+            step,
+            draw_ensemble,
+            options.recycles(preset),
+            options.tolerance(preset),
+            is_good_enough,
+            first=None if initial_guess is None else recycled_guess(run, model, initial_guess[None], dtype),
+        )
     with stages.stage(f"{name}: confidence"):
-        return prediction_of(model, run, last, given=given, name=name, options=options, notes=notes)
+        last_prediction = prediction_of(model, run, last, given=given, name=name, options=options, notes=notes)
+    return replace(last_prediction, passes=tuple(made[:-1]) if options.save_passes else None)
+
+
+@contextmanager
+def dropping_out(model: AlphaFold, target: str, preset: Preset, options: FoldingOptions) -> Iterator[None]:
+    """Let the network drop what it drops in training, if the options ask for it; the seed decides what.
+
+    As samples do, the draws depend on the target, the model and the seed, and not on the executor or earlier draws.
+    """
+    if not options.dropout:
+        yield
+        return
+    device = next(model.parameters()).device
+    seed = int(generator(target, preset, [options.seed]).integers(2**62))
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model.train()
+        try:
+            yield
+        finally:
+            model.eval()
+
+
+def recycled_guess(
+    run: Executor, model: AlphaFold, positions: Float[np.ndarray, "b r 37 3"], dtype: torch.dtype
+) -> Recycled:
+    """Return atoms as if an earlier iteration had predicted them, with representations of zeros."""
+    atoms = torch.from_numpy(positions).to(next(model.parameters()).device, torch.float32)
+    return replace(nothing_recycled(run, model.config, atoms.new_ones(atoms.shape[:2]), dtype), positions=atoms)
 
 
 def mean_plddt(model: AlphaFold, folded: Folded, mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
@@ -182,25 +241,18 @@ def prediction_of(
         )
     mask = torch.ones_like(structure.mask[..., 0])
     plddt = confidence.plddt(heads.lddt(structure.single))
+    protein = predicted_protein(model, folded, given)
     error = None
     if heads.aligned_error is not None:
         asym_id = torch.from_numpy(given.chain_index + 1)[None].to(mask.device) if len(given.chain_ids) > 1 else None
         error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask, asym_id)
     distances = confidence.expected_distances(run, heads.distogram, folded.representations.pair)
     logits = heads(run, folded) if options.logits else None
-    residue_plddt = plddt[0].cpu().numpy()
-    atom_mask = structure.mask[0].cpu().numpy()
+    representations = {name: _representation(run, folded, name) for name in options.representations}
     return Prediction(
         model=name,
-        protein=Protein(
-            aatype=given.features.aatype,
-            atom_positions=structure.positions[0].cpu().numpy(),
-            atom_mask=atom_mask,
-            residue_index=given.residue_number,
-            chain_index=given.chain_index,
-            b_factors=residue_plddt[:, None] * atom_mask,
-        ),
-        plddt=residue_plddt,
+        protein=protein,
+        plddt=plddt[0].cpu().numpy(),
         pae=None if error is None else error.expected[0].cpu().numpy(),
         max_pae=None if error is None else error.largest,
         ptm=None if error is None else float(error.ptm[0]),
@@ -211,10 +263,39 @@ def prediction_of(
         converged=last.converged,
         distances=Distances(expected=distances.expected[0].cpu().numpy(), contact=distances.contact[0].cpu().numpy()),
         logits=None if logits is None else logits.arrays(),
+        representations=representations or None,
         notes=(*notes, *given.notes),
         seed=options.seed,
         chain_ids=given.chain_ids,
     )
+
+
+def predicted_protein(model: AlphaFold, folded: Folded, given: ModelInput) -> Protein:
+    """Return the structure of the first sample, whose B-factors are pLDDT."""
+    structure = folded.structure
+    atom_mask = structure.mask[0].cpu().numpy()
+    plddt = confidence.plddt(model.heads.lddt(structure.single))[0].cpu().numpy()
+    return Protein(
+        aatype=given.features.aatype,
+        atom_positions=structure.positions[0].cpu().numpy(),
+        atom_mask=atom_mask,
+        residue_index=given.residue_number,
+        chain_index=given.chain_index,
+        b_factors=plddt[:, None] * atom_mask,
+    )
+
+
+def _representation(run: Executor, folded: Folded, name: RepresentationName) -> np.ndarray:
+    """Return a representation of the first sample, float32."""
+    found = folded.representations
+    streams: dict[RepresentationName, Stream] = {
+        "msa_first_row": found.msa_first_row,
+        "single": found.single,
+        "pair": found.pair,
+        "structure": folded.structure.single,
+    }
+    stream = run.gather(streams[name]) if name == "pair" else as_tensor(streams[name])
+    return stream[0].float().cpu().numpy()
 
 
 def _ranking_confidence(

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from data_pipeline.complexes.feature_set import TargetFeatures
@@ -12,7 +14,15 @@ from helixfold.batch import Batch
 from helixfold.execution.dtypes import dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size
 from helixfold.execution.stages import Stages
-from helixfold.folding import FoldingOptions, RecyclingResult, distance_change, fold, mean_plddt, prediction_of
+from helixfold.folding import (
+    FoldingOptions,
+    RecyclingResult,
+    distance_change,
+    fold,
+    mean_plddt,
+    prediction_of,
+    recycled_guess,
+)
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, PredictedStructure, Recycled
 from helixfold.model.update import Executor, as_tensor
@@ -29,10 +39,11 @@ STAGES = ("sampling", "network", "confidence")
 
 @dataclass(frozen=True, kw_only=True)
 class TargetToFold:
-    """Features of a target, and the name that its prediction gets."""
+    """Features of a target, the name that its prediction gets, and the atoms that its first iteration recycles."""
 
     features: TargetFeatures
     name: str
+    initial_guess: Float[np.ndarray, "r 37 3"] | None = None
 
 
 @torch.no_grad()
@@ -55,10 +66,21 @@ def fold_together(
     """
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, card_of(device))
-    if dtype == torch.float16:
-        # The network's largest numbers are those of padding, which float16 does not hold.
+    # The network's largest numbers are those of padding, which float16 does not hold. What is dropped out would be
+    # the same in targets that share passes; and structures of all passes are asked for to look at one target.
+    if dtype == torch.float16 or options.dropout or options.save_passes:
         return [
-            fold(model, run, each.features, preset, options, stages=stages, notes=notes, name=each.name)
+            fold(
+                model,
+                run,
+                each.features,
+                preset,
+                options,
+                stages=stages,
+                notes=notes,
+                name=each.name,
+                initial_guess=each.initial_guess,
+            )
             for each in targets
         ]
     recycles, tolerance = options.recycles(preset), options.tolerance(preset)
@@ -68,7 +90,8 @@ def fold_together(
     is_recorded = passes.records(run, len(targets), bucket_size(longest))
     rounded: Callable[[int], int] = bucket_size if is_recorded else lambda size: size
     found: dict[int, Prediction] = {}
-    remaining, previous = list(range(len(targets))), None
+    remaining = list(range(len(targets)))
+    previous = _recycled_guesses(run, model, targets, rounded(longest), dtype)
 
     def drawn(cycle: int) -> dict[int, list[Sample]]:
         """Return the ensemble of each remaining target for one iteration."""
@@ -97,7 +120,7 @@ def fold_together(
                 previous,
                 options,
                 mask=ensemble[0].seq_mask,
-                tolerance=tolerance,
+                tolerance=tolerance if cycle > 0 else 0.0,
                 is_last=cycle == recycles,
             )
         with stages.stage("confidence"):
@@ -149,6 +172,19 @@ def _ended(
     if options.stop_at_score is not None:
         good_enough = [score >= options.stop_at_score for score in mean_plddt(model, folded, mask).tolist()]
     return [is_last or any(each) for each in zip(converged, good_enough, strict=True)], converged
+
+
+def _recycled_guesses(
+    run: Executor, model: AlphaFold, targets: Sequence[TargetToFold], residues: int, dtype: torch.dtype
+) -> Recycled | None:
+    """Return the initial guesses of targets, padded to so many residues; a target without one recycles nothing."""
+    if all(target.initial_guess is None for target in targets):
+        return None
+    positions = np.zeros((len(targets), residues, 37, 3), np.float32)
+    for place, target in zip(positions, targets, strict=True):
+        if target.initial_guess is not None:
+            place[: len(target.initial_guess)] = target.initial_guess
+    return recycled_guess(run, model, positions, dtype)
 
 
 def _of_samples(recycled: Recycled, kept: list[int] | None) -> Recycled:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Float
+
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.feature_set import TargetFeatures
@@ -20,6 +23,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
+from helixfold.initial_guess import guessed_positions
 from helixfold.model.update import Executor
 from helixfold.model_input import model_input
 from helixfold.ops.card import card_of
@@ -43,12 +47,14 @@ def predict(
     device: str = "auto",
     memory: MemoryOptions | None = None,
     cuda_graphs: CudaGraphs = "auto",
+    initial_guess: Path | None = None,
 ) -> list[Prediction]:
     """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
 
     Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
     predictions say so. Each model's executor is planned for the memory that is free on the device, or for
-    `memory.memory`. With `cuda_graphs` "auto" an NVIDIA GPU records short passes, with "off" it launches all.
+    `memory.memory`. The first pass recycles the atoms of `initial_guess`, a structure file. With `cuda_graphs` "auto"
+    an NVIDIA GPU records short passes, with "off" it launches all.
     Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
@@ -68,8 +74,11 @@ def predict(
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
     passes = passes_on(where, cuda_graphs)
+    guess = None if initial_guess is None else guessed_positions(initial_guess, features)
     for model, plan in zip(ready, plans, strict=True):
-        made = fold_planned(model, plan, features, options, stages=stages, spill=spill, passes=passes)
+        made = fold_planned(
+            model, plan, features, options, stages=stages, spill=spill, passes=passes, initial_guess=guess
+        )
         predictions.append(made.prediction)
         if options.stop_at_score is not None and predictions[-1].plddt.mean() >= options.stop_at_score:
             break
@@ -106,6 +115,7 @@ def fold_planned(
     say: Callable[[str], None] = lambda _: None,
     carry_out: CarryOut = lambda within, action: action(within),
     passes: Passes = LAUNCHED,
+    initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
 ) -> PlannedPrediction:
     """Predict one target with the executor of a plan, or with the next one if that runs out of memory.
 
@@ -133,6 +143,7 @@ def fold_planned(
                     notes=model.notes,
                     name=name,
                     passes=passes,
+                    initial_guess=initial_guess,
                 ),
             )
         return prediction, backends, max(stage.peak_memory for stage in stages.finished[before:]) - held

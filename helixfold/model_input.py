@@ -74,12 +74,16 @@ def input_notes(preset: Preset, chains: int) -> tuple[str, ...]:
 
 def draw(given: ModelInput, preset: Preset, position: Sequence[int]) -> Sample:
     """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
-    names = [zlib.crc32(name.encode()) for name in (given.name, preset.name)]
-    rng, sampling = np.random.default_rng([*names, *position]), preset.sampling
+    rng, sampling = generator(given.name, preset, position), preset.sampling
     if isinstance(given.features, Features):
         return draw_sample(given.features, sampling, rng)
     choices = complex_sample.draw(given.features, sampling, rng)
     return complex_sample.complex_sample(given.features, sampling, choices)
+
+
+def generator(target: str, preset: Preset, position: Sequence[int]) -> np.random.Generator:
+    """Return the random stream of a target, a model and a position, such as a seed and a number of an iteration."""
+    return np.random.default_rng([*(zlib.crc32(name.encode()) for name in (target, preset.name)), *position])
 
 
 def batch_of(sample: Sample, preset: Preset, device: torch.device | str = "cpu") -> Batch:

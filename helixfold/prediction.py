@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from data_pipeline.complexes.chain_ids import check_chain_ids
 from data_pipeline.protein import Protein
+from helixfold.options import RepresentationName
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -66,6 +67,8 @@ class Prediction:
     notes: tuple[str, ...] = ()  # for every reader of the files, such as that parameters are untrained
     distances: Distances | None = None
     logits: Mapping[str, np.ndarray] | None = None  # by head, if the options asked for them
+    representations: Mapping[RepresentationName, np.ndarray] | None = None  # those that the options asked for
+    passes: tuple[Protein, ...] | None = None  # what the passes before the last predicted, if the options asked for it
     seed: int = 0
     chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
     iptm: float | None = None  # of a complex, 0 to 1

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import gemmi
 import numpy as np
 import pytest
 import torch
@@ -50,6 +51,83 @@ def folded(seed: int = 0, alignments: tuple[Path, ...] = (), **options: object) 
 def test_the_seed_decides_everything() -> None:
     assert (folded(1).protein.atom_positions == folded(1).protein.atom_positions).all()
     assert (folded(1).protein.atom_positions != folded(2).protein.atom_positions).any()
+
+
+def test_the_seed_decides_what_is_dropped_out(tmp_path: Path) -> None:
+    without = folded(1).protein.atom_positions
+    first, second = (folded(seed, dropout=True).protein.atom_positions for seed in (1, 2))
+    assert all(np.abs(one - other).max() > 0.1 for one, other in ((first, second), (first, without)))
+    model = tiny_model()
+    features = prepare(Target(name="target", sequence=SEQUENCE)).features
+    options = FoldingOptions(seed=1, num_recycles=1, dropout=True)
+    for run in (Whole(), Slabs(rows=4), Spilled(tmp_path, rows=4)):
+        torch.manual_seed(7)
+        before = torch.random.get_rng_state()
+        made = fold(model, run, features, tiny(), options, stages=Stages())
+        assert not model.training
+        assert (before == torch.random.get_rng_state()).all()
+        np.testing.assert_allclose(made.protein.atom_positions, first, rtol=0, atol=1e-2)
+
+
+def test_structures_of_all_passes_are_kept_if_they_are_asked_for(tmp_path: Path) -> None:
+    assert folded().passes is None
+    made = folded(save_passes=True)
+    assert made.passes is not None
+    assert len(made.passes) == 1
+    first = fold(
+        tiny_model(),
+        Slabs(),
+        prepare(Target(name="target", sequence=SEQUENCE)).features,
+        tiny(),
+        FoldingOptions(num_recycles=0),
+        stages=Stages(),
+    ).protein
+    assert (made.passes[0].atom_positions == first.atom_positions).all()
+    assert (made.passes[0].b_factors == first.b_factors).all()
+    write_prediction(tmp_path, made)
+    models = gemmi.read_structure(str(tmp_path / f"recycles_{made.model}.pdb"))
+    assert len(models) == 2
+    found, last = (np.array([cra.atom.pos.tolist() for cra in model.all()]) for model in models)
+    np.testing.assert_allclose(last, made.protein.atom_positions[made.protein.atom_mask > 0.5], atol=1e-3)
+    # Superposed, and not as it was predicted.
+    assert np.abs(found.mean(0) - last.mean(0)).max() < 1.0
+    assert np.abs(found - made.passes[0].atom_positions[made.protein.atom_mask > 0.5]).max() > 0.01
+
+
+def test_representations_are_those_of_the_last_pass(tmp_path: Path) -> None:
+    assert folded().representations is None
+    whole = fold(
+        tiny_model(),
+        Whole(),
+        prepare(Target(name="target", sequence=SEQUENCE)).features,
+        tiny(),
+        FoldingOptions(num_recycles=1, representations=("pair", "single", "structure", "msa_first_row")),
+        stages=Stages(),
+    )
+    made = whole.representations
+    assert made is not None
+    config, length = tiny().model, len(SEQUENCE)
+    assert {name: array.shape for name, array in made.items()} == {
+        "pair": (length, length, config.c_z),
+        "single": (length, config.c_s),
+        "structure": (length, config.structure.c),
+        "msa_first_row": (length, config.evoformer.c_m),
+    }
+    # What the network makes of them is what it has predicted.
+    model = tiny_model()
+    with torch.no_grad():
+        single = model.single(torch.from_numpy(made["msa_first_row"])).numpy()
+        plddt = confidence.plddt(model.heads.lddt(torch.from_numpy(made["structure"])[None]))[0].numpy()
+    np.testing.assert_allclose(made["single"], single, atol=1e-5)
+    np.testing.assert_allclose(plddt, whole.plddt, atol=1e-3)
+    spilled = folded(representations=("pair",)).representations
+    assert spilled is not None
+    np.testing.assert_allclose(spilled["pair"], made["pair"], atol=1e-4)
+    write_prediction(tmp_path, whole)
+    with np.load(tmp_path / f"representations_{whole.model}.npz") as archive:
+        assert (archive["pair"] == made["pair"]).all()
+    with pytest.raises(InputError, match="representations are msa_first_row, single, pair, structure, got 'msa'"):
+        FoldingOptions(representations=("msa",))  # type: ignore[arg-type]
 
 
 def test_logits_are_there_if_they_are_asked_for_and_give_the_same_confidences(tmp_path: Path) -> None:

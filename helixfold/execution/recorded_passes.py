@@ -9,7 +9,7 @@ from helixfold.batch import Batch
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Folded, Recycled
+from helixfold.model.outputs import Folded, Recycled, nothing_recycled
 from helixfold.model.update import Executor
 from helixfold.ops.card import Card, card_of
 from helixfold.ops.dispatch import first_reason
@@ -47,7 +47,8 @@ class Passes:
 
         A pass that is too long to be recorded may need all memory, so that recordings are dropped before it.
         """
-        if self._recordings is None or not self.records(run, *ensemble[0].aatype.shape):
+        # A recording would drop out the same in every replay.
+        if self._recordings is None or model.training or not self.records(run, *ensemble[0].aatype.shape):
             self.clear()
             return model.fold(run, ensemble, previous, dtype)
 
@@ -56,7 +57,7 @@ class Passes:
 
         before = self.replays
         # The first iteration recycles zeros, as the later ones recycle results: one recording serves all.
-        given = tuple(ensemble), previous or nothing_recycled(model, ensemble[0], dtype)
+        given = tuple(ensemble), previous or nothing_recycled(run, model.config, ensemble[0].seq_mask, dtype)
         folded = self._recordings.run((model, dtype), action, given)
         if self.replays > before:
             for listener in self._listeners:
@@ -106,14 +107,3 @@ def bucket_size(count: int) -> int:
     """
     step = max(16, 1 << max(0, count.bit_length() - 3))
     return -(-count // step) * step
-
-
-def nothing_recycled(model: AlphaFold, batch: Batch, dtype: torch.dtype) -> Recycled:
-    """Return the zeros that stand for the results of an earlier iteration in the first one."""
-    mask, config = batch.seq_mask, model.config
-    b, r = mask.shape
-    return Recycled(
-        msa_first_row=mask.new_zeros(b, r, config.evoformer.c_m, dtype=dtype),
-        pair=mask.new_zeros(b, r, r, config.c_z, dtype=dtype),
-        positions=mask.new_zeros(b, r, 37, 3),
-    )

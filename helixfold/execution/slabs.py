@@ -46,8 +46,13 @@ class Slabs(Executor):
         self.ranks = 1  # number of ranks that share a stream, and the memory for its temporaries
         self._buffer: Tensor | None = None
 
-    @torch.no_grad()
     def __call__(self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None) -> Held:
+        if update.training and torch.is_grad_enabled():
+            raise ValueError("slabs are for inference: set the model to evaluation, or train with the Whole executor")
+        return self._carry_out(update, stream, mask, context_from)
+
+    @torch.no_grad()
+    def _carry_out(self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None) -> Held:
         context_input = context_from or (stream, mask)
         dropout_mask = update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
         context = self.context(update, *context_input)
@@ -66,11 +71,9 @@ class Slabs(Executor):
     ) -> Held:
         """Add the update to the stream in place and return the stream.
 
-        `context_input` is read only by updates that use its rows; these are then the rows of the stream. Raise
-        ValueError if there is a dropout mask.
+        `context_input` is read only by updates that use its rows; these are then the rows of the stream.
         """
-        if dropout_mask is not None:
-            raise ValueError("slabs are for inference: set the model to evaluation, or train with the Whole executor")
+        dropped = None if dropout_mask is None else transposed(dropout_mask, update.axis)
         whole = held(stream)
         changed = transposed(whole, update.axis)
         read: list[Held] = [transposed(mask, update.axis)]
@@ -81,9 +84,12 @@ class Slabs(Executor):
             lambda: forward_row_bytes(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])]),
             LEAST_ELEMENTS_OF_PRODUCTS if isinstance(update, Factored) else LEAST_ELEMENTS,
         )
-        for _, (slab_mask, *rows), slab in self.visited(read, size, changed):
+        for place, (slab_mask, *rows), slab in self.visited(read, size, changed):
             assert slab is not None
-            slab.add_(update(slab, slab_mask, context, *rows))
+            change = update(slab, slab_mask, context, *rows)
+            if dropped is not None:
+                change = change * (dropped if dropped.shape[1] == 1 else dropped[:, place])
+            slab.add_(change)
         self.settle(whole)
         return whole
 

@@ -3,10 +3,13 @@
 from dataclasses import dataclass, fields
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from helixfold.config import ModelConfig
 from helixfold.model.stream import Stream
+from helixfold.model.update import Executor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,19 @@ class Recycled:
     msa_first_row: Float[Tensor, "b r c_m"]
     pair: Float[Stream, "b r r c_z"]
     positions: Float[Tensor, "b r 37 3"]
+
+
+def nothing_recycled(run: Executor, config: ModelConfig, mask: Float[Tensor, "b r"], dtype: torch.dtype) -> Recycled:
+    """Return the zeros that stand for an earlier iteration's results in the first one, as streams of `run`."""
+
+    def rows(_: slice, some: Tensor) -> Tensor:
+        return some.new_zeros(*some.shape, mask.shape[1], config.c_z, dtype=dtype)
+
+    return Recycled(
+        msa_first_row=mask.new_zeros(*mask.shape, config.evoformer.c_m, dtype=dtype),
+        pair=run.map_rows(rows, mask),
+        positions=mask.new_zeros(*mask.shape, 37, 3),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from helixfold.execution.whole import Whole
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Recycled
+from helixfold.model.outputs import nothing_recycled
 from helixfold.model.structure_module import StructureModule
 from helixfold.model.update import Executor
 from helixfold.ops.card import Card, described
@@ -121,7 +121,7 @@ def _counted_pass(model: AlphaFold, run: Executor, size: PassSize) -> Counter:
             ]
         # Two templates are enough: a third takes as much as the second.
         fed = [with_templates(draw, 2) for draw in draws]
-        folded = model.fold(run, fed, recycled(run, model.config, draws[0].seq_mask, size.dtype), size.dtype)
+        folded = model.fold(run, fed, nothing_recycled(run, model.config, draws[0].seq_mask, size.dtype), size.dtype)
         counter.begin("confidence")
         pair = folded.representations.pair
         if (head := model.heads.aligned_error) is not None:
@@ -137,19 +137,6 @@ def _idle(executor: str, peak: int, size: PassSize) -> int:
         return int(_IDLE_OF_WHOLE * peak)
     temporaries = LEAST_ELEMENTS // size.ranks * size.dtype.itemsize
     return int(min(_MOST_IDLE * peak, _IDLE_OF_SLABS * temporaries))
-
-
-def recycled(run: Executor, config: ModelConfig, mask: torch.Tensor, dtype: torch.dtype) -> Recycled:
-    """Return the inputs of a recycling iteration from an earlier one, all zeros, as streams of the executor `run`."""
-
-    def rows(_: slice, some: torch.Tensor) -> torch.Tensor:
-        return some.new_zeros(*some.shape, mask.shape[1], config.c_z, dtype=dtype)
-
-    return Recycled(
-        msa_first_row=mask.new_zeros(*mask.shape, config.evoformer.c_m, dtype=dtype),
-        pair=run.map_rows(rows, mask),
-        positions=mask.new_zeros(*mask.shape, 37, 3),
-    )
 
 
 def with_templates(batch: Batch, most: int) -> Batch:

@@ -26,7 +26,7 @@ from helixfold.losses.config import LossConfig, initial_training
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Recycled
+from helixfold.model.outputs import Recycled, nothing_recycled
 from helixfold.model.update import Stream
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import forced
@@ -38,7 +38,6 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
 from helixfold.planning.executors import RESERVE
-from helixfold.planning.prediction import recycled
 from helixfold.planning.size import Forecast, PassSize, of_blocks
 
 # Largest freed blocks, in bytes, that a training pass on a CPU keeps for later tensors. Tensors of a stream's size live
@@ -277,7 +276,7 @@ class Pass:
                 for _ in range(count)
             ]
             labels = random_labels(samples[0])
-        return samples, labels, recycled(self.run, self.config, samples[0].seq_mask, size.dtype)
+        return samples, labels, nothing_recycled(self.run, self.config, samples[0].seq_mask, size.dtype)
 
     def _carry_out(self, samples: list[Batch], labels: Labels, previous: Recycled) -> None:
         self.segments = self.forward

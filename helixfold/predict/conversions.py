@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from data_pipeline.errors import InputError, printable
-from helixfold.options import integer
+from helixfold.options import RepresentationName, integer
 from helixfold.predict.presets import MONOMER, MONOMER_PTM, MULTIMER, PREDICTION_PRESETS
 
 _NO = ("false", "0", "f", "no")
@@ -111,6 +111,22 @@ def amber(options: SimpleNamespace, _: str) -> None:
     """Set --models-to-relax to all, unless --num-relax is given with a number other than 0."""
     if options.others.get("--num-relax", "0") == "0":
         put(options, "models_to_relax", "all")
+
+
+def representation(name: RepresentationName) -> Conversion:
+    """Return a conversion that adds a representation to those of --save-representations."""
+
+    def convert(options: SimpleNamespace, value: str) -> None:
+        if value in _NO:
+            return
+        options.save_representations = tuple(dict.fromkeys((*options.save_representations, name)))
+
+    return convert
+
+
+def dropout(options: SimpleNamespace, value: str) -> None:
+    """Set --dropout."""
+    put(options, "dropout", value not in _NO)
 
 
 def num_relax(options: SimpleNamespace, value: str) -> None:

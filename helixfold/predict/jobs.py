@@ -8,6 +8,7 @@ from typing import TextIO
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from tqdm import tqdm
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
@@ -20,6 +21,7 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding import FoldingOptions
+from helixfold.initial_guess import guessed_positions
 from helixfold.model_input import input_notes, model_input
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.duration import prediction_seconds
@@ -123,6 +125,7 @@ class Job:
     target: AnyTarget | None = None
     features: TargetFeatures | None = None
     directory: str | None = None  # its name, where an earlier version made it; None: `directory_name` gives it
+    initial_guess: Path | None = None  # a structure file, whose atoms the first pass recycles
 
     @property
     def name(self) -> str:
@@ -167,6 +170,10 @@ class Job:
             return prepared.features
         save_features(directory / FEATURES_FILE, self.given_features)
         return self.given_features
+
+    def guessed_positions(self, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"] | None:
+        """Return the atoms that the first pass recycles, in the order of the features; None for nothing."""
+        return None if self.initial_guess is None else guessed_positions(self.initial_guess, features)
 
     def forecast(self, directory: Path, settings: RunSettings) -> Iterator[TargetForecast]:
         """Yield the memory and the time that folding it takes with each model; nothing is written or searched."""

@@ -19,6 +19,7 @@ from helixfold.options import (
     Number,
     Output,
     Positive,
+    RepresentationName,
     Workers,
     part_of_all,
     reads,
@@ -210,10 +211,16 @@ class ComputeOptions:
         ),
     ] = None
     """Stop recycling when distances change by less than this."""
+    initial_guess: Annotated[Path | None, Parameter(metavar="PATH")] = None
+    """Structure (mmCIF or PDB) from which recycling starts, as if a first pass had predicted its atoms; for several
+    targets a directory with <target>.cif or <target>.pdb for each."""
     num_ensemble: Annotated[
         int | None, reads(whole_number(1, MAX_ENSEMBLE), "N"), Parameter(show_default="the preset's, or 1")
     ] = None
     """Number of random samples of the alignment in each pass, at most 100."""
+    dropout: bool = False
+    """Drop out parts of the network as in training, so that predictions differ from seed to seed: several of them, with
+    --num-seeds, show where the network is unsure, and other conformations that it knows."""
     models_to_relax: Annotated[
         ToRelax | None,
         Parameter(show_default="best; none without OpenMM, and for untrained parameters and the demonstration model"),
@@ -221,6 +228,11 @@ class ComputeOptions:
     """Predictions to relax with OpenMM."""
     save_logits: bool = False
     """Also write the logits of all heads to logits_<model>.npz; N residues take 512 x N x N bytes more memory."""
+    save_recycles: bool = False
+    """Also write the structures of all passes to recycles_<model>.pdb, superposed, each a model of the file."""
+    save_representations: Annotated[tuple[RepresentationName, ...], Parameter(metavar="NAME...")] = ()
+    """Also write these representations of the network after the last pass to representations_<model>.npz: the target's
+    row of the MSA, single, pair, and the structure module's. pair takes 512 x N x N bytes for N residues."""
     dtype: DtypeOrAuto = "auto"
     """Precision of the arithmetic in the trunk of the network. auto: bfloat16 on NVIDIA GPUs that have it (compute
     capability 8.0 and later), else float32; targets that were begun go on as they began. float16, for older cards, is

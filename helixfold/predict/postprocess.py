@@ -93,7 +93,7 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
 # Steps that make files which a slim target has not, and the files that it has: logits are there only if asked for.
 _NOT_SLIM = ("plots", "tables", "timings", "report")
 _SLIM_FILES = re.compile(
-    r"ranked_\d+\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|logits_.+\.npz"
+    r"ranked_\d+\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(logits|representations)_.+\.npz"
     r"|(ranking_debug|settings|relax_metrics)\.json"
 )
 

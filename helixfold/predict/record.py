@@ -178,6 +178,8 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
             latest = job.target.template_date(settings.searches.user_templates.latest_release)
         if latest is not None and (job.target.templates or settings.searches.templates is not None):
             inputs["latest template"] = latest.isoformat()
+    if job.initial_guess is not None:
+        inputs["initial guess"] = _file(job.initial_guess)
     return TargetRecord(
         inputs=inputs,
         options={
@@ -186,6 +188,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
             "num_ensemble": options.num_ensemble,
             "stop_at_score": options.stop_at_score,
             "dtype": options.dtype,
+            **({"dropout": True} if options.dropout else {}),
             "max_msa_rows": settings.memory.max_msa_rows,
             "max_extra_rows": settings.memory.max_extra_rows,
             **({"pair_mode": job.target.pair_mode} if isinstance(job.target, ComplexInput) else {}),

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
 
 from data_pipeline.json_files import read_json
 from helixfold.execution.dtypes import DTYPES
@@ -130,7 +133,26 @@ def _missing(
         for prediction in renamed
         if prediction.name not in done
         or (settings.options.logits and not (directory / f"logits_{prediction.name}.npz").is_file())
+        or (settings.options.save_passes and not _has_passes(directory, prediction.name))
+        or not _has_representations(directory / f"representations_{prediction.name}.npz", settings)
     ]
+
+
+def _has_passes(directory: Path, name: str) -> bool:
+    """Return whether the structures of all passes are there, if a PDB file can hold them."""
+    return (directory / f"recycles_{name}.pdb").is_file() or not (directory / f"unrelaxed_{name}.pdb").is_file()
+
+
+def _has_representations(path: Path, settings: RunSettings) -> bool:
+    """Return whether a file holds all representations that the settings ask for."""
+    wanted = set(settings.options.representations)
+    if not wanted:
+        return True
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return wanted <= set(archive.files)
+    except (OSError, ValueError, BadZipFile):
+        return False
 
 
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:

@@ -14,6 +14,7 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
 from helixfold.folding import FoldingOptions
+from helixfold.initial_guess import guess_of
 from helixfold.options import given, part_of
 from helixfold.parallel.worker_group import OtherRankError, join_workers
 from helixfold.predict.batch import predict
@@ -89,6 +90,8 @@ def _read(
     jobs = [replace(job, directory=directory_in(output, job.title).name) for job in jobs]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
+    if (guess := options.compute.initial_guess) is not None:
+        jobs = [replace(job, initial_guess=guess_of(guess, job.title, only=len(jobs) == 1)) for job in jobs]
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
     if (shard := options.targets.shard) is not None:
@@ -160,6 +163,9 @@ def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
     return models.models or (() if preset is None else preset.models), FoldingOptions(
         **chosen,
         logits=compute.save_logits,
+        representations=compute.save_representations,
+        dropout=compute.dropout,
+        save_passes=compute.save_recycles,
         seed=models.seed,
         dtype=compute.dtype,
         stop_at_score=models.stop_at_score,

@@ -5,7 +5,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from tqdm import tqdm
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
@@ -46,6 +48,7 @@ class FoldRequest:
     features: TargetFeatures
     stages: Stages
     spill: Path
+    initial_guess: Float[np.ndarray, "r 37 3"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +127,16 @@ def target_steps(
             settings.say(f"{job.name}: {requested.name}: its input does not depend on the seed; not folded again")
             answer = same[model.name]
         else:
-            answer = yield FoldRequest(requested=requested, plan=plan, features=features, stages=stages, spill=spill)
+            answer = yield FoldRequest(
+                requested=requested,
+                plan=plan,
+                features=features,
+                stages=stages,
+                spill=spill,
+                initial_guess=job.guessed_positions(features),
+            )
             models[requested.name] = {"executor": answer.executor, **answer.measurements}
-            if not model.sampling.depends_on_chance(len(model_input(features, model).features.msa)):
+            if not _depends_on_seed(model, features, settings):
                 same[model.name] = answer
         prediction = replace(answer.prediction, model=requested.name, seed=requested.seed)
 
@@ -195,6 +205,12 @@ def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[st
     }
 
 
+def _depends_on_seed(model: Preset, features: TargetFeatures, settings: RunSettings) -> bool:
+    """Return whether a model predicts something else with another seed."""
+    rows = len(model_input(features, model).features.msa)
+    return settings.options.dropout or model.sampling.depends_on_chance(rows)
+
+
 def _templates_read(model: Preset, features: TargetFeatures) -> tuple[str, ...]:
     """Return the labels of the templates that a model reads; one of single chains reads none of several chains."""
     by_gap = model.model.method == "monomer" and CHAIN_SEPARATOR in features.sequence
@@ -259,6 +275,7 @@ def fold_request(request: FoldRequest, settings: RunSettings) -> Answer:
         say=lambda line: settings.say(f"{request.features.domain_name}: {requested.name}: {line}"),
         carry_out=carry_out,
         passes=settings.passes,
+        initial_guess=request.initial_guess,
     )
     return Answer(
         prediction=made.prediction,

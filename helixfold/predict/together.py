@@ -39,7 +39,7 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
         most = AT_ONCE if card_of(settings.device).has_own_memory else 1
     # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
     has_multimer = any(model.preset.model.method == "multimer" for model in settings.models)
-    if settings.workers.group.size > 1 or has_multimer:
+    if settings.workers.group.size > 1 or has_multimer or settings.options.dropout or settings.options.save_passes:
         most = 1
     most = min(most, ceil(len(lengths) / settings.workers.mesh.layout.dp))
     sizes: list[int] = []
@@ -158,7 +158,10 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
             predictions = fold_together(
                 model.network,
                 executor("whole", first.spill),
-                [TargetToFold(features=each.features, name=each.requested.name) for each in requests],
+                [
+                    TargetToFold(features=each.features, name=each.requested.name, initial_guess=each.initial_guess)
+                    for each in requests
+                ],
                 model.preset,
                 replace(settings.options, seed=first.requested.seed),
                 stages=stages,

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from helixfold.batch import Batch
 from helixfold.execution.graphs import Recordings
-from helixfold.execution.recorded_passes import nothing_recycled
 from helixfold.losses.config import LossConfig
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Recycled
+from helixfold.model.outputs import Recycled, nothing_recycled
 from helixfold.model.update import Executor
 from helixfold.parallel.gradients import GradientReducer
 
@@ -47,7 +46,7 @@ class RecordedGradients:
 
         *earlier, trained = recycling_inputs
         # The first iteration recycles zeros, as the later ones recycle results.
-        previous = nothing_recycled(model, trained, dtype)
+        previous = nothing_recycled(run, model.config, trained.seq_mask, dtype)
         with torch.no_grad():
             for sample in earlier:
                 previous = self.recordings.run(("recycling", dtype), recycle, (sample, previous))

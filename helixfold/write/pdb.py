@@ -21,7 +21,19 @@ def to_pdb(
     hydrogens: Hydrogens | None = None,
     chain_ids: Sequence[str] = (),
 ) -> str:
+    """Return the text of a PDB file of one structure; see `models_to_pdb`."""
+    return models_to_pdb([protein], remarks, hydrogens, chain_ids)
+
+
+def models_to_pdb(
+    proteins: Sequence[Protein],
+    remarks: Sequence[str] = (),
+    hydrogens: Hydrogens | None = None,
+    chain_ids: Sequence[str] = (),
+) -> str:
     """Return the text of a PDB file: remarks, the full sequence (SEQRES), and atoms with mask above 0.5.
+
+    `proteins` are structures of the same chains, each of which becomes a model of the file.
 
     Chains are named by `chain_ids`, in the order of `protein.chain_index`, or A, B, ... without them.
 
@@ -32,26 +44,31 @@ def to_pdb(
     coordinates that do not fit their columns, or residue numbers that do not increase within a chain (insertion codes
     are not supported).
     """
-    chains = split_chains(protein, chain_ids)
+    chains = split_chains(proteins[0], chain_ids)
     require_pdb_chain_ids([chain.name for chain in chains])
-    _check_columns(protein)
+    for protein in proteins:
+        _check_columns(protein)
     lines = [_REMARK] if remarks else []
     for remark in remarks:
         lines += [f"{_REMARK} {part}" for part in textwrap.wrap(plain_text(remark), _REMARK_WIDTH)]
     for chain in chains:
-        lines += _seqres(protein, chain)
-    lines.append("MODEL        1")
+        lines += _seqres(proteins[0], chain)
+    for number, protein in enumerate(proteins, start=1):
+        lines += [f"MODEL     {hybrid36(number, 4)}", *_model_lines(protein, chains, hydrogens), "ENDMDL"]
+    lines.append("END")
+    return "".join(f"{line:<80}\n" for line in lines)
+
+
+def _model_lines(protein: Protein, chains: Sequence[ChainRange], hydrogens: Hydrogens | None) -> Iterator[str]:
     serial = 1
     for chain in chains:
         atoms = list(_atom_lines(protein, chain, serial, hydrogens))
-        lines += atoms
+        yield from atoms
         serial += len(atoms)
         if atoms:
             # Columns 18 to 26 name the residue: its type, chain and number are those of the chain's last atom.
-            lines.append(f"TER   {hybrid36(serial, 5)}      {atoms[-1][17:26]}")
+            yield f"TER   {hybrid36(serial, 5)}      {atoms[-1][17:26]}"
             serial += 1
-    lines += ["ENDMDL", "END"]
-    return "".join(f"{line:<80}\n" for line in lines)
 
 
 def plain_text(text: str) -> str:

@@ -7,6 +7,7 @@ has it is finished.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,10 @@ from jaxtyping import Float
 from data_pipeline.features.alignment_depth import AlignmentDepth
 from data_pipeline.files import atomic_write
 from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.templates import pseudo_beta
 from helixfold import __version__
+from helixfold.analysis.metrics import superposition
 from helixfold.prediction import Distances, Prediction
 from helixfold.write.chains import split_chains
 from helixfold.write.confidence import confidence_content
@@ -25,7 +28,7 @@ from helixfold.write.mmcif import entry_id, to_mmcif
 from helixfold.write.model_scores import PAE_METRIC, ModelScores
 from helixfold.write.origin import ModelOrigin
 from helixfold.write.pairwise_errors import pairwise_errors
-from helixfold.write.pdb import plain_text, to_pdb
+from helixfold.write.pdb import models_to_pdb, plain_text, to_pdb
 
 RANKING_FILE: Final = "ranking_debug.json"
 TIMINGS_FILE: Final = "timings.json"
@@ -44,9 +47,9 @@ def write_prediction(
     """Write one model's structure (PDB and mmCIF) and confidences of target `name`, if None that of its directory.
 
     Files are unrelaxed_<model>.pdb and .cif, which tells the model's `origin`, confidence_<model>.json with the
-    alignment's `depth`, and, for the arrays that the prediction has, pae_<model>.json and .bcif.gz,
-    distances_<model>.npz and logits_<model>.npz. A structure that a PDB file cannot hold is in the mmCIF file only;
-    return the sentence that says why, which is also in the confidence file, and else None.
+    alignment's `depth`, and, for what else the prediction has, pae_<model>.json and .bcif.gz, distances_<model>.npz,
+    logits_<model>.npz, representations_<model>.npz and recycles_<model>.pdb. A structure that a PDB file cannot hold is
+    in the mmCIF file only; return the sentence that says why, which is also in the confidence file, and else None.
     """
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
@@ -91,11 +94,26 @@ def write_prediction(
     if prediction.logits is not None:
         with atomic_write(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
+    if prediction.representations is not None:
+        with atomic_write(directory / f"representations_{model}.npz") as temporary, temporary.open("wb") as archive:
+            notes_array = np.array(notes, dtype=np.str_)
+            np.savez(archive, allow_pickle=False, **prediction.representations, notes=notes_array)  # type: ignore[arg-type]
+    if pdb is not None and prediction.passes is not None:
+        passes = [_superposed(each, protein) for each in prediction.passes]
+        text = models_to_pdb([*passes, protein], [remark, *notes], chain_ids=prediction.chain_ids)
+        write_file(directory / f"recycles_{model}.pdb", text)
     if pdb is None:
         (directory / f"unrelaxed_{model}.pdb").unlink(missing_ok=True)
     else:
         write_file(directory / f"unrelaxed_{model}.pdb", pdb)
     return no_pdb_file
+
+
+def _superposed(protein: Protein, onto: Protein) -> Protein:
+    """Return a structure whose C-alpha atoms are superposed on those of another one of the same residues."""
+    alpha = ATOM_ORDER["CA"]
+    moved = superposition(protein.atom_positions[:, alpha], onto.atom_positions[:, alpha])
+    return replace(protein, atom_positions=moved.apply(protein.atom_positions))
 
 
 def _distance_arrays(prediction: Prediction, distances: Distances) -> dict[str, np.ndarray]:

@@ -14,10 +14,11 @@ from helixfold.losses.config import complexes, initial_training
 from helixfold.losses.labels import ComplexLabels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
-from helixfold.planning.prediction import META, recycled
+from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import Pass, TrainingNeeds, beside_tensors
 from helixfold.presets import tiny, tiny_multimer
@@ -37,7 +38,7 @@ def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
 
     def learn(residues: int) -> None:
         batch = random_batch(residues, SIZE.msa_rows, SIZE.extra_rows, SIZE.templates, CPU, method="multimer")
-        previous = recycled(Whole(), config, batch.seq_mask, SIZE.dtype)
+        previous = nothing_recycled(Whole(), config, batch.seq_mask, SIZE.dtype)
         outputs = model(Whole(), [batch], previous, SIZE.dtype)
         loss = total_loss(outputs, batch, random_labels(batch), initial_training("multimer")).total.sum()
         del outputs

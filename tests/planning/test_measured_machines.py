@@ -17,6 +17,7 @@ from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.losses.config import LossConfig, initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS
 from helixfold.parallel.collectives import Message
 from helixfold.parallel.layout import Layout
@@ -24,7 +25,6 @@ from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.planning import links, machines
 from helixfold.planning.layouts import chosen_layout
-from helixfold.planning.prediction import recycled
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import PARTS, PartCost, Pass, part_costs
 from tests.planning.planned import small_config, workload
@@ -108,7 +108,7 @@ def send(layout: str) -> None:
             messages: list[Message] = []
             run = parallelize(model, mesh, RecomputeConfig.everywhere(keep or "none"), messages=messages)
             with torch.set_grad_enabled(keep is not None):
-                previous = recycled(run, MODEL, batch.seq_mask, SIZE.dtype)
+                previous = nothing_recycled(run, MODEL, batch.seq_mask, SIZE.dtype)
                 if keep is None:
                     model.fold(run, [batch], previous, SIZE.dtype)
                 else:

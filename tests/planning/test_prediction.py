@@ -18,8 +18,9 @@ from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS, Card, described
-from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction, recycled
+from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
 from helixfold.planning.size import PassSize, floor
 from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
@@ -160,7 +161,7 @@ def _forecast_over_measured(spill: Path, method: Method) -> Ratios:
     batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device, method=method)
 
     def run(executor: Whole | Slabs) -> None:
-        model.fold(executor, [batch], recycled(executor, config, batch.seq_mask, size.dtype))
+        model.fold(executor, [batch], nothing_recycled(executor, config, batch.seq_mask, size.dtype))
 
     ratios = {}
     cases = [("slabs", Slabs()), ("spilled", Spilled(spill)), ("whole", Whole())]

@@ -16,9 +16,10 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.parallel.layout import Layout
-from helixfold.planning.prediction import META, recycled
+from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs
 from helixfold.presets import preset, tiny
@@ -57,7 +58,7 @@ def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: C
         recompute(model, RecomputeConfig.everywhere(keep))
         with Counter() as counter:
             batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
-            previous = recycled(Whole(), config, batch.seq_mask, size.dtype)
+            previous = nothing_recycled(Whole(), config, batch.seq_mask, size.dtype)
             outputs = model(Whole(), [batch], previous, size.dtype)
             loss = total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum()
             del outputs

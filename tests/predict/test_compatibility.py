@@ -62,6 +62,9 @@ SAME: dict[str, dict[str, Any]] = {
         "models_to_relax": "best",
         "max_template_date": date(2020, 5, 14),
     },
+    "--use-dropout": {"dropout": True},
+    "--initial-guess own.pdb": {"initial_guess": Path("own.pdb")},
+    "--save-single-representations --save-pair-representations": {"save_representations": ("single", "pair")},
     "--num_recycles 4": {"num_recycles": 4},
 }
 
@@ -85,7 +88,6 @@ REFUSED = {
     "--num-models 2 --preset quick": "name models, as --models and --preset do",
     "--rank ptm": "ranked by their mean pLDDT",
     "--calc-extra-ptm": "are AlphaFold-Multimer's",
-    "--use-dropout": "--num-seeds draws other alignments",
     "--jackhmmer_binary_path=/usr/bin/jackhmmer": "found on PATH",
     "--uniref90_database_path=/data/x": "give it with --databases",
     "--num-relax 5": "--models-to-relax best or all",

@@ -1,0 +1,92 @@
+"""Start recycling from a structure: its atoms, in the order of a target's residues.
+
+A model then refines, or judges, what it is given, instead of folding from the sequence alone (the initial guess of
+Bennett et al. 2023, by which designed binders are screened; ColabFold has it under the same name).
+"""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.structure import Chain
+from data_pipeline.templates.pairwise_alignment import PairAlignment, align
+from data_pipeline.templates.result import UnusableHitError
+
+SUFFIXES = (".cif", ".mmcif", ".pdb", ".cif.gz", ".pdb.gz")
+# Chains with less identity, over the shorter of both, are other proteins.
+_MIN_IDENTITY = 0.3
+
+
+def guess_of(path: Path, target: str, *, only: bool) -> Path:
+    """Return the structure file of a target: `path` itself if it is the `only` target, or that of its name in a
+    directory.
+
+    Raise `InputError` if there is no such file.
+    """
+    if path.is_file():
+        if only:
+            return path
+        problem = "one structure for several targets; give a directory with <target>.cif or <target>.pdb for each"
+        raise InputError.at(path, problem)
+    if not path.is_dir():
+        raise InputError.at(path, "there is no such structure file or directory")
+    found = next((file for suffix in SUFFIXES if (file := path / f"{target}{suffix}").is_file()), None)
+    if found is None:
+        problem = f"no structure of this target is here, such as {printable(target)}.cif"
+        raise InputError.at(path, problem, record=target)
+    return found
+
+
+def guessed_positions(path: Path, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"]:
+    """Return a structure's atoms for the residues of a target, in Angstrom; those that it lacks are at the origin.
+
+    Each chain of the target takes the structure's chain of its name if the sequences are alike (30 % of equal
+    residues), else the one that is most like it. A residue without C-beta, such as glycine where the target has
+    alanine, has it at its C-alpha, which is where recycling looks for it. Raise `InputError` if the file cannot be
+    read, or if a chain has no counterpart in it.
+    """
+    left = list(read_structure(path).chains)
+    chains = [(ONLY_CHAIN, features.sequence)]
+    if isinstance(features, ComplexFeatureSet):
+        chains = list(zip(features.multimer.chain_names, features.chain_sequences, strict=True))
+    positions = []
+    for name, sequence in chains:
+        chain, alignment = _counterpart(path, name, sequence, left)
+        left.remove(chain)
+        positions.append(_atoms(chain, alignment))
+    return np.concatenate(positions)
+
+
+def _counterpart(path: Path, name: str, sequence: str, chains: list[Chain]) -> tuple[Chain, PairAlignment]:
+    """Return the chain of a structure that stands for a target's chain, and the target's alignment to it."""
+    best: tuple[float, Chain, PairAlignment] | None = None
+    # The chain of the target's name comes first, the others in file order.
+    for chain in sorted(chains, key=lambda chain: chain.name != name):
+        try:
+            alignment = align("global", sequence, chain.sequence)
+        except UnusableHitError as error:
+            raise InputError.at(path, str(error), record=chain.name) from error
+        identity = alignment.identities / max(1, min(len(sequence), len(chain.sequence)))
+        if identity >= _MIN_IDENTITY and (best is None or identity > best[0]):
+            best = identity, chain, alignment
+        if chain.name == name and best is not None:
+            break
+    if best is None:
+        raise InputError.at(path, f"no chain of the structure is like chain {printable(name)} of the target")
+    return best[1], best[2]
+
+
+def _atoms(chain: Chain, alignment: PairAlignment) -> Float[np.ndarray, "r 37 3"]:
+    """Return the atoms of the residues to which a target's residues are aligned."""
+    alpha, beta = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
+    atoms, mask = chain.atom_positions.copy(), chain.atom_mask
+    without_beta = (mask[:, beta] == 0) & (mask[:, alpha] > 0)
+    atoms[without_beta, beta] = atoms[without_beta, alpha]
+    partner = alignment.partner
+    return np.where((partner >= 0)[:, None, None], atoms[partner], 0.0).astype(np.float32)
