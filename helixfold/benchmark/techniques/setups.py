@@ -229,5 +229,5 @@ def _lower_precision(dtype: torch.dtype, on: Setup) -> Technique:
         claim="time",
         on=on,
         off=replace(on, dtype=torch.float32),
-        otherwise="this processor multiplies it no faster than float32",
+        otherwise="products are no faster in it here, or too small a part of the time",
     )
