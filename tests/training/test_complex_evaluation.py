@@ -10,9 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from data_pipeline.datasets import clustering
+from data_pipeline.datasets.build import BuildOptions, build_store
+from data_pipeline.datasets.chains import ChainFilter
+from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.residues import ATOM14_TO_ATOM37
+from data_pipeline.residues import ATOM14_TO_ATOM37, ATOM_ORDER
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.analysis.complexes import compare_complexes
@@ -24,6 +28,7 @@ from helixfold.training import evaluate as module
 from helixfold.training.config import EvaluationConfig
 from helixfold.training.evaluate import HeldOutScores, deciding_score, evaluate, mean_scores
 from helixfold.training.loader import TrainingBatch
+from tests.data_pipeline.datasets.assembly_files import write_mmcif
 from tests.networks import tiny_multimer_config, with_every_parameter_random
 from tests.training.complex_stores import NAMES, store_of_complexes
 
@@ -98,6 +103,22 @@ def test_the_truth_scores_best_in_any_order_of_equal_chains(
         assert found.losses["centre_of_mass"] == 0
 
 
+def test_equal_chains_of_different_shapes_may_be_exchanged(
+    model: AlphaFold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
+    chains = [("A", "A", "MKTAYIAKQRW"), ("B", "B", "MKTAYIAKQRW")]
+    write_mmcif(tmp_path / "structures/1abc.cif", chains, [("1", "A,B")])
+    options = BuildOptions(structures=tmp_path / "structures", output=tmp_path / "store")
+    build_store(options, RecordBuilder(filter=ChainFilter(), assemblies=True))
+    predicting(other_order, monkeypatch)
+    (found,) = scored(model, FeatureStore.open(tmp_path / "store"), "1abc")
+    assert found.lddt_ca == 1
+    assert found.interface is not None
+    assert found.interface.chain_lddt_ca == 1
+    assert found.losses["centre_of_mass"] == 0
+
+
 def test_chains_that_are_right_and_put_together_wrong_are_told_apart(
     model: AlphaFold, store: FeatureStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,12 +161,25 @@ def test_scores_are_those_of_the_structure_that_is_written(
 def test_large_complexes_are_cropped_around_an_interface_always_the_same(
     model: AlphaFold, store: FeatureStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predicting(lambda atoms, _: atoms, monkeypatch)
-    config = replace(CONFIG, max_residues=20)
+    seen: list[MultimerBatch] = []
+    forward = module.forward
+
+    def remember(model: AlphaFold, batch: TrainingBatch, *others: Any) -> Outputs:
+        seen.append(batch.recycling_inputs[-1])  # type: ignore[arg-type]
+        return forward(model, batch, *others)
+
+    monkeypatch.setattr(module, "forward", remember)
+    config = replace(CONFIG, max_residues=16)
     first = scored(model, store, *NAMES, config=config)
-    assert [each.residues for each in first] == [20] * len(NAMES)
-    assert all(each.interface is not None and each.interface.chains == 2 for each in first)
-    assert max(each.interface.dockq or 0 for each in first if each.interface is not None) > 0.99
+    for name, batch in zip(NAMES, seen, strict=True):
+        made = store.load_complex(name)
+        alpha = made.labels.all_atom_positions[:, ATOM_ORDER["CA"]]
+        places = {*zip(batch.asym_id[0].tolist(), batch.residue_index[0].tolist(), strict=True)}
+        everywhere = [*zip(made.features.asym_id.tolist(), made.features.residue_index.tolist(), strict=True)]
+        crop = {number for number, place in enumerate(everywhere) if place in places}
+        nearest = [{*np.linalg.norm(alpha - centre, axis=-1).argsort(kind="stable")[:16].tolist()} for centre in alpha]
+        assert len(crop) == 16
+        assert crop in nearest, name
     torch.manual_seed(5)
     assert scored(model, store, NAMES[1], config=config) == first[1:2]
 
