@@ -85,8 +85,9 @@ class TrainOptions:
 
     output: Output | None = None
     """Directory of the run; the same command again goes on with it."""
-    preset: TrainingPreset = "tiny"
-    """Settings to begin with."""
+    preset: Annotated[TrainingPreset, Parameter(metavar="PRESET")] = "tiny"
+    """Settings to begin with: tiny, small, initial_training, finetuning, or of complexes tiny_multimer,
+    multimer_initial_training, multimer_finetuning."""
     recipe: Recipe | None = None
     """Train in several stages, each in its own directory in --output, instead of one run with a preset. small: the
     demonstration model with templates, in eight stages of at most 150 minutes on two cores."""
