@@ -3,6 +3,7 @@
 import gc
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -104,3 +105,25 @@ def test_what_is_known_of_operators_is_what_pytorch_says(monkeypatch: pytest.Mon
             loss: Tensor = total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum()
             loss.backward()
     assert {"mul", "mm", "bmm", "cat", "native_layer_norm", "_log_softmax"} <= compared
+
+
+def _permuted(random: np.random.Generator, shape: list[int]) -> Tensor:
+    """An empty tensor of this shape whose dims lie in memory in any order; it may be a part of another, or expanded."""
+    order = random.permutation(len(shape)).tolist()
+    given = [each + int(random.integers(2)) for each in shape]
+    dense = torch.empty([given[dim] for dim in order]).permute([order.index(dim) for dim in range(len(shape))])
+    if random.random() < 0.2:
+        return dense[tuple(slice(0, 1) for _ in shape)].expand(shape)
+    return dense[tuple(slice(0, each) for each in shape)]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_strides_of_results_are_those_of_pytorch(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape = random.integers(2, 5, random.integers(1, 5)).tolist()
+    operands = [_permuted(random, shape) for _ in range(random.integers(2, 4))]
+    found = torch.add(*operands) if len(operands) == 2 else torch.addcmul(*operands)
+    assert subject._pointwise_strides(shape, [each.stride() for each in operands]) == found.stride()
+    index = _permuted(random, random.integers(2, 4, random.integers(1, 4)).tolist()).zero_().long()
+    looked_up = operands[0][index]
+    assert subject._looked_up(operands[0], [index]) == (tuple(looked_up.shape), looked_up.stride(), torch.float32)
