@@ -24,6 +24,9 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 # Adam's updates have a root mean square of 0.2 to 0.4 of its learning rate. This factor gives orthogonal updates the
 # same, so that one learning rate and weight decay fit both (Liu et al. 2025, arXiv 2502.16982, Sec. 2.2).
 _LIKE_ADAM = 0.2
+# The bound of torch's Muon. A smaller momentum is rounding, which must not become a full update; and squares below
+# 1e-45 would make the norm 0.
+_LEAST_NORM = 1e-7
 
 
 class Muon:
@@ -70,14 +73,14 @@ def is_hidden_matrix(slot: Slot) -> bool:
 
 
 def orthogonal(matrices: Float[Tensor, "k m n"], rounds: int) -> Float[Tensor, "k m n"]:
-    """Return each matrix with its singular values brought near 1 by Newton-Schulz iterations; zeros stay zero.
+    """Return each matrix with its singular values brought near 1 by Newton-Schulz iterations.
 
-    `rounds` is the number of iterations.
+    Matrices with a Frobenius norm below 1e-7 stay small, and zeros stay zero. `rounds` is the number of iterations.
     """
     a, b, c = _COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     now = matrices.mT if tall else matrices
-    now = now / torch.linalg.matrix_norm(now, keepdim=True).clamp_min(1e-30)
+    now = now / torch.linalg.matrix_norm(now, keepdim=True).clamp_min(_LEAST_NORM)
     for _ in range(rounds):
         square = now @ now.mT
         now = torch.baddbmm(now, torch.baddbmm(square, square, square, beta=b, alpha=c), now, beta=a)

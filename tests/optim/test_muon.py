@@ -54,6 +54,8 @@ def test_singular_values_become_alike_and_singular_vectors_stay(shape: tuple[int
     aligned = (left.T @ found[0].double() @ right.T).diagonal()
     torch.testing.assert_close(aligned.float(), torch.linalg.svdvals(found[0]), rtol=0, atol=0.5)
     assert (orthogonal(torch.zeros(2, *shape), 5) == 0).all()
+    for tiny in (1e-14, 1e-25, 1e-40):  # the squares of the last two are zero
+        assert orthogonal(matrices * tiny, 5).abs().max() < 0.01
 
 
 @pytest.mark.parametrize("clipping", ["none", "global", "sample", "adagc"])
