@@ -72,7 +72,7 @@ def _losses(axes: Axes, stage: Stage, start: int) -> None:
 
 def _scores(axes: Axes, stage: Stage, start: int, *, labelled: bool) -> None:
     found = stage.history.evaluations
-    for (key, name), color, marker in zip(SCORES.items(), (_ORANGE, _GREEN), ("o", "^"), strict=True):
+    for key, color, marker in (("lddt_ca", _ORANGE, "o"), ("tm_score", _GREEN, "^")):  # those of single chains
         points = [(start + 1 + each.step, each.summary[key]) for each in found if key in each.summary]
         steps, values = zip(*points, strict=True) if points else ((), ())
-        axes.plot(steps, values, color=color, marker=marker, markersize=4, label=name if labelled else None)
+        axes.plot(steps, values, color=color, marker=marker, markersize=4, label=SCORES[key] if labelled else None)
