@@ -32,6 +32,7 @@ from helixfold.relax.pieces import pieces_of
 
 MEASURES = ("lddt_ca", "tm_score")
 HOMOLOGY = (25.0, 60.0)  # per cent of identity to the best template, between which a template should help
+_UNKNOWN = "NA"  # in the tables of `helixfold evaluate`
 _BANDS = (0, 30, 40, 50, 60, 70, 80, 90, 100)  # of pLDDT
 
 
@@ -92,7 +93,7 @@ def read_residues(evaluation: Path) -> list[tuple[Float[np.ndarray, "_"], Float[
     found: dict[str, list[tuple[float, float]]] = {}
     with (evaluation / "residues.tsv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
-            if row["rank"] == "0" and row["plddt"] and row["lddt_ca"]:
+            if row["rank"] == "0" and _UNKNOWN not in (row["plddt"], row["lddt_ca"]):
                 found.setdefault(row["target"], []).append((float(row["plddt"]), 100 * float(row["lddt_ca"])))
     return [(array[:, 0], array[:, 1]) for array in map(np.array, found.values())]
 

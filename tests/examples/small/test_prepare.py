@@ -128,6 +128,7 @@ def test_calibration_says_how_far_plddt_is_above_the_truth(tmp_path: Path) -> No
     for target in range(6):
         for true in rng.uniform(0.2, 0.9, 30):
             lines.append(f"t{target}\t0\t{100 * true + 10:.1f}\t{true:.3f}")
+    lines.append("t0\t0\tNA\t0.5")
     (tmp_path / "residues.tsv").write_text("".join(f"{line}\n" for line in lines))
     _, line = verdicts.calibration_lines([tmp_path], tmp_path / "plot.png")
     assert "1.000 [1.000, 1.000]\t10.0" in line
