@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.batch import Batch
 from helixfold.benchmark import ablation
 from helixfold.benchmark.ablation import Comparison, comparisons
 from helixfold.benchmark.techniques import measure as measurement
@@ -35,7 +34,6 @@ from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.recorded_passes import nothing_recycled
 from helixfold.execution.slabs import Slabs
 from helixfold.losses.config import initial_training
-from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
 from helixfold.ops.adam import AdamStep
 from helixfold.ops.card import CARDS
@@ -140,8 +138,8 @@ def test_replayed_passes_have_right_results_and_are_measured_where_there_are_gra
     assert all(reading.faults for reading in read(*setups))
 
 
-def something_recycled(model: AlphaFold, batch: Batch, dtype: torch.dtype) -> Recycled:
-    zeros = nothing_recycled(model, batch, dtype)
+def something_recycled(*given: Any) -> Recycled:
+    zeros = nothing_recycled(*given)
     return with_tensors_changed(lambda each: torch.linspace(-5, 5, each.numel()).view_as(each).to(each), zeros)
 
 
