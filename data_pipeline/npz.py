@@ -37,11 +37,8 @@ def read_npz(
     arrays: it is called with placeholders that take no memory, and returns what is wrong or None. Raise `InputError`
     for any file that is refused or not a valid `.npz`.
     """
-    limits = ArchiveLimits(
-        members=_MAX_MEMBERS, unpacked_bytes=max_bytes, ratio=_MAX_RATIO, harmless_bytes=_HARMLESS_BYTES
-    )
     try:
-        with open_archive(Path(path), limits) as archive:
+        with open_archive(Path(path), _limits(max_bytes)) as archive:
             members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
             for name, member in members.items():
                 if name == member.filename:
@@ -53,6 +50,18 @@ def read_npz(
             return {name: _read_array(archive, member) for name, member in selected.items()}
     except _HEADER_ERRORS as error:
         raise InputError.at(path, f"an array is damaged ({printable(str(error))}); get the file again") from error
+
+
+def npz_names(path: str | PathLike[str]) -> set[str]:
+    """Return the names of the arrays of an `.npz` file, none of which is read; raise `InputError` for other files."""
+    with open_archive(Path(path), _limits(MAX_NPZ_BYTES)) as archive:
+        return {member.filename.removesuffix(".npy") for member in archive.infolist()}
+
+
+def _limits(max_bytes: int) -> ArchiveLimits:
+    return ArchiveLimits(
+        members=_MAX_MEMBERS, unpacked_bytes=max_bytes, ratio=_MAX_RATIO, harmless_bytes=_HARMLESS_BYTES
+    )
 
 
 def _placeholder(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
-
+from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
+from data_pipeline.npz import npz_names
 from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.stages import Stage
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
@@ -146,12 +145,9 @@ def _has_passes(directory: Path, name: str) -> bool:
 def _has_representations(path: Path, settings: RunSettings) -> bool:
     """Return whether a file holds all representations that the settings ask for."""
     wanted = set(settings.options.representations)
-    if not wanted:
-        return True
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return wanted <= set(archive.files)
-    except (OSError, ValueError, BadZipFile):
+        return not wanted or wanted <= npz_names(path)
+    except InputError:
         return False
 
 

@@ -41,6 +41,22 @@ def test_only_the_predictions_that_are_missing_are_made(fasta: Path, runs: Runs)
     assert (runs.target / "ranked_1.cif").is_file()
 
 
+def test_files_that_a_later_run_asks_for_are_made(fasta: Path, runs: Runs) -> None:
+    runs(fasta)
+    saved = runs.target / "representations_tiny.npz"
+    assert not saved.exists()
+    assert runs(fasta, "--save-representations", "single") == ["tiny"]
+    assert runs(fasta, "--save-representations", "single") == []
+    assert runs(fasta, "--save-representations", "single", "pair") == ["tiny"]
+    assert runs(fasta, "--save-representations", "pair") == []
+    saved.write_bytes(saved.read_bytes()[:-30])
+    assert runs(fasta, "--save-representations", "pair") == ["tiny"]
+    assert runs(fasta, "--save-recycles") == ["tiny"]
+    assert runs(fasta, "--save-recycles") == []
+    (runs.target / "recycles_tiny.pdb").unlink()
+    assert runs(fasta, "--save-recycles") == ["tiny"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "difference"),
     [
