@@ -13,7 +13,7 @@ TEXT = (ROOT / "THIRD_PARTY.md").read_text()
 # What people of this project write by hand; everything else, such as arrays and pictures, comes from somewhere.
 WRITTEN = {
     *(".py", ".md", ".ipynb", ".toml", ".yml", ".cff", ".in", ".jinja", ".html", ".css", ".js", ".sh", ".slurm"),
-    *(".def", ".typed", ""),
+    *(".def", ".typed", ".nf", ""),
 }
 WRITTEN_FILES = {"constraints.txt", ".gitignore"}
 

@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from helixfold.cli.main import main
 from tests.killed_commands import living_processes
@@ -42,6 +43,8 @@ def _run(words: list[str], printed: Path, environment: dict[str, str]) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(environment)
+    # PyTorch is loaded already; the workers, which load it anew, have one thread too, and results depend on that.
+    torch.set_num_threads(1)
     with printed.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

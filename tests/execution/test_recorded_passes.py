@@ -12,7 +12,6 @@ from helixfold.execution.recorded_passes import (
     LAUNCH_BOUND_RESIDUES,
     Passes,
     bucket_size,
-    nothing_recycled,
     passes_on,
     refusal_of_graphs,
 )
@@ -20,6 +19,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.folding import recycle
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced, recorded_backends
 from tests.networks import (
@@ -103,11 +103,11 @@ def test_recycling_nothing_is_recycling_zeros(name: str, dtype: torch.dtype) -> 
     make, draw = NETWORKS[name]
     model, batch = make().eval(), draw(0)
     expected = model.fold(Whole(), [batch], None, dtype)
-    found = model.fold(Whole(), [batch], nothing_recycled(model, batch, dtype), dtype)
+    found = model.fold(Whole(), [batch], nothing_recycled(Whole(), model.config, batch.seq_mask, dtype), dtype)
     for ours, theirs in zip(tensors(found), tensors(expected), strict=True):
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours, theirs)
-    recycled, zeros = expected.recycled(), nothing_recycled(model, batch, dtype)
+    recycled, zeros = expected.recycled(), nothing_recycled(Whole(), model.config, batch.seq_mask, dtype)
     assert [each.shape for each in tensors(recycled)] == [each.shape for each in tensors(zeros)]
     assert [each.dtype for each in tensors(recycled)] == [each.dtype for each in tensors(zeros)]
 

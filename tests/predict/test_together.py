@@ -14,6 +14,7 @@ from helixfold.cli.main import main
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.recorded_passes import Passes
 from helixfold.execution.stages import Stages
+from helixfold.folding import FoldingOptions
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.layout import Layout
@@ -191,7 +192,7 @@ def settings(device: str = "cpu", *, at_once: int | None = None, groups: int = 1
     return RunSettings(
         searches=None,  # type: ignore[arg-type]
         models=(),
-        options=None,  # type: ignore[arg-type]
+        options=FoldingOptions(),
         memory=MemoryOptions(),
         workers=WorkerGroup(mesh),
         targets_at_once=at_once,
