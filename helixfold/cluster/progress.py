@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_LOADS = 15  # of the page in a browser
 
 @dataclass(frozen=True, kw_only=True)
 class PoolStatus:
-    """What a pool does: nodes that are there and asked for, tasks on their way, and its pace beside the forecast."""
+    """The state of a pool: its nodes, those that it has asked for, its tasks, and its pace beside the forecast."""
 
     name: str
     running: int

@@ -19,7 +19,7 @@ _KEPT = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class PoolForecast:
-    """What is known beforehand of a pool: how many tasks it runs at a time, what fits, and how long targets take."""
+    """The forecast of a pool: how many tasks it runs at a time, which targets fit, and how long they take."""
 
     name: str
     slots: int

@@ -11,7 +11,7 @@ from helixfold.cluster.schedule import PoolForecast, Task
 
 
 class Scheduler(Protocol):
-    """What the simulation asks of a schedule; see `helixfold.cluster.schedule.Schedule`."""
+    """The interface of schedules that can be simulated, such as `helixfold.cluster.schedule.Schedule`."""
 
     def next_task(self, name: str) -> Task | None: ...
 

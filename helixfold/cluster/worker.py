@@ -1,4 +1,4 @@
-"""What a worker on a node does: search for some targets, or fold them, as a part of a batch of a whole cluster.
+"""Search for some targets of a batch, or fold them: the two tasks that a worker on a node of a cluster is given.
 
 Both functions share the output directory with all other workers by claims, as `--shared` does, so nothing is made twice
 and nothing is lost, whichever of them are killed.

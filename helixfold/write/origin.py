@@ -1,4 +1,4 @@
-"""What made a model, as its ModelCIF file tells it: software, parameters, settings, searches and templates."""
+"""The origin of a model, which its ModelCIF file tells: software, parameters, settings, searches and templates."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class AlignedTemplate:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOrigin:
-    """What made a model beside helixfold itself, the target's sequences and the network's name.
+    """All that made a model beside helixfold itself, the target's sequences and the network's name.
 
     Whatever is not known is left empty, and then is not in the file.
     """

@@ -1,6 +1,5 @@
 """The complexes in the box: pairs of peptides that touch and do not clash, which can be trained on."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -11,17 +10,13 @@ from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.training.evaluate import read_names
+from tests.examples.scripts import load_script
 from tests.training.complex_stores import COMPLEXES, NAMES, store_of_complexes
 
 
 @pytest.fixture(scope="module")
 def make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_complexes", COMPLEXES / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(COMPLEXES / "make.py")
 
 
 @pytest.fixture(scope="module")

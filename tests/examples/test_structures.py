@@ -1,6 +1,5 @@
 """The training set in the box: ideal peptides that can be trained on, and that are what their sequences say."""
 
-import importlib.util
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +20,7 @@ from data_pipeline.structure import Chain
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.losses.violations import violations
 from helixfold.training.evaluate import read_names
+from tests.examples.scripts import load_script
 
 STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 FILES = sorted(STRUCTURES.glob("*.pdb"))
@@ -34,12 +34,7 @@ def read_chain(path: Path) -> Chain:
 
 @pytest.fixture(scope="module")
 def make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make", STRUCTURES / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(STRUCTURES / "make.py")
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from data_pipeline.errors import InputError
-from helixfold.config import ModelConfig, StackConfig
+from helixfold.config import StackConfig
 from helixfold.presets import preset
-from helixfold.weights import alphafold, openfold
-from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.load import file_format, file_shapes, load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
-from helixfold.weights.openfold import write_pt
 from helixfold.weights.untrained import untrained_model
+from tests.weights.written import write_parameters
 
 TINY = preset("tiny").model
 SUFFIXES = (".npz", ".pt", ".safetensors")
@@ -29,26 +27,16 @@ def state() -> dict[str, Tensor]:
     return untrained_model(TINY, seed=5).state_dict()
 
 
-def write(path: Path, state: dict[str, Tensor], config: ModelConfig) -> Path:
-    if path.suffix == ".npz":
-        write_npz(path, alphafold.from_state_dict(state, config))
-    elif path.suffix == ".pt":
-        write_pt(path, openfold.from_state_dict(state, config))
-    else:
-        save_checkpoint(path, state, config.to_dict())
-    return path
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_format_gives_the_same_state(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
-    loaded = load_weights(write(tmp_path / f"x{suffix}", state, TINY), TINY)
+    loaded = load_weights(write_parameters(tmp_path / f"x{suffix}", state, TINY), TINY)
     assert loaded.keys() == state.keys()
     assert all(torch.equal(loaded[name], state[name]) for name in state)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_format_is_recognised_without_its_suffix(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
-    shutil.copy(write(tmp_path / f"x{suffix}", state, TINY), tmp_path / "model.bin")
+    shutil.copy(write_parameters(tmp_path / f"x{suffix}", state, TINY), tmp_path / "model.bin")
     assert file_format(tmp_path / "model.bin") == suffix[1:]
     assert load_weights(tmp_path / "model.bin", TINY).keys() == state.keys()
 
@@ -61,7 +49,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_shapes_are_read_without_numbers(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
-    form, shapes = read_shapes(write(tmp_path / f"x{suffix}", state, TINY))
+    form, shapes = read_shapes(write_parameters(tmp_path / f"x{suffix}", state, TINY))
     assert shapes == file_shapes(TINY, form)
     assert matching_presets(shapes, form) == ("tiny",)
 
@@ -70,7 +58,7 @@ def test_shapes_are_read_without_numbers(suffix: str, state: dict[str, Tensor], 
 def test_missing_unknown_and_misshapen_arrays_are_one_error(suffix: str, tmp_path: Path) -> None:
     heads = replace(TINY.heads, lddt_bins=7, aligned_error=False)
     other = replace(TINY, heads=heads, structure=replace(TINY.structure, angle_blocks=3))
-    path = write(tmp_path / f"x{suffix}", untrained_model(other, seed=0).state_dict(), other)
+    path = write_parameters(tmp_path / f"x{suffix}", untrained_model(other, seed=0).state_dict(), other)
     with pytest.raises(InputError) as refused:
         load_weights(path, TINY)
     text = str(refused.value)
@@ -110,7 +98,7 @@ def test_the_preset_that_does_fit_is_named(model: str, name: str, advice: str, t
 def test_our_own_file_of_another_release_of_multimer_is_refused(tmp_path: Path) -> None:
     """The networks are the same, but the samples that they were trained on are not."""
     config = preset("tiny_multimer").model
-    path = write(tmp_path / "x.safetensors", untrained_model(config, seed=0).state_dict(), config)
+    path = write_parameters(tmp_path / "x.safetensors", untrained_model(config, seed=0).state_dict(), config)
     with pytest.raises(InputError, match="triangle_projections is 'fused' there and 'separate' here"):
         load_weights(path, replace(config, triangle_projections="separate"))
 
@@ -119,7 +107,7 @@ def test_our_own_file_of_another_release_of_multimer_is_refused(tmp_path: Path) 
 def test_numbers_that_are_not_finite_are_refused_by_name(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
     broken = {name: tensor.clone() for name, tensor in state.items()}
     broken["single.bias"][3] = float("nan")
-    path = write(tmp_path / f"x{suffix}", broken, TINY)
+    path = write_parameters(tmp_path / f"x{suffix}", broken, TINY)
     with pytest.raises(
         InputError, match=r"'(.*/single_activations//bias|single\.bias)' has values that are not finite"
     ):
@@ -131,7 +119,7 @@ def test_heads_that_the_model_counts_otherwise_are_refused(state: dict[str, Tens
     assert TINY.template is not None
     other = replace(TINY, template=replace(TINY.template, attention_heads=8))
     for suffix in (".npz", ".safetensors"):
-        path = write(tmp_path / f"x{suffix}", state, TINY)
+        path = write_parameters(tmp_path / f"x{suffix}", state, TINY)
         with pytest.raises(InputError, match=r"instead of|attention_heads is 4 there and 8 here"):
             load_weights(path, other)
 
@@ -141,7 +129,7 @@ def test_block_order_does_not_matter_to_deepminds_format(state: dict[str, Tensor
         return replace(stack, outer_product="end")
 
     other = replace(TINY, evoformer=placed(TINY.evoformer), extra_msa=placed(TINY.extra_msa))
-    assert load_weights(write(tmp_path / "x.npz", state, TINY), other).keys() == state.keys()
+    assert load_weights(write_parameters(tmp_path / "x.npz", state, TINY), other).keys() == state.keys()
 
 
 @pytest.mark.long

@@ -13,14 +13,11 @@ from helixfold.config import ModelConfig
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset, tiny, tiny_multimer
-from helixfold.weights import alphafold, openfold
-from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.from_monomer import multimer_parameters
 from helixfold.weights.load import model_shapes
-from helixfold.weights.npz import write_npz
-from helixfold.weights.openfold import write_pt
 from helixfold.weights.transfer import initial_weights
 from tests.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
+from tests.weights.written import write_parameters
 
 MONOMER, MULTIMER = tiny().model, tiny_multimer().model
 # What AlphaFold-Multimer has and AlphaFold 2 has not.
@@ -39,16 +36,6 @@ UNUSED = {
 EXTENDED = {"input_embedder.relative_position.weight", "template_embedder.angles.linear_1.weight"}
 
 
-def write(path: Path, state: dict[str, Tensor], config: ModelConfig) -> Path:
-    if path.suffix == ".npz":
-        write_npz(path, alphafold.from_state_dict(state, config))
-    elif path.suffix == ".pt":
-        write_pt(path, openfold.from_state_dict(state, config))
-    else:
-        save_checkpoint(path, state, config.to_dict())
-    return path
-
-
 @pytest.fixture(scope="module")
 def state() -> dict[str, Tensor]:
     return with_every_parameter_random(MONOMER, seed=4).state_dict()
@@ -58,7 +45,7 @@ def state() -> dict[str, Tensor]:
 def test_everything_with_a_counterpart_is_taken_from_every_format(
     suffix: str, state: dict[str, Tensor], tmp_path: Path
 ) -> None:
-    found = initial_weights(write(tmp_path / f"mine{suffix}", state, MONOMER), MULTIMER)
+    found = initial_weights(write_parameters(tmp_path / f"mine{suffix}", state, MONOMER), MULTIMER)
     shapes = model_shapes(MULTIMER)
     assert set(found.new) == NEW
     assert set(found.unused) == UNUSED
@@ -138,7 +125,7 @@ def test_templates_of_a_chain_enter_the_first_maps_alike(state: dict[str, Tensor
 )
 def test_what_a_file_lacks_is_new(source: ModelConfig, new: str, tmp_path: Path) -> None:
     given = with_every_parameter_random(source).state_dict()
-    found = initial_weights(write(tmp_path / "x.safetensors", given, source), MULTIMER)
+    found = initial_weights(write_parameters(tmp_path / "x.safetensors", given, source), MULTIMER)
     assert any(name.startswith(new) for name in found.listing()["new"])
     assert new in found.description("x")
     named = {*found.state, *found.new}
@@ -152,20 +139,20 @@ def test_the_published_releases_differ_in_nothing_but_their_files() -> None:
 def test_another_release_is_taken_whole(tmp_path: Path) -> None:
     second = replace(MULTIMER, triangle_projections="separate")
     given = with_every_parameter_random(second).state_dict()
-    found = initial_weights(write(tmp_path / "x.safetensors", given, second), MULTIMER)
+    found = initial_weights(write_parameters(tmp_path / "x.safetensors", given, second), MULTIMER)
     assert (found.new, found.unused, found.converted) == ((), (), ())
     assert all(torch.equal(found.state[name], given[name]) for name in given)
 
 
 def test_a_file_that_does_not_fit_is_one_sentence(state: dict[str, Tensor], tmp_path: Path) -> None:
     wider = replace(MONOMER, c_z=64)
-    path = write(tmp_path / "wide.safetensors", with_every_parameter_random(wider).state_dict(), wider)
+    path = write_parameters(tmp_path / "wide.safetensors", with_every_parameter_random(wider).state_dict(), wider)
     with pytest.raises(InputError, match=r"wide\.safetensors: .*cannot be taken over: c_z is 64 there and 32 here$"):
         initial_weights(path, MULTIMER)
-    path = write(tmp_path / "wide.npz", with_every_parameter_random(wider).state_dict(), wider)
+    path = write_parameters(tmp_path / "wide.npz", with_every_parameter_random(wider).state_dict(), wider)
     with pytest.raises(InputError, match=r"wide\.npz: does not fit this model: .*; it fits no preset$"):
         initial_weights(path, MULTIMER)
-    good = write(tmp_path / "good.safetensors", state, MONOMER)
+    good = write_parameters(tmp_path / "good.safetensors", state, MONOMER)
     content = bytearray(good.read_bytes())
     content[-1] ^= 1
     (tmp_path / "bad.safetensors").write_bytes(content)
@@ -174,5 +161,7 @@ def test_a_file_that_does_not_fit_is_one_sentence(state: dict[str, Tensor], tmp_
     assert "\n" not in str(caught.value)
     # And no network for single chains begins with one for complexes.
     with pytest.raises(InputError, match="does not fit this model"):
-        path = write(tmp_path / "m.safetensors", with_every_parameter_random(MULTIMER).state_dict(), MULTIMER)
+        path = write_parameters(
+            tmp_path / "m.safetensors", with_every_parameter_random(MULTIMER).state_dict(), MULTIMER
+        )
         initial_weights(path, MONOMER)

@@ -1,0 +1,22 @@
+"""Parameters in a file of any format."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from helixfold.config import ModelConfig
+from helixfold.weights import alphafold, openfold
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.npz import write_npz
+from helixfold.weights.openfold import write_pt
+
+
+def write_parameters(path: Path, state: dict[str, Tensor], config: ModelConfig) -> Path:
+    """The path, to which the parameters are written in the format of its suffix."""
+    if path.suffix == ".npz":
+        write_npz(path, alphafold.from_state_dict(state, config))
+    elif path.suffix == ".pt":
+        write_pt(path, openfold.from_state_dict(state, config))
+    else:
+        save_checkpoint(path, state, config.to_dict())
+    return path
