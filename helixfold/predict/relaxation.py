@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from data_pipeline.errors import InputError
+from data_pipeline.protein import Protein
 from helixfold.planning.executors import release
 from helixfold.predict.options import ToRelax
 from helixfold.relax.problem import RelaxationError, installed
@@ -24,6 +25,9 @@ from helixfold.write.relaxed import (
 
 INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
+# Angstrom, over heavy atoms. Sound predictions move by a few tenths. What moves farther is another structure, which the
+# model did not predict and whose confidence nobody knows.
+MOST_MOVED = 2.0
 
 
 def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
@@ -69,7 +73,7 @@ def relax_predictions(
         if device.type == "cpu" and len(prediction.plddt) > _LONG:
             say(f"{prediction.name}: relaxing {len(prediction.plddt)} residues on the CPU, which takes minutes")
         try:
-            relaxed = relax(read_unrelaxed(directory, prediction), device=device)
+            relaxed = _relaxed(read_unrelaxed(directory, prediction), device)
             write_relaxed(directory, prediction, relaxed, name, origin_of(prediction.name))
         except (RelaxationError, MemoryError) as error:
             why = str(error) or "memory is used up"
@@ -79,6 +83,17 @@ def relax_predictions(
             metrics[prediction.name] = relaxation_metrics(relaxed)
             say(f"{prediction.name}: {summary(relaxed)}")
         write_metrics(directory, metrics)
+
+
+def _relaxed(protein: Protein, device: torch.device) -> Relaxed:
+    """Relax a prediction. Raise `RelaxationError` if that makes another structure of it, as of chains that overlap."""
+    relaxed = relax(protein, device=device)
+    if relaxed.rmsd > MOST_MOVED:
+        raise RelaxationError(
+            f"its atoms would move by {relaxed.rmsd:.1f} A, which is more than {MOST_MOVED:.0f} A and makes another "
+            "structure of it; `helixfold relax` does so on request"
+        )
+    return relaxed
 
 
 def summary(relaxed: Relaxed) -> str:
