@@ -213,6 +213,8 @@ def recycled_guess(
     run: Executor, model: AlphaFold, positions: Float[np.ndarray, "b r 37 3"], dtype: torch.dtype
 ) -> Recycled:
     """Return atoms as if an earlier iteration had predicted them, with representations of zeros."""
+    # Differs from ColabFold: its program rounds the guess to float16, in steps of 1/64 Angstrom beyond 16 Angstrom from
+    # the origin, and all that is recycled after it; nothing is rounded here, so that a shifted guess is the same guess.
     atoms = torch.from_numpy(positions).to(next(model.parameters()).device, torch.float32)
     return replace(nothing_recycled(run, model.config, atoms.new_ones(atoms.shape[:2]), dtype), positions=atoms)
 

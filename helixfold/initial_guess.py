@@ -82,11 +82,21 @@ def _counterpart(path: Path, name: str, sequence: str, chains: list[Chain]) -> t
     return best[1], best[2]
 
 
-def _atoms(chain: Chain, alignment: PairAlignment) -> Float[np.ndarray, "r 37 3"]:
-    """Return the atoms of the residues to which a target's residues are aligned."""
+def recycled_atoms(
+    positions: Float[np.ndarray, "r 37 3"], mask: Float[np.ndarray, "r 37"]
+) -> Float[np.ndarray, "r 37 3"]:
+    """Return atoms of a structure as recycling reads them: a residue without C-beta has it at its C-alpha.
+
+    Positions are in Angstrom, and atoms that are not known (mask 0) at the origin.
+    """
     alpha, beta = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
-    atoms, mask = chain.atom_positions.copy(), chain.atom_mask
+    atoms = positions.copy()
     without_beta = (mask[:, beta] == 0) & (mask[:, alpha] > 0)
     atoms[without_beta, beta] = atoms[without_beta, alpha]
-    partner = alignment.partner
+    return atoms.astype(np.float32)
+
+
+def _atoms(chain: Chain, alignment: PairAlignment) -> Float[np.ndarray, "r 37 3"]:
+    """Return the atoms of the residues to which a target's residues are aligned."""
+    atoms, partner = recycled_atoms(chain.atom_positions, chain.atom_mask), alignment.partner
     return np.where((partner >= 0)[:, None, None], atoms[partner], 0.0).astype(np.float32)

@@ -31,7 +31,7 @@ FLOORS = [
         "helixfold.training",
     ),
     ("helixfold.databases", "helixfold.report", "helixfold.predict", "helixfold.notebook", "helixfold.verification"),
-    ("helixfold.cluster",),
+    ("helixfold.cluster", "helixfold.scoring"),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),
 ]

@@ -17,6 +17,8 @@ COMMANDS = {
     "predict": "Predict structures from FASTA or a3m files.",
     "features": "Make features for prediction elsewhere, or a training set from structures.",
     "relax": "Remove clashes and strained bonds from structures.",
+    "score": "Score structures by what a network makes of them, and rank them.",
+    "scan": "Show what mutations change, by a network.",
     "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD.",
     "compare": "Show in what two results differ that made them.",
     "status": "Tell how far a batch of predictions is.",

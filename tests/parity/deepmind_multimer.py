@@ -75,7 +75,7 @@ def multimer_network(config: ml_collections.ConfigDict, labels: Arrays | None = 
     def forward(samples: Arrays, previous: Arrays) -> dict[str, Any]:
         batch = {name: value[0] for name, value in samples.items()} | previous
         batch["msa_mask"] = batch["alignment_mask"]
-        with hk.name_scope("alphafold"), hk.intercept_methods(keep_structure_outputs), _as_compared():
+        with hk.name_scope("alphafold"), hk.intercept_methods(keep_structure_outputs), as_compared():
             iteration = modules_multimer.AlphaFoldIteration(config, config.global_config)
             result: dict[str, Any] = iteration(batch, is_training=False, safe_key=prng.SafeKey(jax.random.PRNGKey(0)))
         result["predicted_aligned_error"].pop("asym_id")
@@ -138,7 +138,7 @@ def distance_change(before: np.ndarray, after: np.ndarray, mask: np.ndarray) -> 
 
 
 @contextmanager
-def _as_compared() -> Iterator[None]:
+def as_compared() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, replacement in (
             (modules_multimer, "sample_msa", _given_rows),

@@ -1,0 +1,77 @@
+"""Keep the results of a run, one line of JSON each as soon as it is known, so that a run that was killed goes on."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import atomic_write, read_file, system_errors_naming
+from data_pipeline.json_files import parse_json
+
+MAX_BYTES = 2**30
+
+
+class Journal:
+    """Results by key, of a run with certain settings, in a file whose first line has the settings.
+
+    Use it as a context. A line that a killed run had not finished writing is dropped. Raise `InputError` for a file of
+    a run with other settings, unless it is to `overwrite`, and for one that is no journal.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        self._path = path
+        self.results: dict[str, dict[str, Any]] = {}
+        if not overwrite and path.exists():
+            self._read(settings)
+        lines = [{"settings": dict(settings)}, *(self._line(key, each) for key, each in self.results.items())]
+        with atomic_write(path) as temporary:
+            temporary.write_text("".join(f"{json.dumps(line, allow_nan=False)}\n" for line in lines))
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("a")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, key: str, result: Mapping[str, Any]) -> None:
+        """Write a result, which takes the place of an earlier one of its key."""
+        self.results[key] = dict(result)
+        with system_errors_naming(self._path):
+            self._file.write(f"{json.dumps(self._line(key, result), allow_nan=False)}\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def _line(self, key: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        return {"key": key, "result": dict(result)}
+
+    def _read(self, settings: Mapping[str, Any]) -> None:
+        first, *lines = read_file(self._path, MAX_BYTES).split(b"\n")
+        try:
+            earlier = parse_json(first)["settings"]
+        except (ValueError, KeyError, TypeError) as error:
+            problem = "its first line is damaged, so nobody knows from what its results are; give --overwrite"
+            raise InputError.at(self._path, problem) from error
+        if differences := _differences(earlier, json.loads(json.dumps(settings))):
+            problem = f"results there were made with other settings ({differences})"
+            raise InputError.at(self._path, f"{problem}; give another --output, or --overwrite")
+        for line in lines:
+            try:
+                entry = parse_json(line)
+                self.results[str(entry["key"])] = dict(entry["result"])
+            except (ValueError, KeyError, TypeError):
+                continue  # the end of a line that was being written, or a damaged one, whose result is made again
+
+
+def _differences(earlier: Any, now: dict[str, Any]) -> str:
+    """Name the settings that differ; an empty text if none does."""
+    if not isinstance(earlier, dict):
+        return "unknown ones"
+    names = dict.fromkeys((*now, *earlier))
+    different = [name for name in names if earlier.get(name) != now.get(name)]
+    return ", ".join(printable(f"{name} {earlier.get(name)}, now {now.get(name)}", 120) for name in different)

@@ -1,0 +1,154 @@
+"""Load one model, and fold many targets with it: short ones of a length in the same passes."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+from helixfold.config import Method
+from helixfold.execution.device import limit_threads, pick_device, untried
+from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, settled_dtype
+from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES, passes_on
+from helixfold.execution.stages import Stages
+from helixfold.folding import FoldingOptions
+from helixfold.folding_together import TargetToFold, fold_together
+from helixfold.inference import fold_planned
+from helixfold.model_input import model_input
+from helixfold.ops.card import card_of
+from helixfold.planning.executors import RESERVE, Plan, executor, memory_kept, release
+from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.prediction import Prediction
+from helixfold.presets import PRESETS, Preset
+from helixfold.scoring.options import NetworkOptions
+from helixfold.weights.find import ReadyModel, find_models, find_parameters
+
+# The most targets that share passes on a GPU.
+_AT_ONCE = 64
+
+
+def find_preset(options: NetworkOptions, method: Method) -> Preset:
+    """Return the settings of the model that the options name, or of the first one that is there; nothing is loaded.
+
+    Raise `InputError` if there is none, or if it predicts no aligned errors, of which scores are made.
+    """
+    names = () if options.model is None else (options.model,)
+    found = [preset for preset, _ in find_parameters(names, options.weights, method=method)]
+    fitting = [preset for preset in found if preset.model.heads.aligned_error]
+    if not fitting:
+        raise InputError(
+            f"{found[0].name} predicts no aligned errors, which scores need; choose one that does, such as "
+            f"{next(name for name in PRESETS if name.endswith('_ptm'))}, by --model"
+        )
+    return fitting[0]
+
+
+class Network:
+    """A model with its parameters on a device.
+
+    `masks` says whether residues of the alignment are hidden at random, as in the model's preset.
+    """
+
+    def __init__(
+        self,
+        options: NetworkOptions,
+        preset: Preset,
+        folding: FoldingOptions,
+        *,
+        spill: Path,
+        masks: bool = True,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        limit_threads()
+        self.device = pick_device(options.device)
+        if (warning := untried(card_of(self.device))) is not None:
+            print(f"helixfold: {warning}", file=sys.stderr)
+        dtype = settled_dtype(folding.dtype, card_of(self.device)) if folding.dtype == AUTO else folding.dtype
+        self.folding = replace(folding, dtype=dtype)
+        self.memory = MemoryOptions(
+            executor=options.executor, memory=options.memory, spill_directory=options.spill_directory
+        )
+        self.model = _load(options, preset)
+        # Whether the masked-residue head of the model was trained.
+        self.has_likelihoods = self.model.preset.sampling.masked_msa_fraction > 0
+        if not masks:
+            sampling = replace(self.model.preset.sampling, masked_msa_fraction=0.0)
+            self.model = replace(self.model, preset=replace(self.model.preset, sampling=sampling))
+        cast_trunk(self.model.network.to(self.device), DTYPES[dtype])
+        self._at_once, self._say, self._spill = options.at_once, say, spill
+        self._passes = passes_on(self.device, "auto", 1, say)
+
+    def at_once(self, residues: int) -> int:
+        """Return how many targets of a length are folded in the same passes, if they fit into memory."""
+        # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
+        if residues > LAUNCH_BOUND_RESIDUES or self.model.preset.model.method == "multimer":
+            return 1
+        usual = _AT_ONCE if card_of(self.device).has_own_memory else 1
+        return self._at_once or usual
+
+    def fold(self, targets: Sequence[TargetToFold]) -> list[Prediction]:
+        """Return the predictions of targets of one size, in their order.
+
+        Raise `NotEnoughMemoryError` if one alone does not fit into memory.
+        """
+        plan = self._plan(targets[0])
+        if len(targets) > 1 and self._fit_together(plan, len(targets)):
+            found = self._fold_together(targets)
+            if found is not None:
+                return found
+        return [self._fold_alone(target, plan) for target in targets]
+
+    def _plan(self, target: TargetToFold) -> Plan:
+        rows = FeatureRows.of(model_input(target.features, self.model.preset).features)
+        size = rows.size(self.model.preset, DTYPES[self.folding.dtype], self.folding.num_ensemble)
+        available = self.memory.available(self.device, self._spill)
+        plan = self.memory.plan(self.model.preset, size, self.device, available)
+        self.memory.check(plan, target.name)
+        return plan
+
+    def _fit_together(self, plan: Plan, count: int) -> bool:
+        if plan.executor != "whole":
+            return False
+        return bool(count * RESERVE * plan.forecast("whole").peak <= plan.available.memory)
+
+    def _fold_together(self, targets: Sequence[TargetToFold]) -> list[Prediction] | None:
+        """Return the predictions of targets in the same passes; None if that failed, such as for lack of memory."""
+        try:
+            with memory_kept("whole"):
+                return fold_together(
+                    self.model.network,
+                    executor("whole", self._spill),
+                    [replace(target, name=self.model.preset.name) for target in targets],
+                    self.model.preset,
+                    self.folding,
+                    stages=Stages(self.device),
+                    notes=self.model.notes,
+                    passes=self._passes,
+                )
+        except RuntimeError as error:
+            problem = f"{type(error).__name__}: {error}"
+        # After the `except` block, since the exception holds the frames that hold the tensors.
+        self._passes.clear()
+        release(self.device)
+        self._say(f"{len(targets)} together failed ({problem}); starting again with one at a time")
+        return None
+
+    def _fold_alone(self, target: TargetToFold, plan: Plan) -> Prediction:
+        return fold_planned(
+            self.model,
+            plan,
+            target.features,
+            self.folding,
+            stages=Stages(self.device),
+            spill=self._spill,
+            say=self._say,
+            passes=self._passes,
+            initial_guess=target.initial_guess,
+        ).prediction
+
+
+def _load(options: NetworkOptions, preset: Preset) -> ReadyModel:
+    """Load the model of a preset that `find_preset` has found."""
+    is_file = options.weights is not None and not options.weights.is_dir()
+    names = ((options.model,) if options.model is not None else ()) if is_file else (preset.name,)
+    return find_models(names, options.weights, seed=options.seed)[0]

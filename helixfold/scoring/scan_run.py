@@ -1,0 +1,212 @@
+"""Scan the mutations of targets, for `helixfold scan`: one search serves all mutants of a target."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.errors import InputError, printable
+from data_pipeline.extras import require
+from data_pipeline.files import require_unmoved
+from data_pipeline.residues import RESTYPES
+from data_pipeline.search.plan import SearchPlan
+from helixfold.folding import FoldingOptions
+from helixfold.folding_together import TargetToFold
+from helixfold.predict.jobs import features_digest
+from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.options import PredictOptions, TargetOptions
+from helixfold.predict.run import requested_targets
+from helixfold.predict.runner import EXPECTED_ERRORS
+from helixfold.predict.search import check_output, directory_in, prepare_in, written_directories
+from helixfold.predict.search_plan import plan_of
+from helixfold.prediction import Prediction
+from helixfold.report.page import counted
+from helixfold.scoring.journal import Journal
+from helixfold.scoring.likelihoods import marginal, residue_log_likelihoods
+from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
+from helixfold.scoring.network import Network, find_preset
+from helixfold.scoring.options import MutationOptions, ScanOptions
+from helixfold.scoring.scan import changes_of
+from helixfold.scoring.scan_pages import ScannedTarget, screen_lines, write_scan
+from helixfold.scoring.substitution import hidden, mutated
+from helixfold.standard_streams import optional_output
+from helixfold.write.pdb import to_pdb
+from helixfold.write.results import write_failures, write_file
+
+SOME_FAILED = 1
+JOURNAL_FILE, WILD_TYPE_FILE, STRUCTURES_DIRECTORY = "mutants.jsonl", "wild_type.pdb", "structures"
+_HIDDEN = "hidden "  # before the index of a position, the key of its likelihoods
+
+
+@optional_output()
+def scan(options: ScanOptions) -> int:
+    """Scan all targets into directories of the output directory; return 0, or 1 if one failed.
+
+    Finished mutants are not made again. Raise `InputError` for wrong input, before anything is written.
+    """
+    require("evaluate", "biotite", action="helixfold scan")
+    given, output = options.mutations, options.mutations.output
+    plan = plan_of(options.search)
+    asked = PredictOptions(
+        inputs=options.inputs,
+        targets=TargetOptions(output=output),
+        search=options.search,
+        complexes=options.complexes,
+    )
+    targets, _ = requested_targets(asked, announce=True)
+    mutants = _mutants([TargetChains.of(target) for target in targets], given)
+    targets = [target for target in targets if mutants[target.name]]
+    are_complexes = all(isinstance(target, ComplexInput) for target in targets)
+    preset = find_preset(options.network, "multimer" if are_complexes else "monomer")
+    folding = FoldingOptions(
+        num_recycles=options.network.num_recycles,
+        seed=options.network.seed,
+        dtype=options.network.dtype,
+        representations=("msa_first_row",),
+    )
+    directories = {target.name: directory_in(output, target.name) for target in targets}
+    check_output(output, {directories[target.name].name: target.sequence for target in targets})
+    failures: dict[str, str] = {}
+    with locked_directory(output):
+        remove_partial_files(written_directories(output, [each.name for each in directories.values()]))
+        # Without random masks: two sequences differ by their residues alone.
+        network = Network(options.network, preset, folding, spill=output, masks=False, say=_say)
+        for note in network.model.notes:
+            _say(note)
+        if given.likelihoods and not network.has_likelihoods:
+            _say(f"{preset.name} was trained without masked residues, so that it has no likelihoods of residues")
+        for target in targets:
+            directory = directories[target.name]
+            try:
+                scanned = _Scan(target, mutants[target.name], directory, network, plan=plan, options=given).run()
+                write_scan(directory, scanned)
+            except EXPECTED_ERRORS as error:
+                require_unmoved(output)
+                failures[target.name] = f"{type(error).__name__}: {error}"
+                print(f"{target.name}: failed: {printable(str(error), 1000)}", file=sys.stderr)
+            else:
+                print("\n".join(screen_lines(scanned)))
+                print(f"{target.name}: {counted(len(scanned.mutants), 'mutant')} -> {directory}")
+    write_failures(output, failures)
+    return SOME_FAILED if failures else 0
+
+
+def _say(text: str) -> None:
+    tqdm.write(f"helixfold: {text}", file=sys.stderr)
+
+
+def _mutants(targets: Sequence[TargetChains], options: MutationOptions) -> dict[str, list[Mutant]]:
+    """Return the mutants of each target, by its name."""
+    if options.table is None:
+        return {chains.target: mutants_at(chains, options.positions, options.to) for chains in targets}
+    if options.positions:
+        raise InputError("--positions and --table exclude each other; put all mutations into the table")
+    return mutants_in_table(options.table, targets)
+
+
+class _Scan:
+    """The scan of one target."""
+
+    def __init__(
+        self,
+        target: AnyTarget,
+        mutants: Sequence[Mutant],
+        directory: Path,
+        network: Network,
+        *,
+        plan: SearchPlan,
+        options: MutationOptions,
+    ) -> None:
+        self._target, self._mutants, self._directory = target, mutants, directory
+        self._network, self._plan, self._options = network, plan, options
+        self._chains = TargetChains.of(target)
+
+    def run(self) -> ScannedTarget:
+        """Search, predict the wild type, then all mutants that are missing, and return what is known of them."""
+        features = prepare_in(self._directory, self._target, self._plan).features
+        model = self._network.model
+        settings = {
+            "command": "scan",
+            "features": features_digest(features),
+            "model": model.preset.name,
+            "weights": model.digest,
+            "num_recycles": self._network.folding.recycles(model.preset),
+            "seed": self._network.folding.seed,
+            "dtype": self._network.folding.dtype,
+        }
+        with Journal(self._directory / JOURNAL_FILE, settings, overwrite=self._options.overwrite) as journal:
+            (wild_type,) = self._network.fold([self._request(features)])
+            self._save(self._directory / WILD_TYPE_FILE, wild_type)
+            missing = [mutant for mutant in self._mutants if self._is_missing(mutant, journal)]
+            if earlier := len(self._mutants) - len(missing):
+                said = f"{counted(earlier, 'mutant')} of an earlier run (--overwrite makes them again)"
+                print(f"{self._target.name}: {said}")
+            likelihoods = self._likelihoods(features, journal)
+            with tqdm(total=len(missing), desc=self._target.name, unit="mutant", disable=None) as bar:
+                for lot in self._lots(missing):
+                    requests = [self._request(mutated(features, mutant)) for mutant in lot]
+                    for mutant, made in zip(lot, self._network.fold(requests), strict=True):
+                        if self._options.save_structures:
+                            self._save(self._path(mutant), made)
+                        journal.add(mutant.name, changes_of(mutant, made, wild_type))
+                    bar.update(len(lot))
+            results = {mutant.name: dict(journal.results[mutant.name]) for mutant in self._mutants}
+        if self._network.has_likelihoods:
+            unmasked = residue_log_likelihoods(model.network, wild_type)
+            for mutant in self._mutants:
+                indices = [each.position.index for each in mutant.substitutions]
+                results[mutant.name]["wild_type_marginal"] = marginal(mutant, [unmasked[index] for index in indices])
+                if likelihoods is not None:
+                    masked = [likelihoods[index] for index in indices]
+                    results[mutant.name]["masked_marginal"] = marginal(mutant, masked)
+        return ScannedTarget(
+            chains=self._chains,
+            mutants=tuple(self._mutants),
+            results=results,
+            log_likelihoods=likelihoods,
+            wild_type=wild_type,
+            settings=settings,
+        )
+
+    def _is_missing(self, mutant: Mutant, journal: Journal) -> bool:
+        wants_structure = self._options.save_structures and not self._path(mutant).is_file()
+        return mutant.name not in journal.results or wants_structure
+
+    def _path(self, mutant: Mutant) -> Path:
+        return self._directory / STRUCTURES_DIRECTORY / f"{mutant.name.replace(':', '_')}.pdb"
+
+    def _request(self, features: TargetFeatures) -> TargetToFold:
+        return TargetToFold(features=features, name=self._network.model.preset.name)
+
+    def _lots(self, mutants: Sequence[Mutant]) -> Iterator[Sequence[Mutant]]:
+        """Yield mutants that are folded together; all of a target have one length."""
+        size = self._network.at_once(sum(map(len, self._chains.sequences)))
+        yield from (mutants[start : start + size] for start in range(0, len(mutants), size))
+
+    def _likelihoods(self, features: TargetFeatures, journal: Journal) -> Mapping[int, np.ndarray] | None:
+        """Return the log-likelihoods of amino acids at each scanned position that is hidden, by its index; None if they
+        are not wanted, or the model has none.
+        """
+        if not (self._options.likelihoods and self._network.has_likelihoods):
+            return None
+        positions = list(scanned_positions(self._mutants))
+        missing = [index for index in positions if f"{_HIDDEN}{index}" not in journal.results]
+        size = self._network.at_once(sum(map(len, self._chains.sequences)))
+        for start in tqdm(range(0, len(missing), size), desc="hidden positions", leave=False, disable=None):
+            lot = missing[start : start + size]
+            requests = [self._request(hidden(features, index)) for index in lot]
+            for index, made in zip(lot, self._network.fold(requests), strict=True):
+                found = residue_log_likelihoods(self._network.model.network, made)[index]
+                journal.add(f"{_HIDDEN}{index}", dict(zip(RESTYPES, found.tolist(), strict=True)))
+        known = {index: journal.results[f"{_HIDDEN}{index}"] for index in positions}
+        return {index: np.array([each[letter] for letter in RESTYPES]) for index, each in known.items()}
+
+    def _save(self, path: Path, prediction: Prediction) -> None:
+        with suppress(ValueError):  # a PDB file cannot hold it, such as one of 63 chains
+            text = to_pdb(prediction.protein, prediction.notes, chain_ids=prediction.chain_ids)
+            write_file(path, text)

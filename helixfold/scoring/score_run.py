@@ -1,0 +1,290 @@
+"""Score a batch of structures, for `helixfold score`: one that cannot be scored never stops the others."""
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.extras import require
+from data_pipeline.files import require_unmoved
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.structure import Structure
+from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
+from helixfold.analysis.residues import ComparisonError
+from helixfold.folding import FoldingOptions
+from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.runner import EXPECTED_ERRORS
+from helixfold.prediction import Prediction
+from helixfold.presets import Preset
+from helixfold.report.page import counted
+from helixfold.scoring.binders import BinderChains
+from helixfold.scoring.journal import Journal
+from helixfold.scoring.network import Network, find_preset
+from helixfold.scoring.options import ScoreOptions, StructureOptions
+from helixfold.scoring.score import UsedProtocol, compared_with_native, require_templates, scores_of, target_to_fold
+from helixfold.scoring.score_pages import ScoredLine, screen_lines, write_scores
+from helixfold.scoring.structures import ScoredFile, ScoredStructure, find_structures, read_scored
+from helixfold.standard_streams import optional_output
+from helixfold.write.pdb import to_pdb
+from helixfold.write.results import write_failures, write_file
+
+SOME_FAILED = 1
+JOURNAL_FILE, STRUCTURES_DIRECTORY = "results.jsonl", "structures"
+_RECYCLES: dict[UsedProtocol, int] = {"template": 1, "initial_guess": 1, "binder": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Native:
+    """The native structure that a structure is compared with."""
+
+    name: str
+    structure: Structure
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pending:
+    """A structure that was read and is to be scored."""
+
+    file: ScoredFile
+    structure: ScoredStructure
+    native: _Native | None
+
+
+@optional_output()
+def score(options: ScoreOptions) -> int:
+    """Score all structures into the output directory; return 0, or 1 if one could not be scored.
+
+    Finished structures are not scored again, as long as neither they nor the settings have changed. Raise `InputError`
+    for wrong input, before anything is written.
+    """
+    require("evaluate", "biotite", action="helixfold score")
+    given, output = options.structures, options.structures.output
+    if given.binder_chains and not given.binders:
+        raise InputError("--binder-chains is for --binders, which screens complexes of a binder and its target")
+    if given.binders and given.protocol != "auto":
+        raise InputError("--binders has a protocol of its own; leave out --protocol")
+    files = find_structures(options.inputs, rescore=given.rescore)
+    natives = _Natives(given.reference)
+    are_complexes = given.binders or _has_several_chains(files)
+    preset = find_preset(options.network, "multimer" if are_complexes else "monomer")
+    protocol = _protocol(options, preset, are_complexes=are_complexes)
+    recycles = _RECYCLES[protocol] if options.network.num_recycles is None else options.network.num_recycles
+    folding = FoldingOptions(num_recycles=recycles, seed=options.network.seed, dtype=options.network.dtype)
+    make_output(output)
+    with locked_directory(output):
+        remove_partial_files([output])
+        network = Network(options.network, preset, folding, spill=output, say=_say)
+        print(f"helixfold: protocol {protocol}, model {preset.name}, {counted(recycles, 'recycle')}")
+        for note in network.model.notes:
+            _say(note)
+        settings = {
+            "command": "score",
+            "protocol": protocol,
+            "binder_chains": list(given.binder_chains),
+            "model": preset.name,
+            "weights": network.model.digest,
+            "num_recycles": recycles,
+            "seed": folding.seed,
+            "dtype": network.folding.dtype,
+        }
+        with Journal(output / JOURNAL_FILE, settings, overwrite=given.overwrite) as journal:
+            batch = _Batch(files, natives, network, journal, protocol=protocol, options=given)
+            problems = batch.run()
+            if batch.skipped:
+                print(f"{batch.skipped} of {len(files)} structures: scored before (--overwrite scores them again)")
+            lines = [_line(file, journal.results, problems.get(file.key)) for file in files]
+        write_failures(output, problems)
+        write_scores(output, lines, settings, network.model.notes)
+    print("\n".join(screen_lines(lines)))
+    for name, why in problems.items():
+        print(f"{printable(name)}: not scored: {printable(why, 1000)}", file=sys.stderr)
+    print(f"-> {output}")
+    return SOME_FAILED if problems else 0
+
+
+def _say(text: str) -> None:
+    tqdm.write(f"helixfold: {text}", file=sys.stderr)
+
+
+def make_output(output: Path) -> None:
+    """Make the output directory; raise `InputError` if it cannot be made."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be used as output directory ({error.strerror}); choose another with --output"
+        raise InputError.at(output, problem) from error
+
+
+def _has_several_chains(files: Sequence[ScoredFile]) -> bool:
+    """Return whether the first structure that can be read is a complex."""
+    for file in files:
+        with suppress(InputError):
+            return len(read_scored(file.path).chains) > 1
+    return False
+
+
+def _protocol(options: ScoreOptions, preset: Preset, *, are_complexes: bool) -> UsedProtocol:
+    """Return how structures are given to the model, and say so where the usual way is not possible."""
+    wanted = options.structures.protocol
+    if options.structures.binders:
+        if preset.model.template is None:
+            _say(f"{preset.name} reads no templates, so that it knows the target by the initial guess alone")
+        return "binder"
+    if wanted == "template":
+        require_templates(preset)
+    if wanted != "auto":
+        return wanted
+    if preset.model.template is None and not are_complexes:
+        _say(f"{preset.name} reads no templates, so that structures are scored from an initial guess")
+    return "initial_guess" if are_complexes or preset.model.template is None else "template"
+
+
+class _Batch:
+    """The structures of a run, which are read when it is their turn, and folded in lots."""
+
+    def __init__(
+        self,
+        files: Sequence[ScoredFile],
+        natives: "_Natives",
+        network: Network,
+        journal: Journal,
+        *,
+        protocol: UsedProtocol,
+        options: StructureOptions,
+    ) -> None:
+        self._files, self._natives, self._network, self._protocol = files, natives, network, protocol
+        self._journal, self._options = journal, options
+        self._binder = BinderChains(names=options.binder_chains) if options.binders else None
+        self.skipped = 0  # structures that were scored before
+        self._problems: dict[str, str] = {}
+
+    def run(self) -> dict[str, str]:
+        """Score what is not scored yet; return why which structures could not be, by their keys."""
+        with tqdm(total=len(self._files), desc="structures", unit="structure", disable=None) as bar:
+            for lot in self._lots():
+                for each, prediction in self._folded(lot):
+                    try:
+                        self._journal.add(each.file.key, self._result(each, prediction))
+                    except EXPECTED_ERRORS as error:
+                        require_unmoved(self._options.output)
+                        self._problems[each.file.key] = f"{type(error).__name__}: {error}"
+                bar.update(len(lot))
+        return self._problems
+
+    def _lots(self) -> Iterator[list[_Pending]]:
+        """Yield structures that are folded together: neighbours of one length, as structures of a target are."""
+        lot: list[_Pending] = []
+        for each in self._pending():
+            residues = each.structure.residues
+            are_chains = lot and len(lot[0].structure.chains) == len(each.structure.chains) == 1
+            is_alike = are_chains and lot[0].structure.residues == residues
+            if lot and not (is_alike and len(lot) < self._network.at_once(residues)):
+                yield lot
+                lot = []
+            lot.append(each)
+        if lot:
+            yield lot
+
+    def _pending(self) -> Iterator[_Pending]:
+        """Yield the structures that are not in the journal as they are now; those that cannot be get a problem."""
+        for file in self._files:
+            try:
+                structure = read_scored(file.path)
+                native = self._natives.of(file, structure)
+            except (InputError, ComparisonError) as error:
+                self._problems[file.key] = str(error)
+                continue
+            earlier = self._journal.results.get(file.key, {})
+            known = earlier.get("digest"), earlier.get("native_digest")
+            is_known = known == (structure.digest, None if native is None else native.digest)
+            if is_known and (not self._options.save_structures or self._path(file).is_file()):
+                self.skipped += 1
+            else:
+                yield _Pending(file=file, structure=structure, native=native)
+
+    def _folded(self, lot: Sequence[_Pending]) -> Iterator[tuple[_Pending, Prediction]]:
+        """Yield what the network makes of each structure; if a lot fails, its structures are tried one by one."""
+        preset = self._network.model.preset
+        try:
+            targets = [target_to_fold(each.structure, self._protocol, preset, self._binder) for each in lot]
+            predictions = self._network.fold(targets)
+        except EXPECTED_ERRORS as error:
+            if len(lot) == 1:
+                self._problems[lot[0].file.key] = f"{type(error).__name__}: {error}"
+                return
+            for each in lot:
+                yield from self._folded([each])
+        else:
+            yield from zip(lot, predictions, strict=True)
+
+    def _result(self, each: _Pending, prediction: Prediction) -> dict[str, Any]:
+        native = each.native
+        scores = dict(scores_of(each.structure, prediction, self._binder))
+        if native is not None:
+            scores |= compared_with_native(each.structure, prediction, native.structure)
+        if self._options.save_structures:
+            text = to_pdb(prediction.protein, prediction.notes, chain_ids=prediction.chain_ids)
+            write_file(self._path(each.file), text)
+        return {
+            "digest": each.structure.digest,
+            "native_digest": None if native is None else native.digest,
+            "native": None if native is None else native.name,
+            "scores": scores,
+        }
+
+    def _path(self, file: ScoredFile) -> Path:
+        return self._options.output / STRUCTURES_DIRECTORY / file.target / f"{file.name}.pdb"
+
+
+def _line(file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: str | None) -> ScoredLine:
+    found = {} if problem is not None else results.get(file.key, {})
+    return ScoredLine(
+        target=found.get("native") or file.target,
+        name=file.name,
+        rank=file.rank,
+        problem=problem,
+        scores=found.get("scores", {}),
+    )
+
+
+class _Natives:
+    """The native structures of --reference, of which each structure is compared with its own."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._files = [] if path is None else find_references(path)
+        self._read = cache(read_structure)
+
+    def of(self, file: ScoredFile, structure: ScoredStructure) -> _Native | None:
+        """Return the native of a structure: the only one, else that of its target's or its own name, else the one with
+        its sequence; None without any.
+        """
+        if not self._files:
+            return None
+        found = self._match(file, structure).reference
+        digest = hashlib.sha256(found.path.read_bytes()).hexdigest()
+        return _Native(name=found.name, structure=self._read(found.path), digest=digest)
+
+    def _match(self, file: ScoredFile, structure: ScoredStructure) -> Match:
+        if len(self._files) == 1:
+            return Match(reference=self._files[0])
+        named = by_name(file.target, self._files) or by_name(file.name, self._files)
+        if named:
+            return named[0]
+        readable: list[tuple[StructureFile, Structure]] = [(each, self._read(each.path)) for each in self._files]
+        own = Structure(
+            name=file.name,
+            release_date=None,
+            resolution=None,
+            method="",
+            chains=structure.chains,
+            skipped={},
+        )
+        return by_sequence(own, readable)[0]

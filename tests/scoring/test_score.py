@@ -1,0 +1,174 @@
+"""`helixfold score` ranks what it can, tells what it cannot, and goes on where it was killed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import InputError
+from helixfold.cli.main import main
+from helixfold.folding import FoldingOptions
+from helixfold.presets import preset
+from helixfold.scoring import network
+from helixfold.scoring.binders import BinderChains, binder_scores
+from helixfold.scoring.score import require_templates, scores_of, target_to_fold
+from helixfold.scoring.structures import read_scored
+from tests.scoring.structure_files import SEQUENCE, write
+
+TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu"]
+
+
+def rows(output: Path) -> list[dict[str, str]]:
+    header, *lines = (output / "scores.tsv").read_text().splitlines()
+    return [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+@pytest.fixture
+def decoys(tmp_path: Path) -> Path:
+    for number in range(4):
+        write(tmp_path / "decoys" / f"d{number}.pdb", noise=number)
+    (tmp_path / "decoys" / "bad.pdb").write_text("nothing")
+    write(tmp_path / "native.pdb")
+    return tmp_path / "decoys"
+
+
+def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
+    decoys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded: list[int] = []
+    real = network.Network.fold
+
+    def counting(self: network.Network, targets: list[object]) -> object:
+        folded.append(len(targets))
+        if len(folded) == 2:
+            raise KeyboardInterrupt
+        return real(self, targets)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(network.Network, "fold", counting)
+    output = tmp_path / "out"
+    words = ["score", str(decoys), *TINY, "--reference", str(tmp_path / "native.pdb"), "--output", str(output)]
+    assert main(words) == 130
+    assert main(words) == 1
+    assert folded == [1] * 5  # one before the interruption, the interrupted one, and the three that were missing
+    said = capsys.readouterr()
+    assert "1 of 5 structures: scored before" in said.out
+    assert "decoys/bad: not scored: " in said.err
+    assert json.loads((output / "failures.json").read_text()).keys() == {"decoys/bad"}
+    found = rows(output)
+    composites = [float(row["composite"]) for row in found[:4]]
+    assert composites == sorted(composites, reverse=True)
+    assert [row["rank"] for row in found] == ["1", "2", "3", "4", "NA"]
+    by_name = {row["structure"]: row for row in found}
+    assert float(by_name["d0"]["tm_to_native"]) == pytest.approx(1, abs=1e-3)
+    assert float(by_name["d0"]["lddt_to_native"]) > float(by_name["d3"]["lddt_to_native"])
+    assert "neither mmCIF" in by_name["bad"]["problem"]
+    content = json.loads((output / "scores.json").read_text())
+    (first, *_) = content["correlations"]
+    assert (first["score"], first["truth"], first["structures"]) == ("composite", "tm_to_native", 4)
+    assert "Not a prediction." in (output / "scores.html").read_text()
+    assert main([*words, "--save-structures"]) == 1
+    assert folded[5:] == [1] * 4
+    assert sorted(path.name for path in (output / "structures" / "decoys").iterdir()) == [f"d{n}.pdb" for n in range(4)]
+    assert main([*words, "--seed", "1"]) == 2
+    assert "made with other settings (weights" in capsys.readouterr().err
+
+
+def test_scores_are_those_of_what_the_network_makes_of_the_template(tmp_path: Path) -> None:
+    structure = read_scored(write(tmp_path / "a.pdb"))
+    made = network.Network(
+        network.NetworkOptions(model="tiny", device="cpu"),
+        preset("tiny"),
+        FoldingOptions(num_recycles=1),
+        spill=tmp_path,
+    )
+    (found,) = made.fold([target_to_fold(structure, "template", preset("tiny"))])
+    (bare,) = made.fold([target_to_fold(structure, "initial_guess", preset("tiny"))])
+    assert np.abs(found.plddt - bare.plddt).max() > 1e-3
+    scores = scores_of(structure, found)
+    assert isinstance(scores["composite"], float)
+    assert isinstance(scores["tm_to_structure"], float)
+    assert scores["composite"] == pytest.approx(found.ptm * found.plddt.mean() / 100 * scores["tm_to_structure"])
+
+
+def test_binders_are_ranked_by_the_error_between_them_and_their_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        write(tmp_path / "designs" / f"d{number}.pdb", SEQUENCE[:10], SEQUENCE, seed=number)
+    words = ["score", "--binders", str(tmp_path / "designs"), "--output", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*words, "--model", "tiny_multimer", "--num-recycles", "0"]) == 0
+    found = rows(tmp_path / "out")
+    errors = [float(row["pae_interaction"]) for row in found]
+    assert errors == sorted(errors)
+    assert found[0]["binder"] == SEQUENCE[:10]
+    assert {"iptm", "ipsae", "pdockq2", "interface_pae", "target_aligned_rmsd"} <= found[0].keys()
+    assert "protocol binder, model tiny_multimer, 0 recycles" in capsys.readouterr().out
+
+
+def test_errors_between_binder_and_target_are_the_means_of_both_blocks(tmp_path: Path) -> None:
+    structure = read_scored(write(tmp_path / "a.pdb", SEQUENCE[:4], SEQUENCE[:6]))
+    made = network.Network(
+        network.NetworkOptions(model="tiny_multimer", device="cpu"),
+        preset("tiny_multimer"),
+        FoldingOptions(num_recycles=0),
+        spill=tmp_path,
+    )
+    (found,) = made.fold([target_to_fold(structure, "binder", preset("tiny_multimer"), BinderChains())])
+    assert found.pae is not None
+    scores = binder_scores(structure, found, BinderChains())
+    both = (found.pae[:4, 4:].mean() + found.pae[4:, :4].mean()) / 2
+    assert scores["pae_interaction"] == pytest.approx(both, rel=1e-5)
+    assert scores["pae_binder"] == pytest.approx(found.pae[:4, :4].mean(), rel=1e-5)
+    # With itself, nothing has moved.
+    moved = binder_scores(structure, replaced(found, structure.positions), BinderChains())
+    assert moved["target_aligned_rmsd"] == pytest.approx(0, abs=1e-3)
+    assert moved["binder_aligned_rmsd"] == pytest.approx(0, abs=1e-3)
+    for names, problem in ((("X",), "has no chain X, the binder"), (("A", "B"), "has no chain beside the binder")):
+        with pytest.raises(InputError, match=problem):
+            BinderChains(names=names).mask(structure)
+
+
+def replaced(prediction: network.Prediction, positions: np.ndarray) -> network.Prediction:
+    return replace(prediction, protein=replace(prediction.protein, atom_positions=positions))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--protocol template --model small", "small reads no templates; give --protocol initial_guess, or a --model"),
+        ("--binder-chains A", "--binder-chains is for --binders"),
+        ("--binders --protocol template", "leave out --protocol"),
+        ("--reference none", "none: there is no such file"),
+        ("--model tinny", "there is no preset 'tinny'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_writes_nothing(
+    decoys: Path, tmp_path: Path, words: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert main(["score", str(decoys), "--output", str(output), *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert problem in said
+    assert said.count("\n") == 1
+    assert not output.exists()
+
+
+def test_models_that_read_templates_are_named() -> None:
+    require_templates(preset("model_2_ptm"))
+    with pytest.raises(InputError, match=r"model_3_ptm reads no templates;.* model_1_ptm, model_2_ptm, model_1_mult"):
+        require_templates(preset("model_3_ptm"))
+
+
+def test_without_templates_structures_are_scored_from_an_initial_guess(
+    decoys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    output = tmp_path / "out"
+    words = ["score", str(decoys / "d0.pdb"), "--output", str(output), "--num-recycles", "0", "--device", "cpu"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "small reads no templates, so that structures are scored from an initial guess" in said.err
+    assert "protocol initial_guess, model small, 0 recycles" in said.out
+    assert rows(output)[0]["structure"] == "d0"
