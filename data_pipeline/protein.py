@@ -1,6 +1,6 @@
 """Protein structures as arrays, both predicted and read from files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,11 +18,17 @@ class Protein:
     residue_index: Int[np.ndarray, "r"]  # as numbered in PDB files, from 1
     chain_index: Int[np.ndarray, "r"]  # 0 is chain A
     b_factors: Float[np.ndarray, "r 37"]  # pLDDT 0..100 for predictions
+    # Chains, as numbered by `chain_index`, whose last residue is bonded to their first one.
+    cyclic_chains: frozenset[int] = frozenset()
 
     def positions_of(self, atom: str) -> Float[np.ndarray, "r 3"]:
         """Return the positions of one atom, such as "CA", in each residue; NaN where the residue lacks it."""
         slot = ATOM_ORDER[atom]
         return np.where(self.atom_mask[:, slot, None] > 0.5, self.atom_positions[:, slot], np.nan)
+
+
+# The fields that have a value for each residue.
+RESIDUE_ARRAYS = tuple(field.name for field in fields(Protein) if field.name != "cyclic_chains")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class Chain:
     residue_names: tuple[str, ...]  # three letters, as in the file ("MSE")
     residue_numbers: Int[np.ndarray, "r"]  # the author's numbers; where not observed, the position in the sequence
     insertion_codes: tuple[str, ...]  # one character each, " " for none
+    is_cyclic: bool = False  # whether the file says that the last residue is bonded to the first one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,4 +59,5 @@ def protein_from_chains(chains: Sequence[Chain]) -> Protein:
         residue_index=np.concatenate(numbers),
         chain_index=np.repeat(np.arange(len(chains)), [len(chain.aatype) for chain in chains]),
         b_factors=np.concatenate([chain.b_factors for chain in chains]),
+        cyclic_chains=frozenset(index for index, chain in enumerate(chains) if chain.is_cyclic),
     )

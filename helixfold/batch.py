@@ -1,7 +1,7 @@
 """The model's input: sampled features as tensors with a leading batch dimension."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 import torch
@@ -35,11 +35,15 @@ class Batch:
     template_mask: Float[Tensor, "b t"]
     template_pseudo_beta: Float[Tensor, "b t r 3"]
     template_pseudo_beta_mask: Float[Tensor, "b t r"]
+    # Offsets i - j along the chain, where they are not the differences of `residue_index`: on a ring, for one.
+    offsets: Int[Tensor, "b r r"] | None = None
+    # Probabilities of the residue types of templates, where these are not `template_aatype` for certain.
+    template_types: Float[Tensor, "b t r 22"] | None = None
 
     @classmethod
     def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> "Batch":
         """Return a batch that holds this one sample."""
-        return cls(**{field.name: batch_of_one(getattr(sample, field.name), device) for field in fields(cls)})
+        return cls(**{name: batch_of_one(getattr(sample, name), device) for name in sampled_fields(cls)})
 
     @classmethod
     def from_samples(
@@ -54,17 +58,17 @@ class Batch:
         MSA, rounded up by `round_rows`, and the most templates of any sample. No mask counts the padding.
         """
         stacked = {}
-        for field in fields(cls):
-            arrays = [getattr(sample, field.name) for sample in samples]
+        for name in sampled_fields(cls):
+            arrays = [getattr(sample, name) for sample in samples]
             shape = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
-            if "r" in (axes := SAMPLE_AXES[field.name]):
+            if "r" in (axes := SAMPLE_AXES[name]):
                 shape[axes.index("r")] = residues
             if axes[0] in "se":
                 shape[0] = round_rows(shape[0])
             joined = np.zeros((len(arrays), *shape), arrays[0].dtype)
             for place, array in zip(joined, arrays, strict=True):
                 place[tuple(map(slice, array.shape))] = array
-            stacked[field.name] = batch_of_one(joined, device)[0]
+            stacked[name] = batch_of_one(joined, device)[0]
         return cls(**stacked)
 
 
@@ -81,6 +85,11 @@ class MultimerBatch(Batch):
     asym_id: Int[Tensor, "b r"]  # the chain's number in the complex
     entity_id: Int[Tensor, "b r"]  # the number of the chain's sequence, which equal chains share
     sym_id: Int[Tensor, "b r"]  # the chain's number among those of the same sequence
+
+
+def sampled_fields(kind: type[Batch]) -> list[str]:
+    """Return the names of the fields that every batch of a kind has, which are those of samples."""
+    return [field.name for field in fields(kind) if field.default is MISSING]
 
 
 def with_chains(batch: Batch) -> MultimerBatch:

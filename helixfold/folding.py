@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline.complexes.feature_set import TargetFeatures
@@ -48,6 +48,7 @@ class FoldingOptions:
     save_passes: bool = False  # return the structures of all passes
     representations: tuple[RepresentationName, ...] = ()  # that predictions return; "pair" takes r x r x c_z numbers
     stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
+    cyclic: tuple[str, ...] | None = None  # chains whose ends are bonded, by name; () all of them, None none
 
     def __post_init__(self) -> None:
         bounds = (("num_recycles", 0, MAX_RECYCLES), ("num_ensemble", 1, MAX_ENSEMBLE), ("seed", 0, MAX_SEED))
@@ -143,22 +144,24 @@ def fold(
     name: str | None = None,
     passes: Passes = LAUNCHED,
     initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
+    offsets: Int[np.ndarray, "r r"] | None = None,
 ) -> Prediction:
     """Predict one target with one model by an executor; `name` of the prediction is the model's by default.
 
     The first iteration recycles the atoms of `initial_guess` (Angstrom), or nothing; see `helixfold.initial_guess`.
+    `offsets` says how far residues are apart along the chain; see `helixfold.residue_offsets`.
     Whether the target is a single chain or a complex, and what the model reads of it, is for `model_input` to say.
     `passes` launches the network's passes, or replays recorded ones. The result depends only on features, parameters,
     options and the device's arithmetic.
     """
     device = next(model.parameters()).device
     dtype, name = dtype_on(options.dtype, card_of(device)), name or preset.name
-    given = model_input(features, preset)
+    given = model_input(features, preset, cyclic=options.cyclic, offsets=offsets)
 
     def draw_ensemble(cycle: int) -> list[Batch]:
         with stages.stage(f"{name}: sampling"):
             samples = (draw(given, preset, [options.seed, cycle, index]) for index in range(options.num_ensemble))
-            return [batch_of(sample, preset, device) for sample in samples]
+            return [batch_of(sample, preset, device, given.offsets) for sample in samples]
 
     made: list[Protein] = []
 
@@ -284,6 +287,7 @@ def predicted_protein(model: AlphaFold, folded: Folded, given: ModelInput) -> Pr
         residue_index=given.residue_number,
         chain_index=given.chain_index,
         b_factors=plddt[:, None] * atom_mask,
+        cyclic_chains=frozenset(given.rings),
     )
 
 

@@ -67,8 +67,9 @@ def fold_together(
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, card_of(device))
     # The network's largest numbers are those of padding, which float16 does not hold. What is dropped out would be
-    # the same in targets that share passes; and structures of all passes are asked for to look at one target.
-    if dtype == torch.float16 or options.dropout or options.save_passes:
+    # the same in targets that share passes; structures of all passes are asked for to look at one target; and rings
+    # have offsets for each pair of residues, which batches of several targets lack.
+    if dtype == torch.float16 or options.dropout or options.save_passes or options.cyclic is not None:
         return [
             fold(
                 model,

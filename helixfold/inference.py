@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
@@ -48,13 +48,15 @@ def predict(
     memory: MemoryOptions | None = None,
     cuda_graphs: CudaGraphs = "auto",
     initial_guess: Path | None = None,
+    offsets: Int[np.ndarray, "r r"] | None = None,
 ) -> list[Prediction]:
     """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
 
     Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
     predictions say so. Each model's executor is planned for the memory that is free on the device, or for
-    `memory.memory`. The first pass recycles the atoms of `initial_guess`, a structure file. With `cuda_graphs` "auto"
-    an NVIDIA GPU records short passes, with "off" it launches all.
+    `memory.memory`. The first pass recycles the atoms of `initial_guess`, a structure file. `offsets` says how far
+    residues are apart along the chain, i - j, in place of their numbers: (r, r) whole numbers, in the order of the
+    predictions' residues. With `cuda_graphs` "auto" an NVIDIA GPU records short passes, with "off" it launches all.
     Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
@@ -77,7 +79,15 @@ def predict(
     guess = None if initial_guess is None else guessed_positions(initial_guess, features)
     for model, plan in zip(ready, plans, strict=True):
         made = fold_planned(
-            model, plan, features, options, stages=stages, spill=spill, passes=passes, initial_guess=guess
+            model,
+            plan,
+            features,
+            options,
+            stages=stages,
+            spill=spill,
+            passes=passes,
+            initial_guess=guess,
+            offsets=offsets,
         )
         predictions.append(made.prediction)
         if options.stop_at_score is not None and predictions[-1].plddt.mean() >= options.stop_at_score:
@@ -116,6 +126,7 @@ def fold_planned(
     carry_out: CarryOut = lambda within, action: action(within),
     passes: Passes = LAUNCHED,
     initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
+    offsets: Int[np.ndarray, "r r"] | None = None,
 ) -> PlannedPrediction:
     """Predict one target with the executor of a plan, or with the next one if that runs out of memory.
 
@@ -144,6 +155,7 @@ def fold_planned(
                     name=name,
                     passes=passes,
                     initial_guess=initial_guess,
+                    offsets=offsets,
                 ),
             )
         return prediction, backends, max(stage.peak_memory for stage in stages.finished[before:]) - held

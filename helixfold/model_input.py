@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from data_pipeline.transforms.sample import draw_sample
 from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import Method
 from helixfold.presets import Preset
+from helixfold.residue_offsets import check_offsets, offsets_with_rings, rings_of
 
 _BATCHES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
 _RESIDUE_GAP_NOTE: Final = (
@@ -37,15 +38,37 @@ class ModelInput:
     chain_ids: tuple[str, ...]
     chain_index: Int[np.ndarray, "r"]  # the chain's place in `chain_ids`
     residue_number: Int[np.ndarray, "r"]  # from 1 in each chain
+    rings: tuple[int, ...] = ()  # places in `chain_ids` of the chains whose ends are bonded
+    # How far residues are apart along the chain, where that is not the difference of their numbers.
+    offsets: Int[np.ndarray, "r r"] | None = None
     notes: tuple[str, ...] = ()
 
 
-def model_input(features: TargetFeatures, preset: Preset) -> ModelInput:
+def model_input(
+    features: TargetFeatures,
+    preset: Preset,
+    *,
+    cyclic: Sequence[str] | None = None,
+    offsets: Int[np.ndarray, "r r"] | None = None,
+) -> ModelInput:
     """Return what the model of a preset reads of a target.
 
     A model of complexes reads a single chain as a complex of one, and a model of single chains reads a complex as one
-    chain in which residue numbers jump.
+    chain in which residue numbers jump. `cyclic` names the chains whose ends are bonded, all of them without a name.
+    `offsets` says how far residues are apart along the chain, in place of their numbers and of rings. Raise
+    `InputError` if the target lacks a chain, or for offsets of another shape.
     """
+    given = _as_read(features, preset)
+    rings = rings_of(given.chain_ids, cyclic, given.name)
+    if offsets is not None:
+        check_offsets(offsets, len(given.chain_index))
+    elif rings:
+        offsets = offsets_with_rings(given.features.residue_index, given.chain_index, rings)
+    return replace(given, rings=rings, offsets=offsets)
+
+
+def _as_read(features: TargetFeatures, preset: Preset) -> ModelInput:
+    """Return what the model of a preset reads of a target whose chains have ends."""
     is_multimer = preset.model.method == "multimer"
     if not isinstance(features, ComplexFeatureSet):
         return ModelInput(
@@ -86,6 +109,16 @@ def generator(target: str, preset: Preset, position: Sequence[int]) -> np.random
     return np.random.default_rng([*(zlib.crc32(name.encode()) for name in (target, preset.name)), *position])
 
 
-def batch_of(sample: Sample, preset: Preset, device: torch.device | str = "cpu") -> Batch:
-    """Return the batch of one sample that the model of a preset takes."""
-    return _BATCHES[preset.model.method].from_sample(sample, device)
+def batch_of(
+    sample: Sample,
+    preset: Preset,
+    device: torch.device | str = "cpu",
+    offsets: Int[np.ndarray, "r r"] | None = None,
+) -> Batch:
+    """Return the batch of one sample that the model of a preset takes, with its offsets if it has any."""
+    batch = _BATCHES[preset.model.method].from_sample(sample, device)
+    if offsets is None:
+        return batch
+    # Embeddings tell no offsets beyond 32 apart; a byte for each pair of residues is little memory.
+    least, most = np.iinfo(np.int8).min, np.iinfo(np.int8).max
+    return replace(batch, offsets=torch.from_numpy(offsets.clip(least, most).astype(np.int8))[None].to(device))

@@ -8,6 +8,7 @@ import torch
 
 from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import ModelConfig, OuterProductPosition, StackConfig
+from helixfold.execution.nested import with_tensors_changed
 from helixfold.losses.labels import Labels
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import tiny, tiny_multimer
@@ -17,7 +18,7 @@ Tensors = TypeVar("Tensors", Batch, Labels)
 
 
 def to_device(given: Tensors, device: torch.device | str) -> Tensors:
-    return replace(given, **{field.name: getattr(given, field.name).to(device) for field in fields(given)})
+    return with_tensors_changed(lambda tensor: tensor.to(device), given)
 
 
 def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:

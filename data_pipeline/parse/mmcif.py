@@ -21,6 +21,7 @@ from data_pipeline.parse.atom_table import (
 )
 from data_pipeline.parse.cif import Category, read_blocks
 from data_pipeline.parse.gemmi_chains import SAME_NAME, chains_from_gemmi, entry_name
+from data_pipeline.parse.ring_bonds import bonds_of_cif, with_rings
 from data_pipeline.structure import Chain, Structure
 
 MAX_MMCIF_BYTES = 2**27
@@ -69,7 +70,7 @@ def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Struc
         release_date=_release_date(block, path),
         resolution=_resolution(block, path),
         method=",".join(method.lower() for method in Category(block, "_exptl.", "method", path).text("method")),
-        chains=tuple(chains),
+        chains=with_rings(chains, bonds_of_cif(block)),
         skipped=skipped,
     )
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, UInt8
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.atom_table import MAX_RESIDUES
 from data_pipeline.parse.gemmi_chains import chains_from_gemmi, entry_name
+from data_pipeline.parse.ring_bonds import bonds_of_pdb, with_rings
 from data_pipeline.structure import Structure
 
 MAX_PDB_BYTES = 2**26  # 800,000 atoms
@@ -52,7 +53,7 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
         release_date=_release_date(header),
         resolution=_resolution(header),
         method=_method(header),
-        chains=tuple(chains),
+        chains=with_rings(chains, bonds_of_pdb(model)),
         skipped=skipped,
     )
 

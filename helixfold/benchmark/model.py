@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -22,6 +22,7 @@ from helixfold.benchmark.options import CommonOptions, Model
 from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
 from helixfold.execution.counter import Counter
+from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -144,7 +145,7 @@ def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, 
 def _flops(chosen: Preset, batch: Batch) -> int:
     """Return the FLOPs of the matrix products of a pass, counted on meta tensors, so that nothing is computed."""
     with META, Counter() as counter:
-        meta = type(batch)(**{field.name: getattr(batch, field.name).to(META) for field in fields(batch)})
+        meta = with_tensors_changed(lambda tensor: tensor.to(META), batch)
         _pass(AlphaFold(chosen.model).eval(), Whole(), meta, torch.float32, plain=True)
     return counter.products
 

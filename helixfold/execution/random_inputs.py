@@ -11,6 +11,7 @@ from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM37_MASK
 from helixfold.batch import Batch, MultimerBatch, batch_of_one
 from helixfold.config import Method
+from helixfold.execution.nested import with_tensors_changed
 from helixfold.losses.labels import ComplexLabels, Labels
 
 
@@ -49,7 +50,7 @@ def random_batch(
     )
     if method == "multimer":
         batch = _with_two_chains(batch)
-    return type(batch)(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})
+    return with_tensors_changed(lambda tensor: tensor.to(device), batch)
 
 
 def _with_two_chains(batch: Batch) -> MultimerBatch:

@@ -37,7 +37,7 @@ class RelativePosition(Linear):
     def edges(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
         # A one-hot vector times a matrix is one of its rows; looking it up avoids an (i, j, 65) tensor.
         table = self.weight.T + self.bias
-        return look_up(table.to(dtype), clipped_difference(batch.residue_index, rows, MAX_SEPARATION))
+        return look_up(table.to(dtype), separations(batch, rows))
 
 
 class InputEmbedder(nn.Module):
@@ -71,6 +71,13 @@ class InputEmbedder(nn.Module):
         """Return the embedded rows of some sequences."""
         target = self.target(batch.target_feat.to(dtype))
         return self.msa(batch.msa_feat[:, rows].to(dtype)) + rearrange(target, "b r c -> b 1 r c")
+
+
+def separations(batch: Batch, rows: slice) -> Int[Tensor, "b i j"]:
+    """Return how far some residues i are from all residues j along the chain, clipped and counted from 0."""
+    if batch.offsets is None:
+        return clipped_difference(batch.residue_index, rows, MAX_SEPARATION)
+    return batch.offsets[:, rows].long().clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION
 
 
 def clipped_difference(numbers: Int[Tensor, "b j"], rows: slice, most: int) -> Int[Tensor, "b i j"]:

@@ -85,11 +85,16 @@ class Folded:
     representations: Representations
     structure: PredictedStructure
 
-    def recycled(self) -> Recycled:
-        """Return the next recycling iteration's input, without gradients and with this result's pair stream."""
+    def recycled(self, *, with_gradients: bool = False) -> Recycled:
+        """Return the next recycling iteration's input, with this result's pair stream.
+
+        In training no gradients pass from one iteration to the one before; `with_gradients` lets them. Atoms have none:
+        the next iteration reads in which bins their distances are.
+        """
+        row, pair = self.representations.msa_first_row, self.representations.pair
         return Recycled(
-            msa_first_row=self.representations.msa_first_row.detach(),
-            pair=self.representations.pair.detach(),
+            msa_first_row=row if with_gradients else row.detach(),
+            pair=pair if with_gradients else pair.detach(),
             positions=self.structure.positions.detach(),
         )
 

@@ -199,7 +199,7 @@ class TemplateEmbedder(nn.Module):
         )
         features = torch.cat(
             [
-                nn.functional.one_hot(batch.template_aatype, TEMPLATE_TYPES).to(torsions.mask.dtype),
+                template_types(batch, torsions.mask.dtype),
                 torsions.sin_cos.flatten(-2),
                 torsions.alternative_sin_cos.flatten(-2),
                 torsions.mask,
@@ -209,23 +209,29 @@ class TemplateEmbedder(nn.Module):
         return self.angles(features.to(dtype)), torsions.mask[..., PSI]
 
 
+def template_types(batch: Batch, dtype: torch.dtype) -> Float[Tensor, "b t r 22"]:
+    """Return the probabilities of the templates' residue types, which are one-hot unless the batch has others."""
+    if batch.template_types is not None:
+        return batch.template_types.to(dtype)
+    return nn.functional.one_hot(batch.template_aatype, TEMPLATE_TYPES).to(dtype)
+
+
 def template_pair_features(batch: Batch, which: slice, rows: slice = slice(None)) -> Float[Tensor, "b_t i r 88"]:
     """Return some templates' features of the edges from some residues to all (Suppl. Table 1, template_pair_feat).
 
     The templates of a sample follow each other in the batch dimension.
     """
-    beta, has_beta, masks, aatype = (
+    beta, has_beta, masks, types = (
         features[:, which].flatten(0, 1)
         for features in (
             batch.template_pseudo_beta,
             batch.template_pseudo_beta_mask,
             batch.template_all_atom_masks,
-            batch.template_aatype,
+            template_types(batch, batch.template_mask.dtype),
         )
     )
     backbone = masks[..., BACKBONE_ATOMS].prod(-1)
     beta_mask, backbone_mask = (mask[:, rows, None] * mask[:, None] for mask in (has_beta, backbone))
-    types = nn.functional.one_hot(aatype, TEMPLATE_TYPES).to(beta_mask.dtype)
     features = torch.cat(
         [
             distogram(beta[:, rows], beta, TEMPLATE_BINS),

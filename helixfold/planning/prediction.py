@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from helixfold.batch import Batch
+from helixfold.batch import Batch, sampled_fields
 from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
@@ -141,5 +141,6 @@ def _idle(executor: str, peak: int, size: PassSize) -> int:
 
 def with_templates(batch: Batch, most: int) -> Batch:
     """Return the batch with only its first `most` templates, as views of the same memory."""
-    templates = {each.name: getattr(batch, each.name)[:, :most] for each in fields(batch) if "template" in each.name}
+    names = [name for name in sampled_fields(type(batch)) if "template" in name]
+    templates = {name: getattr(batch, name)[:, :most] for name in names}
     return replace(batch, **templates)

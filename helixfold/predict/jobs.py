@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from tqdm import tqdm
 
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import save_features
@@ -151,6 +152,15 @@ class Job:
     def chains(self) -> int:
         """Return the number of chains."""
         return self.sequence.count(CHAIN_SEPARATOR) + 1
+
+    @property
+    def chain_ids(self) -> tuple[str, ...]:
+        """Return the names of the chains."""
+        if isinstance(self.target, ComplexInput):
+            return self.target.target.chain_ids
+        if isinstance(self.features, ComplexFeatureSet):
+            return self.features.multimer.chain_names
+        return (ONLY_CHAIN,)
 
     @property
     def is_complex(self) -> bool:

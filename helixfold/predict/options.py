@@ -157,6 +157,9 @@ class ComplexOptions:
     """Names of the chains of the one target, in their order; in a file, write chain_ids=H:L behind a record's name."""
     pair_mode: PairMode = "unpaired_paired"
     """Rows of the alignment: those that are paired between different chains and others, or only one of both."""
+    cyclic: Annotated[tuple[str, ...] | None, Parameter(metavar="ID...", consume_multiple=(0, None))] = None
+    """Close chains to rings, as cyclic peptides are: their ends are bonded. Without a name: all chains of all targets;
+    a target of one chain has chain A."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Models"))

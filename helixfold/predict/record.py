@@ -189,6 +189,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
             "stop_at_score": options.stop_at_score,
             "dtype": options.dtype,
             **({"dropout": True} if options.dropout else {}),
+            **({} if options.cyclic is None else {"cyclic": list(options.cyclic)}),
             "max_msa_rows": settings.memory.max_msa_rows,
             "max_extra_rows": settings.memory.max_extra_rows,
             **({"pair_mode": job.target.pair_mode} if isinstance(job.target, ComplexInput) else {}),

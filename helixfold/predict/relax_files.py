@@ -19,7 +19,7 @@ from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.standard_streams import optional_output
-from helixfold.write.chains import iterate_atoms, split_chains
+from helixfold.write.chains import RingBond, iterate_atoms, ring_bonds, split_chains
 from helixfold.write.pdb import to_pdb
 from helixfold.write.relaxed import relaxation_metrics, relaxation_notes
 from helixfold.write.results import to_json, write_file
@@ -99,7 +99,8 @@ def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
     """Return the text of an mmCIF file, which is no ModelCIF: the structure need not be a prediction."""
     protein, model = relaxed.protein, gemmi.Model(1)
     sequences: dict[str, list[str]] = {}
-    for chain in split_chains(protein, chain_ids):
+    chains = split_chains(protein, chain_ids)
+    for chain in chains:
         residues: dict[int, gemmi.Residue] = {}
         for found in iterate_atoms(protein, chain, relaxed.hydrogens):
             atom = gemmi.Atom()
@@ -120,6 +121,8 @@ def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
         if entity is not None:  # a single residue is no polymer
             entity.full_sequence = sequences[written.name]
     structure.assign_label_seq_id()
+    for bond in ring_bonds(protein, chains):
+        structure.connections.append(_connection(protein, bond))
     return str(structure.make_mmcif_document().as_string())
 
 
@@ -128,6 +131,19 @@ def _residue(protein: Protein, index: int) -> gemmi.Residue:
     residue.name, residue.seqid = THREE_LETTER[protein.aatype[index]], gemmi.SeqId(str(protein.residue_index[index]))
     residue.het_flag = "A"
     return residue
+
+
+def _connection(protein: Protein, bond: RingBond) -> gemmi.Connection:
+    found = gemmi.Connection()
+    found.type, found.name, found.asu = gemmi.ConnectionType.Covale, f"ring_{bond.chain}", gemmi.Asu.Same
+    found.reported_distance = bond.length
+    found.partner1, found.partner2 = (
+        gemmi.AtomAddress(
+            bond.chain, gemmi.SeqId(str(protein.residue_index[end])), THREE_LETTER[protein.aatype[end]], atom
+        )
+        for end, atom in ((bond.last, "C"), (bond.first, "N"))
+    )
+    return found
 
 
 def _target(path: Path, output: Path) -> Path:

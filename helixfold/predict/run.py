@@ -92,6 +92,9 @@ def _read(
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     if (guess := options.compute.initial_guess) is not None:
         jobs = [replace(job, initial_guess=guess_of(guess, job.title, only=len(jobs) == 1)) for job in jobs]
+    for name in options.complexes.cyclic or ():
+        if not any(name in job.chain_ids for job in jobs):
+            raise InputError(f"--cyclic {printable(name)}: no target has a chain of this name")
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
     if (shard := options.targets.shard) is not None:
@@ -166,6 +169,7 @@ def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
         representations=compute.save_representations,
         dropout=compute.dropout,
         save_passes=compute.save_recycles,
+        cyclic=options.complexes.cyclic,
         seed=models.seed,
         dtype=compute.dtype,
         stop_at_score=models.stop_at_score,

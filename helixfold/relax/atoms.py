@@ -16,6 +16,7 @@ from helixfold.relax.pieces import Pieces
 ANGSTROM_PER_NANOMETER = 10.0
 _HYDROGEN = -1  # the `kind` of hydrogens
 _CA = ATOM_ORDER["CA"]
+_AT_START = ("H2", "H3")  # hydrogens that only the first residue of a chain has
 _SEED = 0
 # PDBFixer must read a file first; its contents are replaced at once.
 _ANY_FILE = "ATOM      1  N   GLY A   1       0.000   0.000   0.000  1.00  0.00           N  \n"
@@ -46,8 +47,15 @@ def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
     random.seed(_SEED)
     try:
         fixer.findMissingAtoms()
+        ends = {pieces.residues[ring][-1] for ring in pieces.rings}
+        order = np.concatenate(pieces.residues)
+        fixer.missingTerminals = {
+            residue: names for residue, names in fixer.missingTerminals.items() if order[residue.index] not in ends
+        }
         fixer.addMissingAtoms(seed=_SEED)
+        _close_rings(fixer.topology, pieces)
         fixer.addMissingHydrogens(pH=7.0)
+        _remove_hydrogens_of_ends(fixer, pieces)
     finally:
         random.setstate(state)
     return _located(fixer, protein, pieces)
@@ -101,6 +109,27 @@ def _topology(protein: Protein, pieces: Pieces) -> tuple[app.Topology, unit.Quan
     return topology, positions
 
 
+def _close_rings(topology: app.Topology, pieces: Pieces) -> None:
+    """Bond the ends of cyclic chains in a topology of PDBFixer, which knows peptide bonds within chains only."""
+    chains = list(topology.chains())
+    for ring in pieces.rings:
+        first, *_, last = chains[ring].residues()
+        carbon = next(atom for atom in last.atoms() if atom.name == "C")
+        nitrogen = next(atom for atom in first.atoms() if atom.name == "N")
+        topology.addBond(carbon, nitrogen)
+
+
+def _remove_hydrogens_of_ends(fixer: pdbfixer.PDBFixer, pieces: Pieces) -> None:
+    """Remove the hydrogens that OpenMM adds to the N of a ring's first residue, as if a chain began there."""
+    chains = list(fixer.topology.chains())
+    firsts = [next(chains[ring].residues()) for ring in pieces.rings]
+    added = [atom for residue in firsts for atom in residue.atoms() if atom.name in _AT_START]
+    if added:
+        modeller = app.Modeller(fixer.topology, fixer.positions)
+        modeller.delete(added)
+        fixer.topology, fixer.positions = modeller.topology, modeller.positions
+
+
 def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atoms:
     order = np.concatenate(pieces.residues)
     atoms = list(fixer.topology.atoms())
@@ -120,5 +149,5 @@ def _in_result(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarra
     """Return a mask without terminal atoms where a chain is broken, and without hydrogens of unknown residues."""
     names = np.array(atoms.names)
     start, end = pieces.starts[atoms.residue], pieces.ends[atoms.residue]
-    at_break = (np.isin(names, ("H2", "H3")) & ~start) | ((names == "OXT") & ~end)
+    at_break = (np.isin(names, _AT_START) & ~start) | ((names == "OXT") & ~end)
     return ~at_break & ~((protein.aatype[atoms.residue] == UNKNOWN) & (atoms.kind == _HYDROGEN))

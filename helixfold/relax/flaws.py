@@ -11,7 +11,7 @@ from helixfold.losses.violations import violations
 from helixfold.relax.pieces import Pieces
 from helixfold.relax.problem import RelaxationError
 
-_CA = ATOM_ORDER["CA"]
+_CA, _N14 = ATOM_ORDER["CA"], 0
 # A structure with any fold has few residues that overlap or are far from their neighbours in the chain.
 _TOO_CLOSE, _TOO_FAR = 1.5, 8.0  # Angstrom between two CA; neighbours in the chain are 3.8 apart
 _MOST_FLAWED = 0.25  # the largest fraction of residues
@@ -29,22 +29,42 @@ class Flaws:
 
 def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws, Bool[np.ndarray, "r"]]:
     """Return the numbers of violations of these atoms (Angstrom), and a mask of the residues that have any."""
-    rows = np.arange(len(positions))[:, None]
-    atom37 = ATOM14_TO_ATOM37[pieces.aatype]
-    exists = torch.from_numpy((pieces.atoms[rows, atom37] & (ATOM14_MASK[pieces.aatype] > 0)).astype(np.float32))
+    found = _violations(positions, pieces, halfway=False)
+    if pieces.rings:
+        # Violations know chains with two ends: wherever a ring is opened, one of its bonds is missed.
+        found = [one | other for one, other in zip(found, _violations(positions, pieces, halfway=True), strict=True)]
+    bonds, clashes, within = found
+    flawed = bonds | clashes | within
+    counts = (int(each.sum()) for each in (flawed, bonds, clashes, within))
+    return Flaws(**dict(zip(("residues", "bonds", "clashes", "within"), counts, strict=True))), flawed
+
+
+def _violations(
+    positions: Float[np.ndarray, "r 37 3"], pieces: Pieces, *, halfway: bool
+) -> list[Bool[np.ndarray, "r"]]:
+    """Return masks of the residues with wrong peptide bonds, with clashes and with wrong distances within them.
+
+    Rings are opened at their ends, or `halfway`, and lack the N there, which would clash with the C that it is bonded
+    to.
+    """
+    order, starts = pieces.opened(halfway=halfway)
+    rows, aatype = order[:, None], pieces.aatype[order]
+    atom37 = ATOM14_TO_ATOM37[aatype]
+    exists = torch.from_numpy((pieces.atoms[rows, atom37] & (ATOM14_MASK[aatype] > 0)).astype(np.float32))
+    exists[np.isin(order, starts), _N14] = 0
     found = violations(
         torch.from_numpy(positions[rows, atom37].astype(np.float32))[None] * exists[None, ..., None],
         exists[None],
-        torch.from_numpy(pieces.aatype.astype(np.int64))[None],
+        torch.from_numpy(aatype.astype(np.int64))[None],
         torch.from_numpy(pieces.numbering().astype(np.int64))[None],
     )
-    counted = Flaws(
-        residues=int(found.residues_mask.sum()),
-        bonds=int(found.connections_mask.sum()),
-        clashes=int(found.clashes_mask.amax(-1).sum()),
-        within=int(found.within_mask.amax(-1).sum()),
-    )
-    return counted, found.residues_mask[0].numpy() > 0
+    masks = (found.connections_mask, found.clashes_mask.amax(-1), found.within_mask.amax(-1))
+    result = []
+    for mask in masks:
+        in_order = np.zeros(len(order), bool)
+        in_order[order] = mask[0].numpy() > 0
+        result.append(in_order)
+    return result
 
 
 def check(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> None:

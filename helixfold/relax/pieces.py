@@ -1,5 +1,6 @@
 """Division of a structure into unbroken pieces of chains, which the force field can model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,11 +8,16 @@ from jaxtyping import Bool, Int
 
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, RESTYPES, UNKNOWN
+from helixfold.relax.problem import RelaxationError
 
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C")]
 _N, _C, _CB, _OXT = (ATOM_ORDER[name] for name in ("N", "C", "CB", "OXT"))
 _ALANINE, _GLYCINE = RESTYPES.index("A"), RESTYPES.index("G")
 _LONGEST_BOND = 2.0  # Angstrom from C to N; up to here neighbours are bonded whatever their residue numbers are
+# Angstrom from C to N up to which the ends of a cyclic chain are pulled together; neighbours that are as far apart are
+# the worst that minimisation repairs without moving all else.
+_FARTHEST_ENDS = 5.0
+_SMALLEST_RING = 3  # residues; the C of the first would be bonded to the N that its own N is bonded to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +33,7 @@ class Pieces:
     atoms: Bool[np.ndarray, "r 37"]  # the modelled atoms
     ends: Bool[np.ndarray, "r"]  # the last residue of each chain, which may have OXT
     starts: Bool[np.ndarray, "r"]  # the first residue of each chain
+    rings: tuple[int, ...] = ()  # the pieces that are cyclic chains, which neither start nor end
 
     @property
     def modelled(self) -> Bool[np.ndarray, "r"]:
@@ -34,17 +41,28 @@ class Pieces:
         return np.asarray(self.atoms.any(-1))
 
     def numbering(self) -> Int[np.ndarray, "r"]:
-        """Return residue numbers that are consecutive exactly where two residues are bonded."""
+        """Return residue numbers that are consecutive where two residues are bonded, but for the ends of rings."""
         bonded = np.zeros(len(self.aatype), bool)  # whether each residue is bonded to the one before
         for piece in self.residues:
             bonded[piece[1:]] = True
         return np.cumsum(np.where(bonded, 1, 2))
+
+    def opened(self, *, halfway: bool) -> tuple[Int[np.ndarray, "r"], Int[np.ndarray, " rings"]]:
+        """Return an order of all residues in which rings are opened at their ends, or halfway, and the residues at
+        which they then begin.
+        """
+        order = np.arange(len(self.aatype))
+        for ring in self.rings:
+            piece = self.residues[ring]
+            order[piece] = np.roll(piece, len(piece) // 2) if halfway else piece
+        return order, order[[self.residues[ring][0] for ring in self.rings]]
 
 
 def pieces_of(protein: Protein) -> Pieces:
     """Return the pieces of a protein, divided where its chains end or are broken.
 
     Residues of a chain are bonded if their numbers are consecutive, whatever their distance, or if C and N are close.
+    Raise `RelaxationError` for a cyclic chain that cannot be closed.
     """
     present = protein.atom_mask > 0.5
     has_backbone = np.asarray(present[:, _BACKBONE].all(-1))
@@ -62,5 +80,25 @@ def pieces_of(protein: Protein) -> Pieces:
     if pieces:
         modelled[np.concatenate(pieces)] = True
     atoms = present & (ATOM37_MASK[aatype] > 0) & modelled[:, None]
+    rings = tuple(_ring(protein, pieces, chain) for chain in sorted(protein.cyclic_chains))
+    for ring in rings:
+        first[pieces[ring][0]] = last[pieces[ring][-1]] = False
     atoms[:, _OXT] = present[:, _OXT] & last & modelled
-    return Pieces(residues=pieces, aatype=aatype, atoms=atoms, starts=first, ends=last)
+    return Pieces(residues=pieces, aatype=aatype, atoms=atoms, starts=first, ends=last, rings=rings)
+
+
+def _ring(protein: Protein, pieces: Sequence[Int[np.ndarray, " _"]], chain: int) -> int:
+    """Return the number of the piece that is a cyclic chain; raise `RelaxationError` if it cannot be closed."""
+    members = np.flatnonzero(protein.chain_index == chain)
+    ring = next((number for number, piece in enumerate(pieces) if np.array_equal(piece, members)), None)
+    what = f"chain {chain + 1}, which is cyclic, cannot be closed"
+    if ring is None:
+        raise RelaxationError(f"{what}: it is broken, or residues lack N, CA or C")
+    if len(members) < _SMALLEST_RING:
+        raise RelaxationError(f"{what}: it has {len(members)} residues, and a ring at least {_SMALLEST_RING}")
+    apart = float(np.linalg.norm(protein.atom_positions[members[-1], _C] - protein.atom_positions[members[0], _N]))
+    if not apart <= _FARTHEST_ENDS:
+        raise RelaxationError(
+            f"{what}: its ends are {apart:.1f} A apart, and a bond of 1.3 A can close {_FARTHEST_ENDS:g} A at most"
+        )
+    return ring

@@ -22,12 +22,12 @@ from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
 from data_pipeline.features.sample import SAMPLE_AXES
 from data_pipeline.transforms.complex_training import ComplexTruth
-from helixfold.batch import Batch, MultimerBatch
+from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.execution.allocator import keep_freed_memory
 from helixfold.losses.labels import ComplexLabels, Labels
 
 _ALIGNMENT = 64
-_BATCH_FIELDS = tuple(field.name for field in fields(Batch))
+_BATCH_FIELDS = tuple(sampled_fields(Batch))
 _CHAIN_NUMBERS = ("asym_id", "entity_id", "sym_id")
 # Fields that are the same in all recycling iterations of an example, and are sent once.
 _SHARED_FIELDS = frozenset(
@@ -107,7 +107,7 @@ class PackedBatch:
             return torch.as_tensor(self._stacked(memory, field if index is None else f"{index}/{field}", field))
 
         kind, labels = (MultimerBatch, ComplexLabels) if self.of_complexes else (Batch, Labels)
-        names = [field.name for field in fields(kind)]
+        names = sampled_fields(kind)
         shared = {name: tensor(name, 0) for name in names if name in _SHARED_FIELDS}
         recycling_inputs = tuple(
             kind(**{name: shared[name] if name in shared else tensor(name, index) for name in names})

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from data_pipeline.errors import SearchError
 from data_pipeline.pipeline import Target, prepare
 from helixfold.batch import Batch
+from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.alphafold import AlphaFold
@@ -67,7 +68,7 @@ def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
     # AlphaFold-Multimer computes it from the atoms, which has to give the same.
     beta = pseudo_beta(batch.template_aatype, atoms)
     batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=beta)
-    return [type(batch)(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})] * PASSES
+    return [with_tensors_changed(lambda tensor: tensor.to(device), batch)] * PASSES
 
 
 def target_batches(target: Target, preset: Preset, device: torch.device) -> list[Batch]:
@@ -210,7 +211,4 @@ def _in_float64(network: AlphaFold, batches: Sequence[Batch]) -> Run:
 
 
 def _cast(batch: Batch) -> Batch:
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return type(batch)(
-        **{name: value.double() if value.is_floating_point() else value for name, value in values.items()}
-    )
+    return with_tensors_changed(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)

@@ -3,7 +3,6 @@
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
 from data_pipeline.search.process import run_program
-from helixfold.batch import Batch, MultimerBatch
+from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.presets import Preset
 from helixfold.verification import deepmind
 from helixfold.verification.passes import Run, scores
@@ -77,7 +76,7 @@ def run_passes(
 def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
     """Return the batch under DeepMind's feature names; its leading dimension is DeepMind's number of samples."""
     aatype = batch.aatype.cpu().numpy()
-    arrays = {field.name: getattr(batch, field.name).cpu().numpy() for field in fields(batch)}
+    arrays = {name: getattr(batch, name).cpu().numpy() for name in sampled_fields(type(batch))}
     if isinstance(batch, MultimerBatch):
         arrays["template_all_atom_mask"] = arrays["template_all_atom_masks"]
     rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]

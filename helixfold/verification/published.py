@@ -1,14 +1,14 @@
 """Compare a network with the outputs that are published for DeepMind's `model_1_ptm`: ten residues, 5AWL."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 import numpy as np
 import torch
 
-from helixfold.batch import Batch, batch_of_one
+from helixfold.batch import Batch, batch_of_one, sampled_fields
 from helixfold.model.alphafold import AlphaFold
 from helixfold.verification.checks import Check, Table
 from helixfold.verification.layers import pairs_by_distance
@@ -80,7 +80,7 @@ def published_run(device: torch.device) -> PublishedRun:
     }
     return PublishedRun(
         batches=[
-            Batch(**{field.name: batch_of_one(features[field.name][cycle], device) for field in fields(Batch)})
+            Batch(**{name: batch_of_one(features[name][cycle], device) for name in sampled_fields(Batch)})
             for cycle in range(passes)
         ],
         outputs=outputs,

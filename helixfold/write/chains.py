@@ -10,6 +10,8 @@ from data_pipeline import residues
 from data_pipeline.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
 from data_pipeline.protein import Hydrogens, Protein
 
+_N, _C = residues.ATOM_ORDER["N"], residues.ATOM_ORDER["C"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChainRange:
@@ -29,6 +31,27 @@ class Atom:
     element: str  # one letter for all elements of proteins
     position: tuple[float, float, float]  # Angstrom
     b_factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingBond:
+    """The bond between the ends of a cyclic chain: from the C of its last residue to the N of its first one."""
+
+    chain: str
+    first: int  # index in the protein's arrays
+    last: int
+    length: float  # Angstrom
+
+
+def ring_bonds(protein: Protein, chains: Sequence[ChainRange]) -> list[RingBond]:
+    """Return the bonds between the ends of cyclic chains whose atoms are there."""
+    bonds, present = [], protein.atom_mask > 0.5
+    for chain in chains:
+        first, last = chain.start, chain.stop - 1
+        if int(protein.chain_index[first]) in protein.cyclic_chains and present[last, _C] and present[first, _N]:
+            ends = protein.atom_positions[last, _C] - protein.atom_positions[first, _N]
+            bonds.append(RingBond(chain=chain.name, first=first, last=last, length=float(np.linalg.norm(ends))))
+    return bonds
 
 
 def split_chains(protein: Protein, chain_ids: Sequence[str] = ()) -> list[ChainRange]:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import ihm.dumper
@@ -12,7 +13,7 @@ import modelcif.model
 
 from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.write.chains import ChainRange, iterate_atoms, split_chains
+from helixfold.write.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
 from helixfold.write.cif_text import cif_line, cif_text, cif_word
 from helixfold.write.model_scores import ModelScores, add_scores
 from helixfold.write.modeling_steps import ProteinEntity, add_steps, entity_of
@@ -91,6 +92,40 @@ class _AssemblyDumper(ihm.dumper.Dumper):  # type: ignore[misc]
             )
 
 
+class _RingBondDumper(ihm.dumper.Dumper):  # type: ignore[misc]
+    """Writes the bonds between the ends of cyclic chains, which modelcif does not write."""
+
+    def __init__(self, protein: Protein, chains: Sequence[ChainRange]) -> None:
+        super().__init__()
+        self._protein, self._chains = protein, {chain.name: chain for chain in chains}
+        self._bonds = ring_bonds(protein, chains)
+
+    def dump(self, _: modelcif.System, writer: Any) -> None:
+        if not self._bonds:
+            return
+        with writer.category("_struct_conn_type") as category:
+            category.write(id="covale")
+        items = ["label_asym_id", "label_comp_id", "label_seq_id", "label_atom_id", "auth_asym_id", "auth_seq_id"]
+        items.append("symmetry")
+        columns = [f"ptnr{number}_{item}" for number in (1, 2) for item in items]
+        with writer.loop("_struct_conn", ["id", "conn_type_id", *columns, "pdbx_dist_value"]) as loop:
+            for number, bond in enumerate(self._bonds, 1):
+                ends = self._end(bond, 1, bond.last, "C") | self._end(bond, 2, bond.first, "N")
+                loop.write(id=f"covale{number}", conn_type_id="covale", **ends, pdbx_dist_value=f"{bond.length:.3f}")
+
+    def _end(self, bond: RingBond, partner: int, residue: int, atom: str) -> dict[str, object]:
+        values = {
+            "label_asym_id": bond.chain,
+            "label_comp_id": residues.THREE_LETTER[self._protein.aatype[residue]],
+            "label_seq_id": residue - self._chains[bond.chain].start + 1,
+            "label_atom_id": atom,
+            "auth_asym_id": bond.chain,
+            "auth_seq_id": int(self._protein.residue_index[residue]),
+            "symmetry": "1_555",
+        }
+        return {f"ptnr{partner}_{item}": value for item, value in values.items()}
+
+
 def to_mmcif(
     protein: Protein,
     *,
@@ -108,6 +143,7 @@ def to_mmcif(
     same sequence are one entity, and all chains are one assembly. The file has the whole sequence of each, the atoms
     with mask above 0.5, the software, the modelling steps and what else is known of its origin, the scores and the
     notes. Residues of a chain are numbered from 1 in `label_seq_id` and as in `protein.residue_index` in `auth_seq_id`.
+    The bond between the ends of a cyclic chain is one of `_struct_conn`.
     With `hydrogens`, which relaxation adds, relaxation is named as a step. With `scores.has_pae`, the predicted aligned
     errors are named as files beside this one.
     """
@@ -132,7 +168,7 @@ def to_mmcif(
     if scores.has_pae:
         system.repositories.append(modelcif.associated.Repository(None, _error_files(model)))
     text = io.StringIO()
-    modelcif.dumper.write(text, [system], dumpers=[_AssemblyDumper])
+    modelcif.dumper.write(text, [system], dumpers=[_AssemblyDumper, partial(_RingBondDumper, protein, chains)])
     return text.getvalue()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from data_pipeline import residues
 from data_pipeline.complexes.chain_ids import require_pdb_chain_ids
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.write.chains import ChainRange, iterate_atoms, split_chains
+from helixfold.write.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
 
 _SEQRES_PER_LINE = 13
 # Remarks 6 to 99 are free text in the PDB format; their text stands in columns 12 to 79.
@@ -33,7 +33,8 @@ def models_to_pdb(
 ) -> str:
     """Return the text of a PDB file: remarks, the full sequence (SEQRES), and atoms with mask above 0.5.
 
-    `proteins` are structures of the same chains, each of which becomes a model of the file.
+    `proteins` are structures of the same chains, each of which becomes a model of the file. The bond between the ends
+    of a cyclic chain has the records LINK and CONECT.
 
     Chains are named by `chain_ids`, in the order of `protein.chain_index`, or A, B, ... without them.
 
@@ -53,8 +54,11 @@ def models_to_pdb(
         lines += [f"{_REMARK} {part}" for part in textwrap.wrap(plain_text(remark), _REMARK_WIDTH)]
     for chain in chains:
         lines += _seqres(proteins[0], chain)
+    rings = ring_bonds(proteins[0], chains)
+    lines += [_link(proteins[0], bond) for bond in rings]
     for number, protein in enumerate(proteins, start=1):
         lines += [f"MODEL     {hybrid36(number, 4)}", *_model_lines(protein, chains, hydrogens), "ENDMDL"]
+    lines += _conect(proteins[0], chains, hydrogens, rings)
     lines.append("END")
     return "".join(f"{line:<80}\n" for line in lines)
 
@@ -69,6 +73,33 @@ def _model_lines(protein: Protein, chains: Sequence[ChainRange], hydrogens: Hydr
             # Columns 18 to 26 name the residue: its type, chain and number are those of the chain's last atom.
             yield f"TER   {hybrid36(serial, 5)}      {atoms[-1][17:26]}"
             serial += 1
+
+
+def _link(protein: Protein, bond: RingBond) -> str:
+    """Return the record of the bond between a chain's ends; its columns are those of the PDB format, version 3.3."""
+    carbon, nitrogen = (
+        f" {atom:<3} {residues.THREE_LETTER[protein.aatype[residue]]} {bond.chain}"
+        f"{hybrid36(int(protein.residue_index[residue]), 4)}"
+        for atom, residue in (("C", bond.last), ("N", bond.first))
+    )
+    return f"LINK        {carbon}{'':16}{nitrogen}{'':5}1555   1555 {bond.length:5.2f}"
+
+
+def _conect(
+    protein: Protein, chains: Sequence[ChainRange], hydrogens: Hydrogens | None, rings: Sequence[RingBond]
+) -> Iterator[str]:
+    """Yield the records that join the atoms of these bonds, by serial number, each of them in both directions."""
+    if not rings:
+        return
+    serials: dict[tuple[int, str], int] = {}
+    serial = 1
+    for chain in chains:
+        atoms = list(iterate_atoms(protein, chain, hydrogens))
+        serials |= {(atom.residue, atom.name): number for number, atom in enumerate(atoms, serial)}
+        serial += len(atoms) + bool(atoms)  # the end of a chain has a number too
+    for bond in rings:
+        carbon, nitrogen = serials[bond.last, "C"], serials[bond.first, "N"]
+        yield from (f"CONECT{hybrid36(a, 5)}{hybrid36(b, 5)}" for a, b in ((carbon, nitrogen), (nitrogen, carbon)))
 
 
 def plain_text(text: str) -> str:

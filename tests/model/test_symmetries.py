@@ -1,12 +1,12 @@
 """What must not matter does not matter: padding, order of sequences, position and orientation in space."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.functional import pad
 
-from helixfold.batch import Batch
+from helixfold.batch import Batch, sampled_fields
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.geometry.atoms import atom14_from_rigid_groups, atom14_mask, rigid_groups_from_torsions
@@ -41,7 +41,7 @@ def padded_residues(batch: Batch) -> Batch:
         widths = [0, 0] * (value.ndim - 1 - dim) + [0, PADDING]
         return pad(value, widths)
 
-    return Batch(**{field.name: grown(field.name, getattr(batch, field.name)) for field in fields(batch)})
+    return Batch(**{name: grown(name, getattr(batch, name)) for name in sampled_fields(Batch)})
 
 
 def padded_rows(batch: Batch) -> Batch:
@@ -51,7 +51,7 @@ def padded_rows(batch: Batch) -> Batch:
         value = getattr(batch, name)
         filling = 0 if name.endswith("mask") else 2
         changes[name] = pad(value, [0, 0] * (value.ndim - 2) + [0, 3], value=filling)
-    for name in (each.name for each in fields(batch) if each.name.startswith("template")):
+    for name in (each for each in sampled_fields(Batch) if each.startswith("template")):
         value = getattr(batch, name)
         changes[name] = pad(value, [0, 0] * (value.ndim - 2) + [0, 1])
     return replace(batch, **changes)

@@ -1,13 +1,13 @@
 """Templates speak where they have atoms, and nowhere else."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.batch import Batch
+from helixfold.batch import Batch, sampled_fields
 from helixfold.config import TemplateConfig
 from helixfold.execution.whole import Whole
 from helixfold.model.layers import LayerNorm
@@ -128,9 +128,7 @@ def test_templates_computed_together_give_what_they_give_alone(
 ) -> None:
     embedder = random_embedder()
     samples = [random_batch(residues=R, templates=T, seed=seed) for seed in range(b)]
-    batch = Batch(
-        **{each.name: torch.cat([getattr(sample, each.name) for sample in samples]) for each in fields(Batch)}
-    )
+    batch = Batch(**{name: torch.cat([getattr(sample, name) for sample in samples]) for name in sampled_fields(Batch)})
     pair, pair_mask = torch.randn(b, R, R, C_Z), torch.ones(b, R, R)
     pair_mask[:, 7:], pair_mask[:, :, 7:] = 0, 0
 

@@ -86,6 +86,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "compute.save_logits": True,
         "compute.save_recycles": True,
         "compute.dropout": True,
+        "complexes.cyclic": ("A",),
         "compute.save_representations": ("single",),
         "compute.initial_guess": STRUCTURES / "helix_short.pdb",
         "compute.dtype": "bfloat16",

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.protein import Protein
+from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from data_pipeline.residues import ATOM_ORDER
 
 _CA, _CB = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
@@ -51,7 +51,7 @@ def perturbed(protein: Protein, *, off: float, clashes: int, overlap: float = 1.
 
 def part(protein: Protein, chosen: slice | np.ndarray) -> Protein:
     """Some residues of a protein."""
-    return Protein(**{name: getattr(protein, name)[chosen] for name in Protein.__dataclass_fields__})
+    return Protein(**{name: getattr(protein, name)[chosen] for name in RESIDUE_ARRAYS})
 
 
 def _turned(atoms: np.ndarray, sidechain: np.ndarray, angle: float) -> np.ndarray:

@@ -11,13 +11,17 @@ import pytest
 import torch
 
 from data_pipeline.config import ConfigError
-from data_pipeline.protein import Protein
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
+from helixfold.predict.relax_files import relax_files
 from helixfold.relax import problem
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.relaxation import relax, where
 from helixfold.relax.result import Relaxed, RelaxOptions
+from helixfold.write.mmcif import to_mmcif
+from helixfold.write.pdb import to_pdb
 from tests.relax.perturbed import native, part, perturbed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
@@ -208,7 +212,7 @@ def test_chains_are_not_bonded_to_each_other(hairpin: Protein) -> None:
     both = Protein(
         **{
             name: np.concatenate([getattr(one, name), getattr(other, name)])
-            for name in Protein.__dataclass_fields__
+            for name in RESIDUE_ARRAYS
             if name not in ("chain_index", "residue_index")
         },
         chain_index=np.repeat([0, 1], 8),
@@ -291,3 +295,61 @@ def test_options_are_checked() -> None:
     for wrong in ({"max_rounds": 0}, {"max_seconds": -1.0}):
         with pytest.raises(ConfigError, match="must be positive"):
             RelaxOptions(**wrong)
+
+
+def closed(name: str) -> Protein:
+    """A structure of the package whose only chain is to be a ring."""
+    return replace(native(EXAMPLES / name), cyclic_chains=frozenset({0}))
+
+
+@needs_openmm
+@pytest.mark.parametrize("name", ["hairpin_long.pdb", "hairpin_short.pdb"])
+def test_a_ring_is_closed_by_a_peptide_bond(name: str) -> None:
+    given = closed(name)
+    found = relax(given)
+    n, last = ATOM_ORDER["N"], len(given.aatype) - 1
+    atoms = found.protein.atom_positions
+    assert np.linalg.norm(given.atom_positions[last, C] - given.atom_positions[0, n]) > 4
+    assert np.linalg.norm(atoms[last, C] - atoms[0, n]) == pytest.approx(1.33, abs=0.06)
+    assert found.protein.cyclic_chains == {0}
+    assert found.before.bonds > 0
+    assert found.after.residues == 0
+    assert found.protein.atom_mask[last, OXT] == 0
+    # No end is charged: the first residue has one hydrogen at its N, as all others have.
+    first = {name for name, residue in zip(found.hydrogens.names, found.hydrogens.residue, strict=True) if residue == 0}
+    assert "H" in first
+    assert not first & {"H2", "H3"}
+    # What holds across the bond holds within the chain: the peptide is flat.
+    omega = [atoms[last, CA], atoms[last, C], atoms[0, n], atoms[0, CA]]
+    normals = [np.cross(omega[k + 1] - omega[k], omega[k + 2] - omega[k + 1]) for k in (0, 1)]
+    cosine = np.dot(*normals) / np.prod([np.linalg.norm(each) for each in normals])
+    assert abs(cosine) > 0.9
+    again = relax(found.protein)
+    assert again.before.residues == 0
+    assert relax(replace(found.protein, cyclic_chains=frozenset())).before.residues > 0  # its ends overlap
+
+
+@pytest.mark.parametrize(
+    ("protein", "problem"),
+    [
+        (closed("helical_hairpin.pdb"), r"chain 1, which is cyclic, cannot be closed: its ends are 11\.8 A apart"),
+        (replace(part(closed("hairpin_long.pdb"), slice(0, 2)), cyclic_chains=frozenset({0})), "it has 2 residues"),
+        (replace(part(closed("hairpin_long.pdb"), np.r_[0:9, 12:24]), cyclic_chains=frozenset({0})), "it is broken"),
+    ],
+)
+def test_a_ring_that_cannot_be_closed_is_refused_in_one_sentence(protein: Protein, problem: str) -> None:
+    with pytest.raises(RelaxationError, match=problem):
+        relax(protein)
+
+
+@needs_openmm
+def test_a_relaxed_ring_is_read_back_from_either_file(tmp_path: Path) -> None:
+    given = closed("hairpin_short.pdb")
+    for suffix, text in (("pdb", to_pdb(given)), ("cif", to_mmcif(given, name="ring", model="none"))):
+        path = tmp_path / f"ring.{suffix}"
+        path.write_text(text)
+        assert relax_files([path], output=tmp_path / "out") == 0
+        (chain,) = read_structure(tmp_path / "out" / f"ring_relaxed.{suffix}").chains
+        assert chain.is_cyclic
+        ends = chain.atom_positions[-1, C] - chain.atom_positions[0, ATOM_ORDER["N"]]
+        assert np.linalg.norm(ends) < 1.4

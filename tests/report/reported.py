@@ -10,7 +10,7 @@ import numpy as np
 from data_pipeline.complexes.chain_ids import default_chain_ids
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.protein import Protein
+from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from helixfold.prediction import Distances, Prediction
 from helixfold.report.plots import write_alignment, write_plots
@@ -143,7 +143,7 @@ def timings(length: int, rows: int, models: Sequence[str]) -> dict[str, object]:
 
 def many_chains(chains: int) -> Protein:
     """So many pieces of six residues of a hairpin, side by side."""
-    piece = Protein(**{name: array[:6] for name, array in vars(chain_of(HAIRPIN)).items()})
+    piece = Protein(**{name: getattr(chain_of(HAIRPIN), name)[:6] for name in RESIDUE_ARRAYS})
     copies = [
         replace(
             piece,
@@ -152,7 +152,7 @@ def many_chains(chains: int) -> Protein:
         )
         for number in range(chains)
     ]
-    return Protein(**{name: np.concatenate([getattr(copy, name) for copy in copies]) for name in vars(piece)})
+    return Protein(**{name: np.concatenate([getattr(copy, name) for copy in copies]) for name in RESIDUE_ARRAYS})
 
 
 def write_dimer(directory: Path) -> int:
@@ -161,8 +161,9 @@ def write_dimer(directory: Path) -> int:
     alpha = chain.atom_positions[:, ATOM_ORDER["CA"]]
     across = np.linalg.svd(alpha - alpha.mean(0))[2][2].astype(np.float32)
     beside = replace(chain, atom_positions=chain.atom_positions + 9 * across, chain_index=chain.chain_index + 1)
-    pairs = zip(vars(chain).items(), vars(beside).values(), strict=True)
-    dimer = Protein(**{name: np.concatenate([one, other]) for (name, one), other in pairs})
+    dimer = Protein(
+        **{name: np.concatenate([getattr(each, name) for each in (chain, beside)]) for name in RESIDUE_ARRAYS}
+    )
     write_target(directory, protein=dimer, noise=0.0)
     path = directory / "confidence_model_1_ptm.json"
     content = json.loads(path.read_text())

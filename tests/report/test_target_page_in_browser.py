@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.protein import Protein
+from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.browser import Browser
 from tests.report.reported import (
@@ -243,7 +243,7 @@ def test_a_banner_is_one_line_on_a_phone_and_whole_elsewhere(browser: Browser, t
 
 def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
     chain = chain_of(HAIRPIN)
-    one = Protein(**{name: array[:1] for name, array in vars(chain).items()})
+    one = Protein(**{name: getattr(chain, name)[:1] for name in RESIDUE_ARRAYS})
     write_target(tmp_path / "one", protein=one, rows=1)
     write_report(tmp_path / "one")
     browser.open(tmp_path / "one" / REPORT_FILE)

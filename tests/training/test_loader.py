@@ -12,7 +12,8 @@ from data_pipeline.errors import InputError
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
-from helixfold.batch import Batch
+from helixfold.batch import Batch, sampled_fields
+from helixfold.execution import nested
 from helixfold.losses.labels import Labels
 from helixfold.training import loader as loading
 from helixfold.training.loader import TrainingBatch, TrainingLoader, pack
@@ -27,8 +28,7 @@ def dataset(**settings: Any) -> TrainingDataset:
 
 
 def tensors(batch: TrainingBatch) -> list[torch.Tensor]:
-    parts: list[Any] = [*batch.recycling_inputs, batch.labels]
-    return [getattr(part, field.name) for part in parts for field in fields(part)]
+    return list(nested.tensors((batch.recycling_inputs, batch.labels)))
 
 
 def padded(sample: Sample, **sizes: int) -> Sample:
@@ -59,10 +59,10 @@ def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) 
         r = len(example.truth.aatype)
         for found, sample in zip(batch.recycling_inputs, example.samples, strict=True):
             expected = Batch.from_sample(padded(sample, r=40, s=4, e=6, t=2) if fixed_shapes else sample)
-            for field in fields(Batch):
-                tensor, wanted = getattr(found, field.name), getattr(expected, field.name)
-                assert tensor.dtype == wanted.dtype, field.name
-                assert torch.equal(tensor[place], wanted[0]), field.name
+            for name in sampled_fields(Batch):
+                tensor, wanted = getattr(found, name), getattr(expected, name)
+                assert tensor.dtype == wanted.dtype, name
+                assert torch.equal(tensor[place], wanted[0]), name
         labels = {field.name: getattr(batch.labels, field.name)[place].numpy() for field in fields(Labels)}
         for field in fields(example.truth):
             label = labels.pop(field.name)

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline import residues
-from data_pipeline.protein import Protein
+from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from helixfold import __version__
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.model_scores import ModelScores
@@ -90,7 +90,7 @@ def test_unknown_residues_stand_in_the_sequence_without_atoms() -> None:
 
 def test_equal_chains_are_one_entity() -> None:
     once = random_protein(6)
-    twice = {field.name: np.concatenate([getattr(once, field.name)] * 2) for field in dataclasses.fields(Protein)} | {
+    twice = {name: np.concatenate([getattr(once, name)] * 2) for name in RESIDUE_ARRAYS} | {
         "chain_index": np.repeat([0, 1], 6)
     }
     structure = read(write(Protein(**twice)))
@@ -101,11 +101,10 @@ def six_chains() -> Protein:
     """Chains of three sequences in the order a, b, a, c, b, a, of which b lacks the atoms of an unknown residue."""
     parts = [random_protein(length, unknown=gaps, seed=length) for length, gaps in ((7, ()), (5, (2,)), (4, ()))]
     order = [parts[number] for number in (0, 1, 0, 2, 1, 0)]
-    fields = {field.name: np.concatenate([getattr(one, field.name) for one in order]) for field in FIELDS}
+    fields = {name: np.concatenate([getattr(one, name) for one in order]) for name in RESIDUE_ARRAYS}
     return Protein(**{**fields, "chain_index": np.repeat(np.arange(6), [len(one.aatype) for one in order])})
 
 
-FIELDS = dataclasses.fields(Protein)
 SIX_NAMES = ("H1", "L", "A", "long", "z", "9")
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from data_pipeline import residues
 from data_pipeline.protein import Protein
-from helixfold.write.chains import split_chains
+from helixfold.write.chains import ring_bonds, split_chains
 from helixfold.write.pdb import hybrid36, plain_text, to_pdb
 from tests.write.proteins import (
     assert_same_atoms,
@@ -200,3 +200,25 @@ def test_plain_text_is_one_line_of_printable_ascii(text: str) -> None:
     assert plain.isascii()
     assert plain.isprintable()
     assert plain == plain_text(plain)
+
+
+@settings(max_examples=20, deadline=None)
+@given(proteins(), st.data())
+def test_rings_are_read_back(protein: Protein, data: st.DataObject) -> None:
+    chains = split_chains(protein)
+    numbers = [int(protein.chain_index[chain.start]) for chain in chains]
+    cyclic = frozenset(data.draw(st.lists(st.sampled_from(numbers), unique=True)))
+    ring = changed(protein, cyclic_chains=cyclic)
+    bonds = ring_bonds(ring, chains)
+    text = to_pdb(ring)
+    structure = gemmi.read_pdb_string(text)
+    assert [(each.partner1.chain_name, each.partner1.res_id.seqid.num) for each in structure.connections] == [
+        (bond.chain, protein.residue_index[bond.last]) for bond in bonds
+    ]
+    assert [each.partner2.res_id.seqid.num for each in structure.connections] == [
+        protein.residue_index[bond.first] for bond in bonds
+    ]
+    serials = {line[6:11]: line for line in text.splitlines() if line.startswith("ATOM")}
+    joined = [[line[6:11], line[11:16]] for line in text.splitlines() if line.startswith("CONECT")]
+    assert [[serials[end][12:16].strip() for end in pair] for pair in joined] == [["C", "N"], ["N", "C"]] * len(bonds)
+    assert to_pdb(protein).replace("CONECT", "") == to_pdb(protein)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from helixfold.batch import Batch, with_chains
-from helixfold.model.embedders import MAX_SEPARATION, InputEmbedder, clipped_difference
+from helixfold.model.embedders import MAX_SEPARATION, InputEmbedder, clipped_difference, separations
 from helixfold.model.layers import Linear
 from helixfold.ops.look_up import look_up
 
@@ -31,14 +31,14 @@ class ChainRelativePosition(Linear):
 
     def edges(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
         batch = with_chains(batch)
-        separation = clipped_difference(batch.residue_index, rows, MAX_SEPARATION)
+        separation = separations(batch, rows)
         separation = torch.where(_equal(batch.asym_id, rows), separation, SEPARATIONS - 1)
         difference = clipped_difference(batch.sym_id, rows, MAX_CHAIN_DIFFERENCE)
         difference = torch.where(_equal(batch.entity_id, rows), difference, CHAIN_DIFFERENCES - 1)
-        separations, same_sequence, differences = self.weight.T.split([SEPARATIONS, 1, CHAIN_DIFFERENCES])
+        by_separation, same_sequence, differences = self.weight.T.split([SEPARATIONS, 1, CHAIN_DIFFERENCES])
         # The last difference stands for chains of another sequence.
         chains = differences + pad(same_sequence.expand(CHAIN_DIFFERENCES - 1, -1), (0, 0, 0, 1))
-        return look_up((separations + self.bias).to(dtype), separation) + look_up(chains.to(dtype), difference)
+        return look_up((by_separation + self.bias).to(dtype), separation) + look_up(chains.to(dtype), difference)
 
 
 def multimer_input_embedder(c_m: int, c_z: int) -> InputEmbedder:

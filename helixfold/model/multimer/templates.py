@@ -20,6 +20,7 @@ from helixfold.model.templates import (
     TEMPLATE_TYPES,
     TemplateAngleEmbedder,
     TemplatePairBlock,
+    template_types,
 )
 from helixfold.model.update import Executor, Stream, Update
 from helixfold.ops.linear import linear
@@ -92,7 +93,7 @@ class MultimerTemplatePairEmbedder(nn.Module):
         geometry = Affine(
             torch.cat([each.weight for each in maps], 1), torch.stack([each.bias for each in maps]).sum(0)
         )
-        types = nn.functional.one_hot(batch.template_aatype[:, which].flatten(0, 1), TEMPLATE_TYPES).to(dtype)
+        types = template_types(batch, dtype)[:, which].flatten(0, 1)
         query = norm_linear(pair, self.norm_query.affine, self.query.affine)
         return (
             linear(template_geometry(batch, which, rows).to(dtype), geometry)
@@ -138,7 +139,7 @@ class MultimerTemplateEmbedder(nn.Module):
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
         """Return the rows to append to the MSA, and their mask: 1 where the template has a chi1 angle."""
         chis = chis_from_atom37(batch.template_aatype, batch.template_all_atom_positions, batch.template_all_atom_masks)
-        types = nn.functional.one_hot(batch.template_aatype, TEMPLATE_TYPES).to(chis.mask.dtype)
+        types = template_types(batch, chis.mask.dtype)
         sine, cosine = (chis.sin_cos * chis.mask[..., None]).unbind(-1)
         features = torch.cat([types, sine, cosine, chis.mask], -1)
         return self.angles(features.to(dtype)), chis.mask[..., 0]
