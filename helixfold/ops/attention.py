@@ -11,6 +11,7 @@ from helixfold.ops.constants import MASKED
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.mask_bias import every_key_counts
 from helixfold.ops.precision import to_float32
+from helixfold.ops.small import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
@@ -59,6 +60,17 @@ def _refusal_of_sdpa(
     )
 
 
+def _slower_than_plain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    bias: Tensor | None = None,
+    gate: Tensor | None = None,
+) -> str | None:
+    return plain_is_faster(query, kept=query.shape[:-1].numel() * key.shape[-2])
+
+
 def _by_sdpa(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
@@ -105,6 +117,7 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
         kinds=("cpu",),
         run="helixfold.ops.cpu.attention:attention_rows",
         refusal=refusal_of_float64_or_nothing,
+        slower=_slower_than_plain,
     ),
     Backend(name="sdpa", run=_by_sdpa, refusal=_refusal_of_sdpa),
 )

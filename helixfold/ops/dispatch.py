@@ -24,13 +24,15 @@ class Backend:
 
     `run` is a function with the operator's signature, or its name "module:function", imported at the first use. `kinds`
     are the supported kinds of card, all if empty. `refusal` takes a card and the operator's arguments and returns the
-    reason why the backend does not support them, or None; it must not read the values of tensors.
+    reason why the backend does not support them, or None; it must not read the values of tensors. `slower` takes the
+    operator's arguments and returns the reason why a later backend is faster, or None; a forced backend does not ask.
     """
 
     name: str
     run: Callable[..., Any] | str
     kinds: tuple[str, ...] = ()
     refusal: Callable[..., str | None] = lambda *_, **__: None
+    slower: Callable[..., str | None] = lambda *_, **__: None
 
     def is_for(self, card: Card) -> bool:
         """Return whether the backend supports this kind of card."""
@@ -69,7 +71,10 @@ class Op(Generic[P, R]):
         return backend.function(*args, **kwargs)
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
-        """Return the first backend that supports the arguments; inside `forced`, the forced one or the reference."""
+        """Return the first backend that supports the arguments and is not slower than a later one.
+
+        Inside `forced`, return the forced backend, or the reference where that does not support the arguments.
+        """
         device = args[0].device  # type: ignore[attr-defined]
         card = card_of(device)
         if is_described() and device.type != "meta":
@@ -80,19 +85,22 @@ class Op(Generic[P, R]):
         is_forced = _forced is not None and (_forced_operators is None or self.name in _forced_operators)
         for backend in self.backends:
             is_candidate = backend.name == _forced if is_forced else backend.is_for(card)
-            if is_candidate and backend.refusal(card, *args, **kwargs) is None:
-                if is_forced:
-                    _forced_uses[self.name] += 1
-                return backend
+            if not is_candidate or backend.refusal(card, *args, **kwargs) is not None:
+                continue
+            if is_forced:
+                _forced_uses[self.name] += 1
+            elif backend.slower(*args, **kwargs) is not None:
+                continue
+            return backend
         return self.backends[-1]
 
     def refusals(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
-        """Return why each backend, in the order of preference, does not support these arguments on a card, or None.
+        """Return why each backend, in the order of preference, is not for these arguments on a card, or None.
 
         The tensors may be on the meta device.
         """
         return {
-            backend.name: backend.refusal(card, *args, **kwargs)
+            backend.name: backend.refusal(card, *args, **kwargs) or backend.slower(*args, **kwargs)
             if backend.is_for(card)
             else f"for {' and '.join(backend.kinds)}, not {card.kind}"
             for backend in self.backends

@@ -8,6 +8,7 @@ from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64, wants_gradient
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
+from helixfold.ops.small import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
@@ -42,7 +43,13 @@ def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, project: Affine)
         run="helixfold.ops.triton.norm_linear:norm_linear_triton",
         refusal=refusal_of_norm_linear,
     ),
-    Backend(name="rows", kinds=("cpu",), run="helixfold.ops.cpu.linear:norm_linear_rows", refusal=refusal_of_float64),
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.linear:norm_linear_rows",
+        refusal=refusal_of_float64,
+        slower=plain_is_faster,
+    ),
 )
 def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
     """Return the linear map of the normalised channels (AlphaFold 2, Suppl. Alg. 7 line 3)."""

@@ -17,6 +17,7 @@ from helixfold.ops.dispatch import (
 )
 from helixfold.ops.linear import linear
 from helixfold.ops.norm_linear import norm_linear, refusal_of_norm_linear
+from helixfold.ops.small import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
@@ -51,6 +52,7 @@ def _refusal_of_triton(
         kinds=("cpu",),
         run="helixfold.ops.cpu.linear:outer_product_operand_rows",
         refusal=refusal_of_float64,
+        slower=plain_is_faster,
     ),
 )
 def outer_product_operand(
@@ -61,6 +63,11 @@ def outer_product_operand(
     AlphaFold 2, Suppl. Alg. 10 lines 1 and 2.
     """
     return norm_linear(columns, norm, project) * mask[..., None].to(columns.dtype)
+
+
+def _slower_than_plain(left: Tensor, right: Tensor, *_: object, **__: object) -> str | None:
+    b, i, _rows, c = left.shape
+    return plain_is_faster(left, kept=b * i * c * right.shape[2] * right.shape[3])
 
 
 @operator(
@@ -75,6 +82,7 @@ def outer_product_operand(
         kinds=("cpu",),
         run="helixfold.ops.cpu.outer_product:outer_product_mean_rows",
         refusal=refusal_of_float64_or_nothing,
+        slower=_slower_than_plain,
     ),
 )
 def outer_product_mean(

@@ -12,6 +12,7 @@ from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
+from helixfold.ops.small import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import SelfAttentionWeights
 
@@ -39,6 +40,13 @@ def _refusal_of_triton(
     )
 
 
+def _slower_than_plain(
+    x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
+) -> str | None:
+    b, n, k, _ = x.shape
+    return plain_is_faster(x, kept=b * n * heads * k * k)
+
+
 @operator(
     Backend(
         name="triton",
@@ -51,6 +59,7 @@ def _refusal_of_triton(
         kinds=("cpu",),
         run="helixfold.ops.cpu.self_attention:self_attention_rows",
         refusal=refusal_of_float64_or_nothing,
+        slower=_slower_than_plain,
     ),
 )
 def self_attention(

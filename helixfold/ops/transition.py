@@ -16,6 +16,7 @@ from helixfold.ops.dispatch import (
 )
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
+from helixfold.ops.small import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import TransitionWeights
 
@@ -47,7 +48,11 @@ def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str
         refusal=_refusal_of_triton,
     ),
     Backend(
-        name="rows", kinds=("cpu",), run="helixfold.ops.cpu.transition:transition_rows", refusal=refusal_of_float64
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.transition:transition_rows",
+        refusal=refusal_of_float64,
+        slower=plain_is_faster,
     ),
 )
 def transition(x: Float[Tensor, "*batch c"], weights: TransitionWeights) -> Float[Tensor, "*batch c"]:

@@ -21,6 +21,7 @@ from helixfold.ops.dispatch import (
 )
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
+from helixfold.ops.small import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
@@ -58,6 +59,7 @@ def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *arguments: Any) 
         kinds=("cpu",),
         run="helixfold.ops.cpu.triangle:triangle_operand_rows",
         refusal=refusal_of_float64,
+        slower=plain_is_faster,
     ),
 )
 def triangle_operand(
@@ -82,6 +84,7 @@ def triangle_operand(
         kinds=("cpu",),
         run="helixfold.ops.cpu.triangle:triangle_multiplication_rows",
         refusal=refusal_of_float64,
+        slower=plain_is_faster,
     ),
 )
 def triangle_multiplication(
@@ -111,6 +114,7 @@ def triangle_multiplication(
         kinds=("cpu",),
         run="helixfold.ops.cpu.triangle:triangle_update_rows",
         refusal=refusal_of_float64,
+        slower=plain_is_faster,
     ),
 )
 def triangle_update(
