@@ -45,7 +45,9 @@ small.STREAM = 0
 # A machine that is lent for an hour has PyTorch and pytest, and not all of what the other tests need.
 HAS_HYPOTHESIS = find_spec("hypothesis") is not None
 IS_BARE = not (HAS_HYPOTHESIS and all(map(find_spec, ("beartype", "cyclopts", "gemmi", "pyhmmer"))))
-NOT_ON_A_BARE_MACHINE = [Path(__file__).parent / name for name in ("examples", "predict", "report", "training")]
+NOT_ON_A_BARE_MACHINE = [
+    Path(__file__).parent / name for name in ("examples", "predict", "report", "serve", "training")
+]
 if HAS_HYPOTHESIS:
     from hypothesis import settings
 

@@ -10,6 +10,7 @@ FLOORS = [
     ("data_pipeline",),
     (
         "helixfold.annotations",
+        "helixfold.openmp",
         "helixfold.options",
         "helixfold.standard_streams",
         "helixfold.config",
@@ -31,7 +32,7 @@ FLOORS = [
         "helixfold.training",
     ),
     ("helixfold.databases", "helixfold.report", "helixfold.predict", "helixfold.notebook", "helixfold.verification"),
-    ("helixfold.cluster", "helixfold.scoring"),
+    ("helixfold.cluster", "helixfold.scoring", "helixfold.serve"),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),
 ]

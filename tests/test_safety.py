@@ -49,7 +49,10 @@ FORBIDDEN_VALUES = (("shell", True), ("allow_pickle", True), ("weights_only", Fa
 ROOMS = {
     "subprocess": ("data_pipeline.search.process", "notebooks.fold_on_colab"),
     "ctypes": ("helixfold.execution.allocator",),
-    "tarfile": ("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
+    "tarfile": (
+        *("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
+        "helixfold.serve.worker.alignments",  # which writes archives and reads none
+    ),
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
     "requests": ("helixfold.weights.download", "data_pipeline.search"),
     "urllib3": ("helixfold.weights.download", "data_pipeline.search"),
@@ -64,6 +67,7 @@ ROOMS = {
         "data_pipeline.child_processes",
         "data_pipeline.datasets.workers",
         "examples.small.assess",
+        *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
     ),
 }
 

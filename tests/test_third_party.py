@@ -15,7 +15,7 @@ WRITTEN = {
     *(".py", ".md", ".ipynb", ".toml", ".yml", ".cff", ".in", ".jinja", ".html", ".css", ".js", ".sh", ".slurm"),
     *(".def", ".typed", ".nf", ""),
 }
-WRITTEN_FILES = {"constraints.txt", ".gitignore"}
+WRITTEN_FILES = {"constraints.txt", ".gitignore", "examples/helixfold.service"}
 
 
 def named() -> dict[str, list[str]]:

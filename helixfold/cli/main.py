@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from data_pipeline.errors import InputError, SearchError, printable
 from helixfold.cli.interruption import INTERRUPTED, Interruption, say_interrupted
-from helixfold.cli.openmp import sleep_while_waiting
+from helixfold.openmp import sleep_while_waiting
 from helixfold.standard_streams import OUTPUT_NAME, command_streams
 
 _LONGEST = 4000  # characters of an error message

@@ -1,25 +1,54 @@
-"""Define the command `helixfold status`, which tells how far a batch is."""
+"""Define the command `helixfold status`, which tells how far a batch is, or the jobs of a service."""
 
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
+from helixfold.options import File
 from helixfold.standard_streams import optional_output
 
-app = App(name="status", usage="helixfold status DIRECTORY")
+app = App(name="status", usage="helixfold status DIRECTORY | helixfold status --server URL [JOB...]")
 
 
 @app.default
 @optional_output()
-def status(directory: Path, /) -> None:
+def status(
+    *words: Annotated[str, Parameter(name="DIRECTORY")],
+    server: Annotated[str | None, Parameter(metavar="URL")] = None,
+    token_file: File | None = None,
+) -> None:
     """Tell how far a batch of predictions is: targets done and failed and, of one with --cluster, what its pools do.
 
     Parameters
     ----------
-    directory
-        The output directory of `helixfold predict`.
+    words
+        The output directory of `helixfold predict`; with --server, ids of jobs, or nothing for the newest.
+    server
+        Address of a `helixfold serve`, whose jobs are told instead.
+    token_file
+        File with your token for the server.
     """
+    if server is not None:
+        _tell_jobs(server, token_file, words)
+        return
+    from data_pipeline.errors import InputError
     from helixfold.cluster.progress import status_lines
 
-    for line in status_lines(directory):
+    if len(words) != 1:
+        raise InputError("DIRECTORY is required, one of them, or --server URL (see helixfold status --help)")
+    for line in status_lines(Path(words[0])):
         print(line)
+
+
+def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...]) -> None:
+    from data_pipeline.errors import printable
+    from helixfold.serve.command_client import refusals_as_input_errors, server_client
+
+    with refusals_as_input_errors(), server_client(server, token_file) as client:
+        for job in [client.job(each) for each in ids] if ids else client.jobs(limit=20):
+            place = f", place {job['place']}" if job["place"] else ""
+            stages = job["progress"].get("stages") or []
+            stage = f", {stages[-1]['name']} done" if stages and job["state"] == "running" else ""
+            error = f": {job['error']}" if job["error"] else ""
+            print(printable(f"{job['id']}  {job['state']}{place}{stage}  {job['name']}{error}", 400))

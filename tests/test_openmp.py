@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from helixfold.cli.openmp import _CHOSEN_BY, sleep_while_waiting
+from helixfold.openmp import _CHOSEN_BY, sleep_while_waiting
 
 # Prints whether PyTorch was loaded before the command began, and what its OpenMP library then finds.
 _COMMAND = """

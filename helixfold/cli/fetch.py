@@ -1,0 +1,52 @@
+"""Define the command `helixfold fetch`, which fetches the results of jobs from a service."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from helixfold.options import File, Output
+from helixfold.standard_streams import optional_output
+
+app = App(name="fetch", usage="helixfold fetch JOB... --server URL [--output DIR]")
+
+
+@app.default
+@optional_output()
+def fetch(
+    *jobs: Annotated[str, Parameter(name="JOB")],
+    server: Annotated[str, Parameter(metavar="URL")],
+    token_file: File | None = None,
+    output: Output = Path("predictions"),
+) -> int:
+    """Wait for jobs of a service, and write their results below a directory.
+
+    Parameters
+    ----------
+    jobs
+        Ids, as `helixfold submit` prints them.
+    server
+        Address of a `helixfold serve`.
+    token_file
+        File with your token.
+    output
+        Directory for the results; each job has its own directory in it.
+    """
+    from data_pipeline.errors import InputError, printable
+    from helixfold.serve.command_client import refusals_as_input_errors, server_client
+    from helixfold.serve.storage import file_name_of
+
+    if not jobs:
+        raise InputError("name the jobs to fetch, by the ids that helixfold submit printed")
+    failed = 0
+    with refusals_as_input_errors(), server_client(server, token_file) as client:
+        for job in jobs:
+            ended = client.wait(job)
+            if ended["state"] != "done":
+                failed += 1
+                print(f"{job}: {ended['state']}: {printable(str(ended['error'] or ''), 300)}")
+                continue
+            target = output / f"{file_name_of(ended['name'])}_{job[:8]}"
+            client.fetch(job, target)
+            print(target)
+    return int(failed > 0)

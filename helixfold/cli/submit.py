@@ -1,0 +1,70 @@
+"""Define the command `helixfold submit`, which submits sequences to a service."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from helixfold.options import File, reads, whole_number
+from helixfold.standard_streams import optional_output
+
+app = App(name="submit", usage="helixfold submit FILE... --server URL [options]")
+
+
+@app.default
+@optional_output()
+def submit(
+    *inputs: Annotated[Path, Parameter(name="FILE")],
+    server: Annotated[str, Parameter(metavar="URL")],
+    token_file: File | None = None,
+    model: str | None = None,
+    num_recycles: Annotated[int | None, reads(whole_number(0, 50), "N")] = None,
+    num_seeds: Annotated[int, reads(whole_number(1, 20), "N")] = 1,
+    msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = (),
+    templates: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = (),
+    wait: bool = False,
+) -> int:
+    """Submit proteins and complexes to a service, and print the id of each job.
+
+    Parameters
+    ----------
+    inputs
+        FASTA files, all records, with ':' between the chains of a complex; or sequences.
+    server
+        Address of a `helixfold serve`.
+    token_file
+        File with your token.
+    model
+        One of the models that the service offers.
+    num_recycles
+        Number of passes after the first.
+    num_seeds
+        Number of predictions.
+    msa
+        Alignments of the one sequence.
+    templates
+        Template structures of the one sequence.
+    wait
+        Wait until all jobs have ended.
+    """
+    from helixfold.serve.command_client import refusals_as_input_errors, server_client
+    from helixfold.serve.submitted_files import records_of
+
+    with refusals_as_input_errors(), server_client(server, token_file) as client:
+        jobs = []
+        for name, sequence in records_of(inputs, has_files=bool(msa or templates)):
+            job = client.submit(
+                sequence,
+                name=name,
+                alignments=msa,
+                templates=templates,
+                model=model,
+                recycles=num_recycles,
+                predictions=num_seeds,
+            )
+            jobs.append(job["id"])
+            print(job["id"], name, flush=True)
+        states = [client.wait(job)["state"] for job in jobs] if wait else []
+        for job, state in zip(jobs, states, strict=False):
+            print(job, state)
+    return int(any(state != "done" for state in states))

@@ -1,0 +1,90 @@
+"""What other programs ask of ColabFold's MSA server: alignments of numbered sequences, pairs, or templates."""
+
+import hashlib
+import hmac
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, Self
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.fasta import find_invalid_letter
+from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, PAIRED_FILE, TEMPLATE_FILE, UNIREF_FILE
+
+__all__ = ["ARCHIVE_FILE", "ENVIRONMENTAL_FILE", "PAIRED_FILE", "TEMPLATE_FILE", "UNIREF_FILE", "AlignmentRequest"]
+
+AlignmentKind = Literal["msa", "pair", "template"]
+ARCHIVE_FILE: Final = "result.tar.gz"
+MODES: Final[dict[str, tuple[str, ...]]] = {
+    "msa": ("env", "all", "env-nofilter", "nofilter"),
+    "pair": ("pairgreedy", "paircomplete", "pairgreedy-env", "paircomplete-env"),
+    "template": ("",),
+}
+MAX_SEQUENCES: Final = 100
+MAX_TEMPLATES: Final = 50
+_MAX_TEXT: Final = 2**20
+_RECORD_NAME = re.compile(r"[0-9]{1,9}")
+_TEMPLATE_NAME = re.compile(r"(pdb_)?[A-Za-z0-9]{4,12}_[A-Za-z0-9]{1,8}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentRequest:
+    """A search for other programs; of templates, `names` are those of hits such as 1abc_A, and there is no sequence."""
+
+    kind: AlignmentKind
+    mode: str = ""
+    names: tuple[str, ...]
+    sequences: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES[self.kind]:
+            raise InputError(f"mode must be one of {', '.join(MODES[self.kind])}, got {self.mode[:40]!a}")
+        if self.kind == "pair" and len(set(self.sequences)) < 2:
+            raise InputError("rows are paired between two or more different sequences")
+
+    @property
+    def residues(self) -> int:
+        """Return the number of residues of all sequences."""
+        return sum(map(len, self.sequences))
+
+    def job_id(self, secret: bytes) -> str:
+        """Return the id of the job of this request: the same for the same request, which only the service can guess."""
+        text = repr((self.kind, self.mode, self.names, self.sequences))
+        return hmac.new(secret, f"alignment:{text}".encode(), hashlib.sha256).hexdigest()[:32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a worker is told."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Self:
+        """Return the request that a worker was told."""
+        lists = {name: tuple(map(str, content[name])) for name in ("names", "sequences")}
+        return cls(kind=content["kind"], mode=str(content["mode"]), **lists)
+
+    @classmethod
+    def of_text(cls, kind: AlignmentKind, text: str, mode: str) -> Self:
+        """Return the request for numbered FASTA records, as clients of ColabFold's server write them."""
+        if len(text) > _MAX_TEXT:
+            raise InputError(f"the query has {len(text):,} characters, and at most {_MAX_TEXT:,} are read")
+        names, sequences = [], []
+        for record in text.split(">")[1:]:
+            header, _, body = record.partition("\n")
+            name, sequence = header.strip(), "".join(body.split()).upper()
+            if not _RECORD_NAME.fullmatch(name):
+                raise InputError(f"records are named by numbers, such as >101, got {name[:40]!a}")
+            if (invalid := find_invalid_letter(sequence)) is not None or not sequence:
+                problem = "it has no sequence" if invalid is None else f"letter {invalid[0] + 1}: {invalid[1]}"
+                raise InputError(f"record {name}: {problem}")
+            names.append(name)
+            sequences.append(sequence)
+        if not 0 < len(names) <= MAX_SEQUENCES or len(set(names)) < len(names):
+            raise InputError(f"a query has 1 to {MAX_SEQUENCES} records with different numbers, got {len(names)}")
+        return cls(kind=kind, mode=mode, names=tuple(names), sequences=tuple(sequences))
+
+    @classmethod
+    def of_templates(cls, text: str) -> Self:
+        """Return the request for the structures of hits, whose names stand between commas."""
+        names = tuple(dict.fromkeys(name for name in text.split(",") if name))
+        if not 0 < len(names) <= MAX_TEMPLATES or not all(map(_TEMPLATE_NAME.fullmatch, names)):
+            raise InputError(f"name 1 to {MAX_TEMPLATES} hits such as 1abc_A, with commas between")
+        return cls(kind="template", names=names)

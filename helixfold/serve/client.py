@@ -1,0 +1,174 @@
+"""A client of `helixfold serve` for Python programs; it needs the standard library alone.
+
+client = Client("http://127.0.0.1:8000")
+job = client.submit("MKTAYIAKQR", name="mine", recycles=1)
+client.wait(job["id"])
+client.fetch(job["id"], Path("results"))
+"""
+
+import base64
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import atomic_write, read_file
+from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+
+__all__ = ["Client", "ServerError", "ServerUnreachableError"]
+
+_API: Final = "/api/v1"
+_ENDED: Final = ("done", "failed", "cancelled", "expired")
+_MOST_FILE_BYTES: Final = 2**28
+_ATTEMPTS: Final = 6
+_FIRST_PAUSE: Final = 0.5
+_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*")
+
+
+class Client:
+    """Jobs of a user on a server; a request that got no answer is made again, and never does its work twice."""
+
+    def __init__(self, url: str, token: str | None = None, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._http, self._sleep = HttpClient(url, token), sleep
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def submit(
+        self,
+        sequence: str,
+        *,
+        name: str = "",
+        alignments: Sequence[Path] = (),
+        templates: Sequence[Path] = (),
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Submit a sequence, with ':' between the chains of a complex, and return its job.
+
+        `options` are those of the REST interface, such as recycles=3 or predictions=5. Raise `ServerError` if the
+        server refuses it, `ServerUnreachableError` if it does not answer.
+        """
+        body = {
+            "sequence": sequence,
+            "name": name,
+            "options": {key: value for key, value in options.items() if value is not None},
+            "alignments": [_file(path) for path in alignments],
+            "templates": [_file(path) for path in templates],
+            "webhook": webhook,
+        }
+        key = idempotency_key or secrets.token_hex(16)
+        return self._asked("POST", "/jobs", body, {"Idempotency-Key": key})
+
+    def forecast(self, sequence: str, **options: Any) -> dict[str, Any] | None:
+        """Return what a sequence would take; None while the server does not know."""
+        return self._asked("POST", "/forecast", {"sequence": sequence, "options": options})
+
+    def job(self, job: str) -> dict[str, Any]:
+        """Return a job as it is now."""
+        return self._asked("GET", f"/jobs/{_id(job)}")
+
+    def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
+        """Return the user's newest jobs."""
+        found: list[dict[str, Any]] = self._asked("GET", f"/jobs?limit={limit}")["jobs"]
+        return found
+
+    def service(self) -> dict[str, Any]:
+        """Return what the service offers, and how much waits."""
+        return self._asked("GET", "/service")
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        """Cancel a job that waits or runs."""
+        return self._asked("POST", f"/jobs/{_id(job)}/cancel")
+
+    def retry(self, job: str) -> dict[str, Any]:
+        """Let a job that failed or was cancelled wait again."""
+        return self._asked("POST", f"/jobs/{_id(job)}/retry")
+
+    def share(self, job: str) -> str:
+        """Return the address of a new link that shows a job to whoever has it."""
+        return f"{self._http.url}{self._asked('POST', f'/jobs/{_id(job)}/share')['path']}"
+
+    def delete(self, job: str) -> None:
+        """Remove the files of a job that has ended."""
+        self._asked("DELETE", f"/jobs/{_id(job)}")
+
+    def watch(self, job: str, *, seconds: float = 1.0) -> Iterator[dict[str, Any]]:
+        """Yield a job whenever it has changed, asking every so many seconds, until it has ended."""
+        last = None
+        while True:
+            now = self.job(job)
+            if now != last:
+                last = now
+                yield now
+            if now["state"] in _ENDED:
+                return
+            self._sleep(seconds)
+
+    def wait(self, job: str, *, seconds: float = 1.0) -> dict[str, Any]:
+        """Return a job when it has ended, however it did."""
+        *_, ended = self.watch(job, seconds=seconds)
+        return ended
+
+    def fetch(self, job: str, output: Path) -> list[Path]:
+        """Write the files of a result below a directory, and return them. Raise `InputError` if there are none."""
+        found = self._asked("GET", f"/jobs/{_id(job)}/files")
+        if not found:
+            raise InputError(f"job {job} has no result; it is {self.job(job)['state']}")
+        written = []
+        for each in found:
+            path = str(each["path"])
+            if not _PATH.fullmatch(path):
+                raise InputError(f"the server names a file '{printable(path)}', which is not written")
+            target = output / path
+            self._repeated(partial(self._download, job, path, target))
+            written.append(target)
+        return written
+
+    def _download(self, job: str, path: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(target) as temporary, temporary.open("wb") as file:
+            self._http.download(f"{_API}/jobs/{_id(job)}/files/{path}", file)
+
+    def _asked(self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        def ask() -> Any:
+            return self._http.request(method, _API + path, content=content, headers=headers).json()
+
+        return self._repeated(ask)
+
+    def _repeated(self, action: Callable[[], Any]) -> Any:
+        """Do something again after a pause that doubles, while the server does not answer or asks to wait."""
+        pause = _FIRST_PAUSE
+        for attempt in range(_ATTEMPTS):
+            try:
+                return action()
+            except ServerUnreachableError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._sleep(pause)
+            except ServerError as error:
+                if error.status not in (429, 503) or error.retry_after is None or attempt == _ATTEMPTS - 1:
+                    raise
+                self._sleep(max(pause, error.retry_after))
+            pause *= 2
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _file(path: Path) -> dict[str, str]:
+    content = base64.b64encode(read_file(path, _MOST_FILE_BYTES)).decode()
+    return {"name": os.path.basename(path), "content": content, "encoding": "base64"}
+
+
+def _id(job: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{32}", job):
+        raise InputError(f"the id of a job has 32 hexadecimal digits, got '{printable(job, 60)}'")
+    return job

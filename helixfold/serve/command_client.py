@@ -1,0 +1,31 @@
+"""A client of a service for commands, with the token of a file, whose refusals are errors of input."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data_pipeline.errors import InputError, SearchError
+from data_pipeline.files import read_file
+from helixfold.serve.client import Client
+from helixfold.serve.http_client import ServerError, ServerUnreachableError
+
+
+@contextmanager
+def server_client(url: str, token_file: Path | None) -> Iterator[Client]:
+    """Yield a client of the server at an address. Raise `InputError` for a file that has no token."""
+    token = None if token_file is None else read_file(token_file, 1_000).decode("ascii", "replace").strip()
+    if token is not None and not (token.isprintable() and token):
+        raise InputError.at(token_file or "", "holds no token; helixfold serve token create prints one")
+    with Client(url, token) as client:
+        yield client
+
+
+@contextmanager
+def refusals_as_input_errors() -> Iterator[None]:
+    """Turn what a server refuses into `InputError`, and what it does not answer into `SearchError`."""
+    try:
+        yield
+    except ServerError as error:
+        raise InputError(f"the server refuses it: {error}") from error
+    except ServerUnreachableError as error:
+        raise SearchError(str(error)) from error

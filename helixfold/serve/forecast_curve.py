@@ -1,0 +1,76 @@
+"""Forecasts of time and memory by the number of residues, which workers send for their own devices."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from helixfold.serve.queue.workers import WorkerOffers
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobForecast:
+    """What a job will take on the worker that is best for it.
+
+    `fits` is False if no worker has the memory; `seconds` are those of folding alone, without searches.
+    """
+
+    seconds: float | None
+    peak_bytes: int | None
+    available_bytes: int | None
+    fits: bool
+    model: str | None
+    device: str | None
+    longest: int | None  # residues of the longest chain that fits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the forecast as JSON has it."""
+        return dict(vars(self))
+
+
+def forecast(
+    workers: Iterable[WorkerOffers], *, residues: int, chains: int, model: str | None, recycles: int | None, count: int
+) -> JobForecast | None:
+    """Return the forecast of a job of `count` predictions; None if no worker with a fitting model was ever heard."""
+    found: list[JobForecast] = []
+    for worker in workers:
+        name = model or usual_model(worker.models, chains)
+        curve = None if name is None else worker.forecasts.get(name)
+        if curve is not None and name is not None:
+            passes = 1 + (int(curve.get("recycles", 3)) if recycles is None else recycles)
+            found.append(_on(worker, name, curve, residues, passes * count))
+    return min(found, key=lambda each: (not each.fits, each.seconds or math.inf), default=None)
+
+
+def usual_model(models: Sequence[str], chains: int) -> str | None:
+    """Return the model for a job that names none: one for complexes where there are several chains, else any other."""
+    own = [name for name in models if ("multimer" in name) == (chains > 1)]
+    return next(iter([*own, *models]), None)
+
+
+def _on(worker: WorkerOffers, model: str, curve: Mapping[str, Any], residues: int, passes: int) -> JobForecast:
+    points = [tuple(map(float, point)) for point in curve.get("points", ())]
+    available = int(curve.get("available", 0))
+    seconds = _interpolated([(point[0], point[1]) for point in points], residues)
+    peak = _interpolated([(point[0], point[2]) for point in points], residues)
+    longest = int(curve.get("longest", 0))
+    return JobForecast(
+        seconds=None if seconds is None else passes * seconds,
+        peak_bytes=None if peak is None else int(peak),
+        available_bytes=available or None,
+        fits=not longest or residues <= longest,
+        model=model,
+        device=worker.device or None,
+        longest=longest or None,
+    )
+
+
+def _interpolated(points: Sequence[tuple[float, float]], residues: int) -> float | None:
+    """Return the value between two points, or beyond the last two, of a curve that is straight in logarithms."""
+    known = [(x, y) for x, y in sorted(points) if x > 0 and y > 0]
+    if len(known) < 2:
+        return known[0][1] if known else None
+    index = next((index for index in range(1, len(known)) if known[index][0] >= residues), len(known) - 1)
+    (x0, y0), (x1, y1) = known[index - 1], known[index]
+    share = (math.log(max(1, residues)) - math.log(x0)) / (math.log(x1) - math.log(x0))
+    return math.exp(math.log(y0) + max(-4.0, share) * (math.log(y1) - math.log(y0)))

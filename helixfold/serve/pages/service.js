@@ -1,0 +1,65 @@
+// What the pages do beyond plain forms: files dropped on the text, a forecast while typing, progress as it comes.
+"use strict";
+
+const text = document.getElementById("sequence");
+if (text) {
+  const shown = document.getElementById("forecast");
+  let timer = 0;
+
+  const duration = (seconds) => seconds < 60 ? `${Math.max(1, Math.round(seconds))} s`
+    : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+  const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+  const value = (name) => document.getElementById(name).value.trim();
+
+  async function forecast() {
+    const sequence = text.value.trim();
+    if (!sequence || (sequence.match(/^>/gm) || []).length > 1) { shown.hidden = true; return; }
+    const options = { predictions: Number(value("predictions")) || 1 };
+    if (/^\d+$/.test(value("recycles"))) options.recycles = Number(value("recycles"));
+    if (value("model")) options.model = value("model");
+    const answer = await fetch("/api/v1/forecast", {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sequence, options }),
+    });
+    const found = await answer.json();
+    shown.hidden = false;
+    if (!answer.ok) shown.textContent = found.error;
+    else if (found === null) shown.textContent = "No worker has told yet what it can do.";
+    else if (!found.fits) shown.textContent = `It does not fit into memory: there is room for ${found.longest} residues.`;
+    else shown.textContent = `About ${duration(found.seconds)} of folding by ${found.model}, ${gib(found.peak_bytes)} of memory.`;
+  }
+
+  for (const name of ["sequence", "recycles", "predictions", "model"]) {
+    document.getElementById(name).addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => forecast().catch(() => { shown.hidden = true; }), 500);
+    });
+  }
+  text.addEventListener("dragover", (event) => { event.preventDefault(); text.classList.add("over"); });
+  text.addEventListener("dragleave", () => text.classList.remove("over"));
+  text.addEventListener("drop", async (event) => {
+    text.classList.remove("over");
+    const [file] = event.dataTransfer.files;
+    if (!file || file.size > 2 ** 20) return;
+    event.preventDefault();
+    text.value = await file.text();
+    text.dispatchEvent(new Event("input"));
+  });
+}
+
+const progress = document.getElementById("progress");
+if (progress && ["queued", "running"].includes(progress.dataset.state)) {
+  const source = new EventSource(`/api/v1/jobs/${progress.dataset.job}/events`);
+  source.addEventListener("job", (event) => {
+    const job = JSON.parse(event.data);
+    if (job.state !== progress.dataset.state) { source.close(); location.reload(); return; }
+    const line = document.querySelector("#state-line .aside");
+    if (line && job.place) line.textContent = `place ${job.place}`;
+    const stages = document.getElementById("stages");
+    const known = job.progress.stages || [];
+    for (const stage of known.slice(stages.children.length)) {
+      const item = document.createElement("li");
+      item.textContent = `${stage.name} (${stage.seconds.toFixed(1)} s)`;
+      stages.append(item);
+    }
+  });
+}

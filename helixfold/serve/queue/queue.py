@@ -1,0 +1,264 @@
+"""The queue of jobs: submitted, claimed under a lease, finished once, or given back when a worker dies."""
+
+import json
+import secrets
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from helixfold.serve.queue.audit import AuditRecord
+from helixfold.serve.queue.database import Database
+from helixfold.serve.queue.jobs import Job, JobKind, JobState, NewJob, Usage
+from helixfold.serve.queue.limits import QueueOptions
+
+_LOST = "its worker ended or fell silent {count} times while it worked on the job; a smaller one may fit into memory"
+
+
+class DuplicateKeyError(ValueError):
+    """Error for an idempotency key under which the same user has submitted something else."""
+
+
+class LostLeaseError(RuntimeError):
+    """Error for a worker whose job was cancelled, or was given to another worker after its lease had ended."""
+
+
+class JobStateError(ValueError):
+    """Error for what cannot be done with a job in its state, such as to retry one that runs."""
+
+
+class JobQueue:
+    """Jobs in a database; every method is one transaction, which is on the disk when it returns.
+
+    A job is claimed by one worker at a time, which shows its lease with everything that it reports. A job whose lease
+    has ended is claimed again, and what a worker without a lease sends is refused: no job is lost, none is done twice.
+    """
+
+    def __init__(self, database: Database, options: QueueOptions, clock: Callable[[], float] = time.time) -> None:
+        self._database, self.options, self._clock = database, options, clock
+        self._revisions: dict[str, int] = defaultdict(int)
+
+    def submit(self, new: NewJob) -> tuple[Job, bool]:
+        """Add a job and return it with True, or with False the one that was submitted under its idempotency key or id.
+
+        Raise `DuplicateKeyError` if that was another request, `QuotaError` if its user has no room for it.
+        """
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "SELECT * FROM jobs WHERE id = ? OR (user = ? AND idempotency_key = ?)",
+                (new.id, new.user, new.idempotency_key),
+            ).fetchone()
+            if row is not None:
+                if row["request_digest"] != new.request_digest:
+                    raise DuplicateKeyError("this idempotency key belongs to another job of yours; choose a new one")
+                return Job.of(row), False
+            self.options.check(new, _usage(connection, new.user))
+            values = {
+                "id": new.id,
+                "user": new.user,
+                "kind": new.kind,
+                "name": new.name,
+                "request": json.dumps(new.request),
+                "request_digest": new.request_digest,
+                "idempotency_key": new.idempotency_key,
+                "residues": new.residues,
+                "state": "queued",
+                "created": self._clock(),
+                "bytes": new.bytes,
+                "webhook": new.webhook,
+            }
+            names, marks = ", ".join(values), ", ".join("?" * len(values))
+            query = f"INSERT INTO jobs ({names}) VALUES ({marks}) RETURNING *"
+            row = connection.execute(query, tuple(values.values())).fetchone()
+            record = AuditRecord(time=self._clock(), user=new.user, address=new.address, action="submit", job=new.id)
+            record.insert(connection)
+        return self._changed(row), True
+
+    def claim(self, worker: str, kinds: Sequence[JobKind]) -> Job | None:
+        """Give the first waiting job of these kinds to a worker, with a new lease; return None if there is none."""
+        now = self._clock()
+        marks = ", ".join("?" * len(kinds))
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "UPDATE jobs SET state = 'running', lease = ?, lease_until = ?, worker = ?, attempts = attempts + 1, "
+                "started = ?, progress = NULL, error = NULL WHERE number = (SELECT number FROM jobs "
+                f"WHERE state = 'queued' AND kind IN ({marks}) ORDER BY number LIMIT 1) RETURNING *",
+                (secrets.token_urlsafe(24), now + self.options.lease_seconds, worker, now, *kinds),
+            ).fetchone()
+        return None if row is None else self._changed(row)
+
+    def heartbeat(self, job: str, lease: str, progress: Mapping[str, Any] | None = None) -> None:
+        """Extend a lease, and keep how far the job is; raise `LostLeaseError` if the job is not this worker's."""
+        until = self._clock() + self.options.lease_seconds
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "UPDATE jobs SET lease_until = ?, progress = coalesce(?, progress) "
+                "WHERE id = ? AND lease = ? AND state = 'running' RETURNING *",
+                (until, None if progress is None else json.dumps(progress), job, lease),
+            ).fetchone()
+        if progress is None and row is not None:
+            return  # nothing that anybody watches has changed
+        self._held(row)
+
+    def finish(self, job: str, lease: str, *, size: int, summary: Mapping[str, Any]) -> Job:
+        """End a job with the files of this attempt, of so many bytes, as its result.
+
+        A worker that did not get the answer may ask again. Raise `LostLeaseError` if the job is not this worker's.
+        """
+        now = self._clock()
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "UPDATE jobs SET state = 'done', ended = ?, result = attempts, bytes = bytes + ?, summary = ?, "
+                "webhook_next = CASE WHEN webhook IS NULL THEN NULL ELSE ? END "
+                "WHERE id = ? AND lease = ? AND state = 'running' RETURNING *",
+                (now, size, json.dumps(summary), now, job, lease),
+            ).fetchone()
+            if row is None:
+                row = connection.execute(
+                    "SELECT * FROM jobs WHERE id = ? AND lease = ? AND state = 'done'", (job, lease)
+                ).fetchone()
+        return self._held(row)
+
+    def fail(self, job: str, lease: str, error: str, *, try_again: bool) -> Job:
+        """End a job that failed, or let it be claimed again if another attempt may do better and is left."""
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "SELECT * FROM jobs WHERE id = ? AND lease = ? AND state = 'running'", (job, lease)
+            ).fetchone()
+            if row is not None:
+                again = try_again and row["losses"] + 1 < self.options.max_attempts
+                row = self._end_attempt(connection, row["number"], error, again=again)
+        return self._held(row)
+
+    def release(self, job: str, lease: str) -> Job:
+        """Give back a job whose worker stops; the attempt does not count."""
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "UPDATE jobs SET state = 'queued', lease = NULL, worker = NULL, started = NULL, progress = NULL "
+                "WHERE id = ? AND lease = ? AND state = 'running' RETURNING *",
+                (job, lease),
+            ).fetchone()
+        return self._held(row)
+
+    def cancel(self, job: str) -> Job:
+        """End a job that waits or runs; its worker learns it with its next heartbeat. Others stay as they are."""
+        now = self._clock()
+        others = "ended = ?, lease = NULL, webhook_next = CASE WHEN webhook IS NULL THEN NULL ELSE ? END"
+        return self._set(job, "cancelled", ("queued", "running"), others, (now, now))[0]
+
+    def retry(self, job: str) -> Job:
+        """Let a job that failed or was cancelled wait again, with all its attempts. Raise `JobStateError` otherwise."""
+        found, is_changed = self._set(
+            job,
+            "queued",
+            ("failed", "cancelled"),
+            "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL",
+        )
+        if not is_changed:
+            raise JobStateError(f"the job is {found.state}; one that failed or was cancelled can be tried again")
+        return found
+
+    def again(self, job: str) -> Job:
+        """Let a job that has ended without a result, or whose result has expired, wait once more."""
+        reset = "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL"
+        return self._set(job, "queued", ("failed", "cancelled", "expired"), reset)[0]
+
+    def rename(self, job: str, name: str) -> Job:
+        """Give a job another name for people."""
+        with self._database.transaction() as connection:
+            row = connection.execute("UPDATE jobs SET name = ? WHERE id = ? RETURNING *", (name, job)).fetchone()
+        return self._changed(row)
+
+    def recover(self) -> list[Job]:
+        """Give back the jobs whose leases have ended, or end them as failed after the last attempt; return them."""
+        with self._database.transaction() as connection:
+            ended = connection.execute(
+                "SELECT number, losses FROM jobs WHERE state = 'running' AND lease_until < ?", (self._clock(),)
+            ).fetchall()
+            rows = [
+                self._end_attempt(
+                    connection,
+                    row["number"],
+                    _LOST.format(count=row["losses"] + 1),
+                    again=row["losses"] + 1 < self.options.max_attempts,
+                )
+                for row in ended
+            ]
+        return [self._changed(row) for row in rows]
+
+    def extend_all(self) -> None:
+        """Extend all leases: a server that was away could not hear the heartbeats of workers that are well."""
+        with self._database.transaction() as connection:
+            until = self._clock() + self.options.lease_seconds
+            connection.execute("UPDATE jobs SET lease_until = max(lease_until, ?) WHERE state = 'running'", (until,))
+
+    def expire(self) -> list[Job]:
+        """Mark the jobs that ended long ago as expired, and return them, whose files are to be removed."""
+        before = self._clock() - self.options.keep_seconds
+        with self._database.transaction() as connection:
+            rows = connection.execute(
+                "UPDATE jobs SET state = 'expired', bytes = 0, result = NULL "
+                "WHERE state IN ('done', 'failed', 'cancelled') AND ended < ? RETURNING *",
+                (before,),
+            ).fetchall()
+        return [self._changed(row) for row in rows]
+
+    def delete(self, job: str) -> Job:
+        """Mark a job as expired at once, if it has ended; raise `JobStateError` for one that waits or runs."""
+        found, is_changed = self._set(job, "expired", ("done", "failed", "cancelled"), "bytes = 0, result = NULL")
+        if not is_changed and found.state != "expired":
+            raise JobStateError(f"the job is {found.state}; cancel it first")
+        return found
+
+    def revision(self, job: str) -> int:
+        """Return a number that is larger after each change of a job by this process."""
+        return self._revisions[job]
+
+    def _set(
+        self, job: str, state: JobState, before: Sequence[JobState], others: str, values: Sequence[Any] = ()
+    ) -> tuple[Job, bool]:
+        """Change the state and other columns of a job that is in one of these states.
+
+        Return the job as it is then, and whether it was changed.
+        """
+        marks = ", ".join("?" * len(before))
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                f"UPDATE jobs SET state = ?, {others} WHERE id = ? AND state IN ({marks}) RETURNING *",
+                (state, *values, job, *before),
+            ).fetchone()
+            is_changed = row is not None
+            if not is_changed:
+                row = connection.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
+        return self._changed(row), is_changed
+
+    def _end_attempt(self, connection: sqlite3.Connection, number: int, error: str, *, again: bool) -> sqlite3.Row:
+        now = self._clock()
+        state, ended = ("queued", None) if again else ("failed", now)
+        row: sqlite3.Row = connection.execute(
+            "UPDATE jobs SET state = ?, ended = ?, error = ?, losses = losses + 1, lease = NULL, "
+            "webhook_next = CASE WHEN webhook IS NULL OR ? IS NULL THEN NULL ELSE ? END WHERE number = ? RETURNING *",
+            (state, ended, error, ended, ended, number),
+        ).fetchone()
+        return row
+
+    def _held(self, row: sqlite3.Row | None) -> Job:
+        if row is None:
+            raise LostLeaseError("the job is not this worker's any more: it was cancelled, or given to another one")
+        return self._changed(row)
+
+    def _changed(self, row: sqlite3.Row) -> Job:
+        job = Job.of(row)
+        self._revisions[job.id] += 1
+        return job
+
+
+def _usage(connection: sqlite3.Connection, user: str) -> Usage:
+    row = connection.execute(
+        "SELECT count(*) FILTER (WHERE state IN ('queued', 'running')) AS jobs, "
+        "total(residues) FILTER (WHERE state IN ('queued', 'running')) AS residues, total(bytes) AS bytes "
+        "FROM jobs WHERE user = ?",
+        (user,),
+    ).fetchone()
+    return Usage(active_jobs=row["jobs"], active_residues=int(row["residues"]), bytes=int(row["bytes"]))

@@ -1,0 +1,121 @@
+"""The tables of the service's database, and how a database of an earlier version is brought up to date."""
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from data_pipeline.errors import InputError
+
+_BUSY_SECONDS: Final = 30.0
+# The statements that lead from each version to the next; what has been released is never changed.
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        """CREATE TABLE jobs (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            user TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL,
+            request TEXT NOT NULL,
+            request_digest TEXT NOT NULL,
+            idempotency_key TEXT,
+            residues INTEGER NOT NULL,
+            state TEXT NOT NULL
+                CHECK (state IN ('queued', 'running', 'done', 'failed', 'cancelled', 'expired')),
+            created REAL NOT NULL,
+            started REAL,
+            ended REAL,
+            attempts INTEGER NOT NULL DEFAULT 0,
+            lease TEXT,
+            lease_until REAL,
+            worker TEXT,
+            progress TEXT,
+            error TEXT,
+            result INTEGER,
+            bytes INTEGER NOT NULL DEFAULT 0
+        ) STRICT""",
+        "CREATE UNIQUE INDEX jobs_by_key ON jobs (user, idempotency_key) WHERE idempotency_key IS NOT NULL",
+        "CREATE INDEX jobs_by_state ON jobs (state, number)",
+        "CREATE INDEX jobs_by_user ON jobs (user, number)",
+        """CREATE TABLE audit (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            time REAL NOT NULL,
+            user TEXT NOT NULL,
+            address TEXT NOT NULL,
+            action TEXT NOT NULL,
+            job TEXT,
+            detail TEXT
+        ) STRICT""",
+    ),
+    (
+        "ALTER TABLE jobs ADD COLUMN summary TEXT",
+        "ALTER TABLE jobs ADD COLUMN webhook TEXT",
+        "ALTER TABLE jobs ADD COLUMN webhook_attempts INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE jobs ADD COLUMN webhook_next REAL",
+        "ALTER TABLE jobs ADD COLUMN losses INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX jobs_by_webhook ON jobs (webhook_next) WHERE webhook_next IS NOT NULL",
+        """CREATE TABLE shares (
+            digest TEXT PRIMARY KEY,
+            job TEXT NOT NULL,
+            created REAL NOT NULL,
+            expires REAL NOT NULL
+        ) STRICT""",
+        """CREATE TABLE workers (
+            name TEXT PRIMARY KEY,
+            offers TEXT NOT NULL,
+            seen REAL NOT NULL
+        ) STRICT""",
+    ),
+)
+VERSION: Final = len(MIGRATIONS)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the service's database, make it if it is missing, and bring an earlier version up to date.
+
+    Every commit is on the disk when it returns. Raise `InputError` for a file that is no such database, is damaged, or
+    was written by a later version of helixfold.
+    """
+    connection = connect(path)
+    try:
+        # A commit survives a power cut only if the write-ahead log is flushed with it.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        migrate(connection, path)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise InputError.at(path, f"is no usable database of this service ({error}); restore a copy of it") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Return a connection whose transactions are begun and ended by its user; threads take turns with a lock."""
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def migrate(connection: sqlite3.Connection, path: Path, *, up_to: int = VERSION) -> None:
+    """Apply the migrations that a database lacks, each in a transaction of its own."""
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > VERSION:
+        raise InputError.at(path, f"has version {found}, and this helixfold knows {VERSION}; update helixfold")
+    for version in range(found, up_to):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in MIGRATIONS[version]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+
+def integrity_problem(connection: sqlite3.Connection) -> str | None:
+    """Return what SQLite's own check finds wrong with a database, or None."""
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    return None if found == "ok" else str(found)

@@ -1,0 +1,72 @@
+"""Settings of a service: where it listens, who may use it, and what it offers."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from data_pipeline.errors import InputError, check_at_least, check_at_most, check_positive
+from helixfold.serve.queue.limits import QueueOptions
+
+DEFAULT_PORT: Final = 8000
+API: Final = "/api/v1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """Settings of a service.
+
+    Without `needs_token` every request is the user "local"'s, which is allowed on a loopback address alone.
+    """
+
+    directory: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    behind_proxy: bool = False  # that ends TLS, and names the client in X-Forwarded-For
+    demands_token: bool = False  # on a loopback address, too
+    host_names: tuple[str, ...] = ()  # by which browsers know the service, beside its address
+    webhook_hosts: tuple[str, ...] = ()  # host:port pairs that may be told of the end of jobs
+    max_upload_bytes: int = 32 * 2**20
+    max_result_bytes: int = 2**31  # of one file that a worker sends
+    requests_per_minute: int = 600  # of a user, or of an address without one
+    wait_seconds: float = 900.0  # for which an answer with a structure in it is waited for
+    body_seconds: float = 60.0  # in which a request has to arrive, and one more for each 256 KiB
+    queue: QueueOptions = field(default_factory=QueueOptions)
+
+    def __post_init__(self) -> None:
+        check_at_least(self, InputError, max_upload_bytes=1024, requests_per_minute=1, port=0)
+        check_at_most(self, InputError, port=65_535)
+        check_positive(self, "wait_seconds", "body_seconds", error=InputError)
+        for name in self.webhook_hosts:
+            host, _, port = name.rpartition(":")
+            if not (host and port.isdecimal()):
+                raise InputError(f"a host of webhooks is named with its port, such as example.org:443, got {name!r}")
+
+    @property
+    def needs_token(self) -> bool:
+        """Return whether a request must show who makes it.
+
+        Behind a proxy all requests come from this machine, wherever they began.
+        """
+        return self.demands_token or self.behind_proxy or not is_loopback(self.host)
+
+    @property
+    def accepted_hosts(self) -> Sequence[str] | None:
+        """Return the names that the Host of a request may have, without a port; None: any.
+
+        A page of elsewhere whose name is made to lead to this machine has another one.
+        """
+        if self.host_names or not self.needs_token:
+            return ("127.0.0.1", "localhost", "[::1]", *self.host_names)
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

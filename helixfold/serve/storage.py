@@ -1,0 +1,150 @@
+"""The files of the service: inputs and results of each job, in directories that are named by ids alone.
+
+DATA/service.sqlite, tokens.json, secret.key
+DATA/jobs/<id>/inputs/<name>           what a user uploaded, under names given here
+DATA/jobs/<id>/<attempt>/<path>        what a worker sent of that attempt
+"""
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.parse.fasta import target_name_problem
+from helixfold.serve.queue.jobs import Job
+
+DATABASE_FILE: Final = "service.sqlite"
+_SECRET_FILE: Final = "secret.key"
+_INPUTS: Final = "inputs"
+_ID = re.compile(r"[0-9a-f]{32}")
+# A name begins with a letter or digit: none is hidden, none leads elsewhere, none is read as an option.
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,199}"
+_PATH = re.compile(rf"{_NAME}(/{_NAME}){{0,4}}")
+_INPUT = re.compile(_NAME)
+MAX_RESULT_FILES: Final = 2_000
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The data directory of a service."""
+
+    directory: Path
+
+    def prepare(self) -> None:
+        """Make the directory, which only its owner reads. Raise `InputError` if that cannot be done."""
+        with os_errors_as_input_errors(self.directory, "cannot be made"):
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.directory / "jobs").mkdir(exist_ok=True, mode=0o700)
+
+    @property
+    def database(self) -> Path:
+        """Return the file of the database."""
+        return self.directory / DATABASE_FILE
+
+    def secret(self) -> bytes:
+        """Return the secret of this service, by which it signs sessions; it is made at the first start."""
+        path = self.directory / _SECRET_FILE
+        if not path.is_file() or path.stat().st_size < 32:
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            temporary.touch(0o600)
+            temporary.write_bytes(secrets.token_bytes(32))
+            os.replace(temporary, path)
+        return path.read_bytes()
+
+    def job(self, job: str) -> Path:
+        """Return the directory of a job. Raise ValueError for what is no id."""
+        if not _ID.fullmatch(job):
+            raise ValueError("this is no id of a job")
+        return self.directory / "jobs" / job
+
+    def inputs(self, job: str) -> Path:
+        """Return the directory of what was uploaded for a job."""
+        return self.job(job) / _INPUTS
+
+    def input_file(self, job: str, name: str) -> Path:
+        """Return a file that was uploaded for a job. Raise ValueError for a name that none can have."""
+        if not _INPUT.fullmatch(name):
+            raise ValueError("this is no name of an input")
+        return self.inputs(job) / name
+
+    def attempt(self, job: str, attempt: int) -> Path:
+        """Return the directory of what a worker sends of an attempt."""
+        return self.job(job) / str(attempt)
+
+    def attempt_file(self, job: str, attempt: int, path: str) -> Path:
+        """Return where a file of an attempt lies. Raise ValueError for a path that none can have."""
+        if not _PATH.fullmatch(path) or ".." in path:
+            raise ValueError("this is no path of a result: letters, digits, '_', '.', '-' and at most four folders")
+        return self.attempt(job, attempt) / path
+
+    def results(self, job: Job) -> Iterator[tuple[str, int]]:
+        """Yield the path and the size of each file of a job's result, by name."""
+        if job.result is None:
+            return
+        directory = self.attempt(job.id, job.result)
+        for path in sorted(directory.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(directory).as_posix(), path.stat().st_size
+
+    def result_file(self, job: Job, path: str) -> Path | None:
+        """Return a file of a job's result; None if there is none at this path."""
+        if job.result is None:
+            return None
+        try:
+            found = self.attempt_file(job.id, job.result, path)
+        except ValueError:
+            return None
+        return found if found.is_file() and not found.is_symlink() else None
+
+    def remove(self, job: str) -> None:
+        """Remove all files of a job."""
+        shutil.rmtree(self.job(job), ignore_errors=True)
+
+    def remove_other_attempts(self, job: Job) -> None:
+        """Remove what workers sent of attempts that are not the result."""
+        for path in self.job(job.id).glob("[0-9]*"):
+            if path.is_dir() and path.name != str(job.result):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def remove_unknown(self, known: set[str]) -> None:
+        """Remove the files of jobs that are not in the database: a server was killed before they were."""
+        for path in (self.directory / "jobs").iterdir():
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def size(self, directory: Path) -> int:
+        """Return the bytes of all files below a directory."""
+        return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file so that it survives a power cut, before anything says that it is there."""
+    with os_errors_as_input_errors(path.name, "cannot be kept"):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def file_name_of(name: str) -> str:
+    """Return a name for files of a job from the user's name of it: ASCII letters, digits, '_' and '-' alone."""
+    letters = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_-")[:60].rstrip("_-")
+    if not letters:
+        return "protein"
+    # Some names are devices on Windows.
+    return letters if target_name_problem(letters) is None else f"protein_{letters}"
+
+
+def checked_name(name: str) -> str:
+    """Return the name that a user gives a job, for people. Raise `InputError` for one that cannot be shown."""
+    text = " ".join(name.split())
+    if len(text) > 120 or not text.isprintable():
+        raise InputError(f"a job's name has at most 120 printable characters, got '{printable(name, 40)}'")
+    return text

@@ -1,0 +1,26 @@
+"""Read the sequences that `helixfold submit` sends: records of FASTA files, or sequences in the command line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_pipeline.complexes.sequence_files import read_fasta_targets
+from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.errors import InputError
+from helixfold.predict.targets import is_sequence
+
+
+def records_of(inputs: Sequence[Path], *, has_files: bool) -> list[tuple[str, str]]:
+    """Return name and sequence of each record, with ':' between chains. Raise `InputError` for wrong files."""
+    found = []
+    for path in inputs:
+        if is_sequence(path):
+            found.append(("protein", str(path)))
+            continue
+        for record in read_fasta_targets(path):
+            chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
+            found.append((record.name, ":".join(chains)))
+    if not found:
+        raise InputError("name the FASTA files to submit, or a sequence")
+    if has_files and len(found) > 1:
+        raise InputError("--msa and --templates belong to one sequence, and there are several; submit each alone")
+    return found

@@ -1,0 +1,26 @@
+"""The route of ESM Atlas: a sequence is posted as plain text, and its structure comes back as a PDB file."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse
+
+from data_pipeline.errors import InputError
+from helixfold.serve.submission import MAX_SEQUENCE_TEXT, read_submissions
+from helixfold.serve.web.api_nim import structures_of
+from helixfold.serve.web.bodies import PROBLEMS
+from helixfold.serve.web.identity import CurrentUser, ServiceOf
+
+router = APIRouter(tags=["ESM Atlas"], responses=PROBLEMS)
+_BODY = {"content": {"text/plain": {"schema": {"type": "string", "maxLength": MAX_SEQUENCE_TEXT}}}, "required": True}
+
+
+@router.post("/foldSequence/v1/pdb/", response_class=PlainTextResponse, openapi_extra={"requestBody": _BODY})
+async def fold_sequence(request: Request, service: ServiceOf, user: CurrentUser) -> PlainTextResponse:
+    """Predict the structure of one sequence, and return the best prediction as PDB."""
+    content = await request.body()
+    if len(content) > MAX_SEQUENCE_TEXT:
+        raise InputError(f"the text has {len(content):,} bytes, and at most {MAX_SEQUENCE_TEXT:,} are read")
+    submissions = read_submissions(content.decode("utf-8", "replace"), "sequence")
+    if len(submissions) > 1:
+        raise InputError("this route takes one sequence; submit several records as jobs")
+    best, *_ = await structures_of(submissions[0], request, service, user)
+    return PlainTextResponse(best)

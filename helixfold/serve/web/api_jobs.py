@@ -1,0 +1,192 @@
+"""The REST interface for jobs: submit, watch, cancel, try again, fetch, share."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, HTTPException, Query, Response
+from starlette.responses import FileResponse, StreamingResponse
+
+from data_pipeline.errors import InputError
+from helixfold import __version__
+from helixfold.serve.queue.jobs import Job
+from helixfold.serve.service import Service, User, described
+from helixfold.serve.settings import API
+from helixfold.serve.storage import checked_name
+from helixfold.serve.web.bodies import (
+    PROBLEMS,
+    ForecastBody,
+    JobBody,
+    JobsBody,
+    NameBody,
+    ResultFile,
+    ServiceBody,
+    ShareBody,
+    SubmissionBody,
+)
+from helixfold.serve.web.events import events
+from helixfold.serve.web.identity import CurrentUser, ServiceOf
+from helixfold.serve.web.result_files import archive_response, file_response
+
+SHARE_SECONDS = 30 * 86_400.0
+router = APIRouter(prefix=API, tags=["jobs"], responses=PROBLEMS)
+
+
+@router.post("/jobs", status_code=201)
+def submit(
+    body: SubmissionBody,
+    service: ServiceOf,
+    user: CurrentUser,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> JobBody:
+    """Submit a job. With an Idempotency-Key, the same request again is answered with the job that it made before."""
+    submission = body.submission()
+    job, is_new = service.submit(submission, user, idempotency_key=idempotency_key, webhook=body.webhook)
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"{API}/jobs/{job.id}"
+    return shown(service, job)
+
+
+@router.post("/forecast")
+def forecast(body: SubmissionBody, service: ServiceOf, user: CurrentUser) -> ForecastBody | None:
+    """Tell what a job would take, before it is submitted; null while no worker has told its forecasts."""
+    found = service.forecast(body.submission())
+    return None if found is None else ForecastBody(**found.to_dict())
+
+
+@router.get("/service")
+def describe(service: ServiceOf, user: CurrentUser) -> ServiceBody:
+    """Tell what the service offers, and how many jobs wait."""
+    counts, offers = service.views.counts(), service.offers()
+    return ServiceBody(
+        version=__version__,
+        models=service.models(),
+        databases=any(worker.databases for worker in offers),
+        template_databases=any(worker.templates for worker in offers),
+        workers=len(service.workers.present()),
+        queued=counts.get(("prediction", "queued"), 0),
+        running=counts.get(("prediction", "running"), 0),
+        max_residues=service.settings.queue.max_residues,
+    )
+
+
+@router.get("/jobs")
+def history(
+    service: ServiceOf,
+    user: CurrentUser,
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> JobsBody:
+    """List your jobs, the newest first."""
+    jobs = service.views.history(user.name, before=before, limit=limit)
+    bodies = [JobBody(**described(job, service.views.place(job))) for job in jobs]
+    return JobsBody(jobs=bodies, next=jobs[-1].number if len(jobs) == limit else None)
+
+
+@router.get("/jobs/{job_id}")
+def status(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
+    """Tell how far a job is."""
+    return shown(service, own_job(service, user, job_id))
+
+
+@router.get("/jobs/{job_id}/events", response_class=StreamingResponse)
+def watch(job_id: str, service: ServiceOf, user: CurrentUser) -> StreamingResponse:
+    """Send the job as a server-sent event whenever it changes, until it has ended."""
+    return events(service, own_job(service, user, job_id))
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
+    """Cancel a job that waits or runs; one that has ended stays as it is."""
+    job = own_job(service, user, job_id)
+    service.audit.add(user.name, user.address, "cancel", job.id)
+    return shown(service, service.queue.cancel(job.id))
+
+
+@router.post("/jobs/{job_id}/retry")
+def retry(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
+    """Let a job that failed or was cancelled wait again."""
+    job = service.queue.retry(own_job(service, user, job_id).id)
+    service.audit.add(user.name, user.address, "retry", job.id)
+    service.waiting_jobs.changed()
+    return shown(service, job)
+
+
+@router.patch("/jobs/{job_id}")
+def rename(job_id: str, body: NameBody, service: ServiceOf, user: CurrentUser) -> JobBody:
+    """Give a job another name."""
+    job = own_job(service, user, job_id)
+    return shown(service, service.queue.rename(job.id, checked_name(body.name)))
+
+
+@router.delete("/jobs/{job_id}", status_code=204)
+def delete(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
+    """Remove the files of a job that has ended; its line in the history stays."""
+    delete_job(service, user, job_id)
+
+
+@router.get("/jobs/{job_id}/files")
+def files(job_id: str, service: ServiceOf, user: CurrentUser) -> list[ResultFile]:
+    """List the files of a result; there are none before the job is done."""
+    job = own_job(service, user, job_id)
+    return [ResultFile(path=path, bytes=size) for path, size in service.storage.results(job)]
+
+
+@router.get("/jobs/{job_id}/files/{path:path}", response_class=FileResponse)
+def file(job_id: str, path: str, service: ServiceOf, user: CurrentUser) -> FileResponse:
+    """Fetch a file of a result."""
+    return file_response(service, own_job(service, user, job_id), path)
+
+
+@router.get("/jobs/{job_id}/archive", response_class=FileResponse)
+def archive(job_id: str, service: ServiceOf, user: CurrentUser) -> FileResponse:
+    """Fetch all files of a result in one zip archive."""
+    return archive_response(service, own_job(service, user, job_id))
+
+
+@router.post("/jobs/{job_id}/share", status_code=201)
+def share(job_id: str, service: ServiceOf, user: CurrentUser) -> ShareBody:
+    """Make a link that shows the job and its result to whoever has it, for 30 days."""
+    return ShareBody(**share_job(service, user, job_id))
+
+
+@router.delete("/jobs/{job_id}/share", status_code=204)
+def unshare(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
+    """End all links to a job."""
+    unshare_job(service, user, job_id)
+
+
+def own_job(service: Service, user: User, job_id: str) -> Job:
+    """Return a job of the user; else answer 404, whether others have such a job or nobody."""
+    job = service.visible_job(job_id, user)
+    if job is None:
+        raise HTTPException(404, "you have no such job")
+    return job
+
+
+def shown(service: Service, job: Job) -> JobBody:
+    """Return what is told of a job."""
+    return JobBody(**described(job, service.views.place(job)))
+
+
+def delete_job(service: Service, user: User, job_id: str) -> None:
+    """Remove the files of a job of the user that has ended."""
+    job = service.queue.delete(own_job(service, user, job_id).id)
+    service.remove_files([job])
+    service.audit.add(user.name, user.address, "delete", job.id)
+
+
+def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
+    """Make a link to a job of the user, and return its path and when it ends."""
+    job = own_job(service, user, job_id)
+    if job.state == "expired":
+        raise InputError("the files of the job are gone; there is nothing to share")
+    secret = service.shares.create(job.id, SHARE_SECONDS)
+    service.audit.add(user.name, user.address, "share", job.id)
+    return {"path": f"/shared/{secret}", "expires": service.clock() + SHARE_SECONDS}
+
+
+def unshare_job(service: Service, user: User, job_id: str) -> None:
+    """End all links to a job of the user."""
+    job = own_job(service, user, job_id)
+    service.shares.withdraw(job.id)
+    service.audit.add(user.name, user.address, "unshare", job.id)

@@ -1,0 +1,154 @@
+"""The routes of NVIDIA's AlphaFold2 NIM: the answer to a sequence, or to an alignment, is the structure itself.
+
+Options that only its search programs have are taken and left alone: alignments come from this service's databases.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from data_pipeline.errors import InputError
+from helixfold.serve.alignment_request import UNIREF_FILE, AlignmentRequest
+from helixfold.serve.queue.jobs import Job
+from helixfold.serve.service import Service, User
+from helixfold.serve.submission import (
+    MAX_SEQUENCE_TEXT,
+    AlignmentSource,
+    JobOptions,
+    Submission,
+    UploadedFile,
+    read_submissions,
+)
+from helixfold.serve.web.alignment_jobs import submit_alignment
+from helixfold.serve.web.bodies import PROBLEMS
+from helixfold.serve.web.identity import CurrentUser, ServiceOf
+from helixfold.serve.web.waiting import finished
+
+_PREFIX = "/protein-structure/alphafold2"
+_FORMATS = {"a3m": "a3m", "sto": "sto", "stockholm": "sto", "fasta": "fasta"}
+router = APIRouter(tags=["NIM"], responses=PROBLEMS)
+Sequence = Annotated[str, Field(min_length=1, max_length=MAX_SEQUENCE_TEXT)]
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class SequenceBody(_Lenient):
+    """A sequence to predict, and those of NIM's options that matter here."""
+
+    sequence: Sequence
+    relax_prediction: bool = False
+    num_predictions_per_model: Annotated[int, Field(ge=1, le=20)] = 1
+
+
+class AlignedBody(SequenceBody):
+    """A sequence with its alignments.
+
+    An alignment is named by its database, as (name, text, format) or as {format: {alignment: text, format: ...}}.
+    """
+
+    alignments: Annotated[dict[str, Any] | list[dict[str, Any]], Field()] = Field(default_factory=dict)
+
+
+@router.post(f"{_PREFIX}/predict-structure-from-sequence")
+async def structure_from_sequence(
+    body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
+) -> list[str]:
+    """Predict a structure, with alignments of the service's databases if it has some; return a list of PDB files."""
+    return await _structures(body, (), "best", request, service, user)
+
+
+@router.post(f"{_PREFIX}/predict-structure-from-MSA")
+async def structure_from_alignment(
+    body: AlignedBody, request: Request, service: ServiceOf, user: CurrentUser
+) -> list[str]:
+    """Predict a structure with the given alignments; return a list of PDB files."""
+    return await _structures(body, tuple(_files(body.alignments)), "none", request, service, user)
+
+
+@router.post(f"{_PREFIX}/predict-MSA-from-sequence")
+async def alignment_from_sequence(
+    body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
+) -> dict[str, Any]:
+    """Search the service's databases; return the alignment as `predict-structure-from-MSA` takes it."""
+    (submission,) = read_submissions(body.sequence, "sequence")
+    if len(submission.chains) > 1:
+        raise InputError("an alignment is made of one chain; send each chain alone")
+    asked = AlignmentRequest(kind="msa", mode="env", names=("101",), sequences=submission.chains)
+    job = await run_in_threadpool(submit_alignment, service, asked, user)
+    done = await finished(service, job.id, request)
+    path = service.storage.result_file(done, UNIREF_FILE)
+    if path is None:
+        raise HTTPException(502, "the search left no alignment")
+    text = (await run_in_threadpool(path.read_bytes)).replace(b"\0", b"").decode("utf-8", "replace")
+    return {"alignments": {"uniref30": {"a3m": {"alignment": text, "format": "a3m"}}}, "templates": []}
+
+
+@router.get("/v1/health/ready")
+def ready(service: ServiceOf) -> dict[str, str]:
+    """Answer 200 while the service takes jobs and a worker is there, else 503."""
+    if not service.workers.present():
+        raise HTTPException(503, "no worker is there")
+    return {"status": "ready"}
+
+
+@router.get("/v1/health/live")
+def live() -> dict[str, str]:
+    """Answer 200 while the server is there."""
+    return {"status": "live"}
+
+
+async def structures_of(submission: Submission, request: Request, service: Service, user: User) -> list[str]:
+    """Return the PDB files of a submission's predictions when they are done, the best first."""
+    job, _ = await run_in_threadpool(service.submit, submission, user)
+    done = await finished(service, job.id, request)
+    return await run_in_threadpool(_ranked, service, done)
+
+
+async def _structures(
+    body: SequenceBody,
+    files: tuple[UploadedFile, ...],
+    search: AlignmentSource,
+    request: Request,
+    service: Service,
+    user: User,
+) -> list[str]:
+    options = JobOptions(search=search, relax=body.relax_prediction, predictions=body.num_predictions_per_model)
+    submissions = read_submissions(body.sequence, "sequence", options, files)
+    return await structures_of(submissions[0], request, service, user)
+
+
+def _ranked(service: Service, job: Job) -> list[str]:
+    names = sorted(
+        (path for path, _ in service.storage.results(job) if path.startswith("ranked_") and path.endswith(".pdb")),
+        key=lambda path: (len(path), path),
+    )
+    paths = [service.storage.result_file(job, name) for name in names]
+    found = [path.read_text() for path in paths if path is not None]
+    if not found:
+        raise HTTPException(502, "the prediction cannot be written as PDB; fetch its mmCIF file from the history")
+    return found
+
+
+def _files(given: dict[str, Any] | list[dict[str, Any]]) -> list[UploadedFile]:
+    """Return the alignments in any of the forms that NIM has them in; raise `InputError` for others."""
+    entries = [item for each in (given if isinstance(given, list) else [given]) for item in each.items()]
+    found = []
+    for database, value in entries:
+        alternatives = value.values() if isinstance(value, dict) else [value]
+        for record in list(alternatives)[:1]:
+            match record:
+                case {"alignment": str(text), "format": str(form)}:
+                    pass
+                case [_, str(text), str(form)]:
+                    pass
+                case _:
+                    raise InputError(f"the alignment {str(database)[:60]!a} has no text and format")
+            if form.lower() not in _FORMATS:
+                raise InputError(f"an alignment's format is a3m, sto or fasta, got {form[:20]!a}")
+            name = f"alignment.{_FORMATS[form.lower()]}"
+            found.append(UploadedFile(kind="alignment", name=name, content=text.encode()))
+    return found

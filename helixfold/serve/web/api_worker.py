@@ -1,0 +1,179 @@
+"""The interface for workers, on this machine or another: claim a job, tell how far it is, send its result.
+
+A worker shows its own token, and with everything of a job the lease under which it has it.
+"""
+
+import os
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, HTTPException, Request, Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse
+
+from helixfold.serve.queue.jobs import Job, JobKind, JobState
+from helixfold.serve.queue.queue import LostLeaseError
+from helixfold.serve.settings import API
+from helixfold.serve.storage import MAX_RESULT_FILES
+from helixfold.serve.web.identity import CurrentWorker, ServiceOf
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+_LONGEST_WAIT = 25.0
+router = APIRouter(prefix=f"{API}/worker", tags=["workers"])
+Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
+
+
+class HelloBody(BaseModel):
+    """The name of a worker, and what it offers."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    offers: dict[str, Any]
+
+
+class ClaimBody(BaseModel):
+    """Which kinds of jobs a worker takes, and how many seconds it waits for one."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    kinds: Annotated[list[JobKind], Field(min_length=1, max_length=2)]
+    wait: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
+
+
+class HeartbeatBody(BaseModel):
+    """How far a worker is with a job."""
+
+    progress: dict[str, Any] | None = None
+
+
+class FinishBody(BaseModel):
+    """What a worker tells of a result whose files it has sent."""
+
+    summary: dict[str, Any] = Field(default_factory=dict)
+    files: Annotated[int, Field(ge=0, le=MAX_RESULT_FILES)]
+
+
+class FailBody(BaseModel):
+    """Why a job failed, and whether another attempt may do better."""
+
+    error: Annotated[str, Field(max_length=20_000)]
+    try_again: bool = False
+
+
+@router.post("/hello", status_code=204)
+def hello(body: HelloBody, service: ServiceOf, worker: CurrentWorker) -> None:
+    """Tell what a worker offers, when it starts."""
+    service.workers.heard(_name(worker.user, body.name), body.offers)
+
+
+@router.post("/claim", response_model=None)
+async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, request: Request) -> Any:
+    """Claim a job; answer 204 if there is none within the seconds that the worker waits."""
+    name, until = _name(worker.user, body.name), time.monotonic() + body.wait
+    await run_in_threadpool(service.workers.heard, name)
+    while True:
+        if await request.is_disconnected():
+            return Response(status_code=204)  # nobody would learn of the job
+        job = await run_in_threadpool(service.queue.claim, name, body.kinds)
+        if job is not None:
+            return _told(job, service.settings.queue.lease_seconds)
+        left = until - time.monotonic()
+        if left <= 0:
+            return Response(status_code=204)
+        await service.waiting_jobs.wait(min(left, _SECONDS_BETWEEN_LOOKS))
+
+
+@router.post("/jobs/{job_id}/heartbeat", status_code=204)
+def heartbeat(job_id: str, body: HeartbeatBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """Extend the lease; answer 409 if the job is not this worker's any more, which then stops."""
+    service.queue.heartbeat(job_id, x_lease, body.progress)
+
+
+@router.get("/jobs/{job_id}/inputs/{name}", response_class=FileResponse)
+def read_input(job_id: str, name: str, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> FileResponse:
+    """Fetch a file that was uploaded for the job."""
+    job = _held(service.views.job(job_id), x_lease)
+    try:
+        path = service.storage.input_file(job.id, name)
+    except ValueError as error:
+        raise HTTPException(404, str(error)) from error
+    if not path.is_file():
+        raise HTTPException(404, "the job has no such input")
+    return FileResponse(path, media_type="application/octet-stream")
+
+
+@router.put("/jobs/{job_id}/results/{path:path}", status_code=204)
+async def write_result(
+    job_id: str, path: str, request: Request, service: ServiceOf, worker: CurrentWorker, x_lease: Lease
+) -> None:
+    """Send a file of the result; it counts when the job is finished."""
+    job = _held(await run_in_threadpool(service.views.job, job_id), x_lease)
+    try:
+        target = service.storage.attempt_file(job.id, job.attempts, path)
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from error
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with target.open("wb") as file:
+        async for chunk in request.stream():
+            file.write(chunk)
+        file.flush()
+        await run_in_threadpool(os.fsync, file.fileno())
+
+
+@router.post("/jobs/{job_id}/finish", status_code=204)
+def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """End the job with the files that were sent as its result."""
+    job = _held(service.views.job(job_id), x_lease, "done")
+    directory = service.storage.attempt(job.id, job.attempts)
+    sent = sum(path.is_file() for path in directory.rglob("*"))
+    if sent != body.files:
+        raise HTTPException(422, f"{sent} files of the result were sent, and it has {body.files}")
+    _flush_names(directory)
+    done = service.queue.finish(job.id, x_lease, size=service.storage.size(directory), summary=body.summary)
+    service.storage.remove_other_attempts(done)
+
+
+@router.post("/jobs/{job_id}/fail", status_code=204)
+def fail(job_id: str, body: FailBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """Tell why the job failed."""
+    job = service.queue.fail(job_id, x_lease, body.error[:4_000], try_again=body.try_again)
+    if job.state == "queued":
+        service.waiting_jobs.changed()
+
+
+@router.post("/jobs/{job_id}/release", status_code=204)
+def release(job_id: str, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """Give the job back, because the worker stops."""
+    service.queue.release(job_id, x_lease)
+    service.waiting_jobs.changed()
+
+
+def _name(user: str, name: str) -> str:
+    return f"{user}/{name}" if name.isprintable() else user
+
+
+def _held(job: Job | None, lease: str, *others: JobState) -> Job:
+    if job is None or job.lease != lease or job.state not in ("running", *others):
+        raise LostLeaseError("the job is not this worker's any more: it was cancelled, or given to another one")
+    return job
+
+
+def _told(job: Job, lease_seconds: float) -> dict[str, Any]:
+    """Return what a worker is told of a job that it has claimed."""
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "lease": job.lease,
+        "lease_seconds": lease_seconds,
+        "attempt": job.attempts,
+        "request": job.request,
+    }
+
+
+def _flush_names(directory: "os.PathLike[str]") -> None:
+    """Let the names of files in a directory survive a power cut, as their content does."""
+    for folder, _, _ in os.walk(directory):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -1,0 +1,55 @@
+"""The application of the service: all routes, and what each request passes through before them."""
+
+from typing import Final
+
+from fastapi import FastAPI, Response
+
+from helixfold import __version__
+from helixfold.serve.service import Service
+from helixfold.serve.web import (
+    api_colabfold,
+    api_esm,
+    api_jobs,
+    api_nim,
+    api_worker,
+    page_jobs,
+    page_user,
+)
+from helixfold.serve.web.errors import add_error_answers
+from helixfold.serve.web.identity import CurrentUser, ServiceOf, Sessions
+from helixfold.serve.web.local_tokens import LocalTokens
+from helixfold.serve.web.metrics import CONTENT_TYPE, RequestCounts, metrics
+from helixfold.serve.web.rate_limit import RateLimiter
+from helixfold.serve.web.request_limits import RequestLimits
+from helixfold.serve.web.response_headers import ResponseHeaders
+
+_ROUTERS: Final = (api_jobs, api_worker, api_nim, api_esm, api_colabfold, page_user, page_jobs)
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the application of a service."""
+    app = FastAPI(
+        title="helixfold serve",
+        version=__version__,
+        description="Protein structures by HelixFold/AlphaFold 2. Jobs are submitted, watched and fetched.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # its pages load scripts from elsewhere
+        redoc_url=None,
+    )
+    counts = RequestCounts()
+    app.state.service = service
+    app.state.sessions = Sessions(service.storage.secret())
+    app.state.limiter = RateLimiter(service.settings.requests_per_minute)
+    app.state.local_workers = LocalTokens()
+    for module in _ROUTERS:
+        app.include_router(module.router)
+    add_error_answers(app)
+
+    @app.get("/metrics", tags=["service"])
+    def show_metrics(service: ServiceOf, user: CurrentUser) -> Response:
+        """Send counts of jobs, workers and requests for Prometheus."""
+        return Response(metrics(service, counts), media_type=CONTENT_TYPE)
+
+    app.add_middleware(RequestLimits, settings=service.settings)
+    app.add_middleware(ResponseHeaders, counts=counts)
+    return app

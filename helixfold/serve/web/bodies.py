@@ -1,0 +1,166 @@
+"""The bodies of requests and answers of the REST interface, from which its OpenAPI description is made."""
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from data_pipeline.errors import InputError
+from helixfold.serve.submission import (
+    MAX_FILES,
+    MAX_SEQUENCE_TEXT,
+    AlignmentSource,
+    FileKind,
+    JobOptions,
+    PairRows,
+    Submission,
+    UploadedFile,
+    read_submissions,
+)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OptionsBody(_Strict):
+    """Options of a prediction; what is left out is chosen by the service."""
+
+    model: Annotated[str | None, Field(max_length=60, description="one of the models that the service offers")] = None
+    recycles: Annotated[int | None, Field(ge=0, le=50, description="passes after the first")] = None
+    predictions: Annotated[int, Field(ge=1, le=20, description="number of predictions, each with its own seed")] = 1
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    search: Annotated[AlignmentSource, Field(description="where alignments come from")] = "best"
+    templates: Annotated[bool, Field(description="search templates in the service's databases")] = False
+    newest_template: Annotated[str | None, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="latest release")] = None
+    pairing: Annotated[PairRows, Field(description="rows of a complex's alignment")] = "unpaired_paired"
+    relax: Annotated[bool, Field(description="relax the best structure with OpenMM")] = False
+    dropout: Annotated[bool, Field(description="drop out parts of the network, for diverse predictions")] = False
+
+
+class FileBody(_Strict):
+    """An alignment (a3m, Stockholm, aligned FASTA) or a template structure (mmCIF, PDB)."""
+
+    name: Annotated[str, Field(max_length=200, description="its ending tells the format")]
+    content: Annotated[str, Field(description="the text, or base64 of a compressed file")]
+    encoding: Literal["text", "base64"] = "text"
+
+    def to_bytes(self) -> bytes:
+        """Return the content; raise `InputError` if it is no base64."""
+        if self.encoding == "text":
+            return self.content.encode()
+        try:
+            return base64.b64decode(self.content, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InputError("a file's content is no base64") from error
+
+
+class SubmissionBody(_Strict):
+    """A protein or a complex to predict."""
+
+    sequence: Annotated[
+        str,
+        Field(max_length=MAX_SEQUENCE_TEXT, description="one-letter codes, ':' between chains; or one FASTA record"),
+    ]
+    name: Annotated[str, Field(max_length=200)] = ""
+    options: OptionsBody = Field(default_factory=OptionsBody)
+    alignments: Annotated[list[FileBody], Field(max_length=MAX_FILES)] = Field(default_factory=list)
+    templates: Annotated[list[FileBody], Field(max_length=MAX_FILES)] = Field(default_factory=list)
+    webhook: Annotated[str | None, Field(max_length=2_000, description="called at the end of the job")] = None
+
+    def submission(self) -> Submission:
+        """Return the submission; raise `InputError` if there is not exactly one sequence, or it is none."""
+        files = [_uploaded("alignment", file) for file in self.alignments]
+        files += [_uploaded("template", file) for file in self.templates]
+        found = read_submissions(self.sequence, self.name, JobOptions(**self.options.model_dump()), files)
+        if len(found) > 1:
+            raise InputError("a job has one sequence, with ':' between its chains; submit each record alone")
+        return found[0]
+
+
+def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
+    return UploadedFile(kind=kind, name=file.name, content=file.to_bytes())
+
+
+class ForecastBody(BaseModel):
+    """What a job takes on the worker that is best for it; seconds without searches."""
+
+    seconds: float | None
+    peak_bytes: int | None
+    available_bytes: int | None
+    fits: bool
+    model: str | None
+    device: str | None
+    longest: int | None
+
+
+class JobBody(BaseModel):
+    """A job; times are seconds since 1970, and `place` counts from 1 while it waits."""
+
+    id: str
+    name: str
+    state: Literal["queued", "running", "done", "failed", "cancelled", "expired"]
+    place: int | None
+    residues: int
+    created: float
+    started: float | None
+    ended: float | None
+    attempts: int
+    error: str | None
+    progress: dict[str, Any]
+    options: dict[str, Any]
+    sequence: str
+    summary: dict[str, Any]
+    forecast: ForecastBody | None = None
+
+
+class JobsBody(BaseModel):
+    """Jobs of a user, the newest first; `next` is the `before` of the jobs after them."""
+
+    jobs: list[JobBody]
+    next: int | None
+
+
+class ResultFile(BaseModel):
+    """A file of a result."""
+
+    path: str
+    bytes: int
+
+
+class ProblemBody(BaseModel):
+    """Why a request was refused, in one sentence."""
+
+    error: str
+
+
+class NameBody(_Strict):
+    """A new name of a job."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class ShareBody(BaseModel):
+    """A link that shows a job to whoever has it, until a time in seconds since 1970."""
+
+    path: str
+    expires: float
+
+
+class ServiceBody(BaseModel):
+    """What the service offers, and how much waits."""
+
+    version: str
+    models: list[str]
+    databases: bool
+    template_databases: bool
+    workers: int
+    queued: int
+    running: int
+    max_residues: int
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemBody} for status in (401, 404, 408, 409, 413, 421, 422, 429)
+}

@@ -1,0 +1,62 @@
+"""Answers to requests that cannot be served: a status and one sentence, as JSON or as a page."""
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from data_pipeline.errors import InputError, printable
+from helixfold.serve.queue.limits import QuotaError
+from helixfold.serve.queue.queue import DuplicateKeyError, JobStateError, LostLeaseError
+from helixfold.serve.web.pages import error_page, wants_page
+
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (QuotaError, 429),
+    (DuplicateKeyError, 409),
+    (JobStateError, 409),
+    (LostLeaseError, 409),
+    (InputError, 422),
+)
+
+
+def add_error_answers(app: FastAPI) -> None:
+    """Let the application answer its own errors with their sentences."""
+    for kind, status in _STATUS:
+        app.add_exception_handler(kind, _answer_with(status))
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _broken)
+
+
+def problem_answer(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """Return an answer with a sentence: a page for a browser that asks for one, else JSON."""
+    if wants_page(request):
+        return error_page(request, status, text, headers)
+    return JSONResponse({"error": text}, status, headers=headers)
+
+
+def _answer_with(status: int):  # type: ignore[no-untyped-def]  # a handler, as Starlette wants it
+    def answer(request: Request, error: Exception) -> Response:
+        return problem_answer(request, status, printable(str(error), 1_000))
+
+    return answer
+
+
+def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    parts = []
+    for each in error.errors()[:5]:
+        place = ".".join(str(word) for word in each["loc"] if word != "body")
+        parts.append(f"{place}: {each['msg']}" if place else str(each["msg"]))
+    return problem_answer(request, 422, printable("; ".join(parts), 1_000))
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 303:
+        return RedirectResponse((error.headers or {})["Location"], 303)
+    return problem_answer(request, error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    return problem_answer(request, 500, "the service made a mistake, which is in its log")

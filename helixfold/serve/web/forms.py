@@ -1,0 +1,85 @@
+"""Read the forms of the pages, which are taken only from the session that they were made for."""
+
+from typing import Annotated
+
+from fastapi import Depends, HTTPException, Request
+from starlette.datastructures import FormData, UploadFile
+
+from data_pipeline.errors import InputError
+from helixfold.serve.submission import (
+    MAX_FILES,
+    MAX_SEQUENCE_TEXT,
+    FileKind,
+    JobOptions,
+    Submission,
+    UploadedFile,
+    read_submissions,
+)
+from helixfold.serve.web.identity import COOKIE, sessions_of
+
+_MAX_FIELDS = 50
+
+
+async def checked_form(request: Request) -> FormData:
+    """Return the fields of a form; answer 403 if it was not made for the session of the request."""
+    form = await request.form(max_files=MAX_FILES + 1, max_fields=_MAX_FIELDS, max_part_size=MAX_SEQUENCE_TEXT)
+    if not sessions_of(request).is_form_token(request.cookies.get(COOKIE, ""), text_of(form, "csrf")):
+        raise HTTPException(403, "this form is too old, or of another session; load the page again")
+    return form
+
+
+CheckedForm = Annotated[FormData, Depends(checked_form)]
+
+
+def text_of(form: FormData, name: str) -> str:
+    """Return the text of a field, empty if it is missing or a file."""
+    value = form.get(name)
+    return value if isinstance(value, str) else ""
+
+
+async def submissions_of(form: FormData) -> list[Submission]:
+    """Return what a filled form submits. Raise `InputError` for what cannot be predicted."""
+    files = [
+        UploadedFile(kind=kind, name=each.filename or "", content=await each.read())
+        for field, kind in _FILE_FIELDS
+        for each in form.getlist(field)
+        if isinstance(each, UploadFile) and each.filename
+    ]
+    text = text_of(form, "sequence")
+    dropped = form.get("sequence_file")
+    if isinstance(dropped, UploadFile) and dropped.filename:
+        if text.strip():
+            raise InputError("there is a pasted sequence and a sequence file; leave one of them out")
+        text = (await dropped.read(MAX_SEQUENCE_TEXT + 1)).decode("utf-8", "replace")
+    return read_submissions(text, text_of(form, "name"), options_of(form), files)
+
+
+_FILE_FIELDS: tuple[tuple[str, FileKind], ...] = (("alignments", "alignment"), ("templates", "template"))
+
+
+def options_of(form: FormData) -> JobOptions:
+    """Return the options of a filled form. Raise `InputError` for values that no option has."""
+    search, pairing = text_of(form, "search") or "best", text_of(form, "pairing") or "unpaired_paired"
+    if search not in ("best", "databases", "none") or pairing not in ("unpaired_paired", "paired", "unpaired"):
+        raise InputError("the form has a choice that the page does not offer; load the page again")
+    return JobOptions(
+        model=text_of(form, "model") or None,
+        recycles=_number(form, "recycles"),
+        predictions=_number(form, "predictions") or 1,
+        seed=_number(form, "seed") or 0,
+        search=search,  # type: ignore[arg-type]  # one of the choices, as was looked at above
+        templates=bool(text_of(form, "search_templates")),
+        newest_template=text_of(form, "newest_template") or None,
+        pairing=pairing,  # type: ignore[arg-type]
+        relax=bool(text_of(form, "relax")),
+        dropout=bool(text_of(form, "dropout")),
+    )
+
+
+def _number(form: FormData, name: str) -> int | None:
+    text = text_of(form, name).strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 12):
+        raise InputError(f"{name} must be a whole number, got {text[:20]!a}")
+    return int(text)

@@ -1,0 +1,196 @@
+"""The pages of jobs: submit, the history, one job with its progress and result, and what a shared link shows."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.responses import RedirectResponse, Response
+
+from data_pipeline.errors import InputError
+from helixfold.serve.forecast_curve import forecast
+from helixfold.serve.queue.jobs import Job
+from helixfold.serve.service import Service, User
+from helixfold.serve.storage import checked_name
+from helixfold.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
+from helixfold.serve.web.forms import CheckedForm, submissions_of, text_of
+from helixfold.serve.web.identity import ServiceOf
+from helixfold.serve.web.page_user import PageUser
+from helixfold.serve.web.pages import page
+from helixfold.serve.web.result_files import archive_response, file_response
+
+_SHOWN_ON_SUBMIT = 8
+_PER_PAGE = 50
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def submit_page(request: Request, service: ServiceOf, user: PageUser) -> Response:
+    """Show the form for a new job, and the newest jobs."""
+    return _form_page(request, service, user, {})
+
+
+@router.post("/submit")
+async def submit(request: Request, service: ServiceOf, user: PageUser, form: CheckedForm) -> Response:
+    """Submit the jobs of the form, or show what they would take."""
+    try:
+        submissions = await submissions_of(form)
+        if text_of(form, "action") == "forecast":
+            found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
+            return await run_in_threadpool(_form_page, request, service, user, form, forecasts=found)
+        jobs = [(await run_in_threadpool(service.submit, each, user))[0] for each in submissions]
+    except InputError as error:
+        return await run_in_threadpool(_form_page, request, service, user, form, problem=str(error), code=422)
+    return RedirectResponse(f"/jobs/{jobs[0].id}" if len(jobs) == 1 else "/jobs", 303)
+
+
+@router.get("/jobs")
+def history(
+    request: Request,
+    service: ServiceOf,
+    user: PageUser,
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+) -> Response:
+    """Show the user's jobs, the newest first."""
+    jobs = service.views.history(user.name, before=before, limit=_PER_PAGE)
+    return page(
+        request,
+        "jobs.html",
+        jobs=[(job, service.views.place(job)) for job in jobs],
+        next=jobs[-1].number if len(jobs) == _PER_PAGE else None,
+        usage=service.views.usage(user.name),
+    )
+
+
+@router.get("/jobs/{job_id}")
+def job_page(request: Request, job_id: str, service: ServiceOf, user: PageUser) -> Response:
+    """Show a job: how far it is, or its result."""
+    return _job_page(request, service, own_job(service, user, job_id))
+
+
+@router.post("/jobs/{job_id}/{action}")
+def act(request: Request, job_id: str, action: str, service: ServiceOf, user: PageUser, form: CheckedForm) -> Response:
+    """Do what a button of a job's page says."""
+    job = own_job(service, user, job_id)
+    match action:
+        case "cancel":
+            service.queue.cancel(job.id)
+        case "retry":
+            service.queue.retry(job.id)
+            service.waiting_jobs.changed()
+        case "rename":
+            service.queue.rename(job.id, checked_name(text_of(form, "name")) or job.name)
+        case "delete":
+            delete_job(service, user, job.id)
+        case "unshare":
+            unshare_job(service, user, job.id)
+        case "share":
+            link = share_job(service, user, job.id)
+            return _job_page(request, service, job, link=f"{str(request.base_url).rstrip('/')}{link['path']}")
+        case _:
+            raise HTTPException(404, "there is no such action")
+    if action in ("cancel", "retry", "rename"):
+        service.audit.add(user.name, user.address, action, job.id)
+    return RedirectResponse(f"/jobs/{job.id}", 303)
+
+
+@router.get("/jobs/{job_id}/files/{path:path}")
+def file(job_id: str, path: str, service: ServiceOf, user: PageUser) -> Response:
+    """Send a file of a result; report.html is the result's page."""
+    return file_response(service, own_job(service, user, job_id), path)
+
+
+@router.get("/jobs/{job_id}/archive")
+def archive(job_id: str, service: ServiceOf, user: PageUser) -> Response:
+    """Send all files of a result."""
+    return archive_response(service, own_job(service, user, job_id))
+
+
+@router.get("/shared/{secret}")
+def shared_page(request: Request, secret: str, service: ServiceOf) -> Response:
+    """Show a job to whoever has the link."""
+    job = _shared(service, secret)
+    return page(request, "shared.html", job=job, files=_files(service, job), base=f"/shared/{secret}")
+
+
+@router.get("/shared/{secret}/files/{path:path}")
+def shared_file(secret: str, path: str, service: ServiceOf) -> Response:
+    """Send a file of a shared result."""
+    return file_response(service, _shared(service, secret), path)
+
+
+@router.get("/shared/{secret}/archive")
+def shared_archive(secret: str, service: ServiceOf) -> Response:
+    """Send all files of a shared result."""
+    return archive_response(service, _shared(service, secret))
+
+
+def _shared(service: Service, secret: str) -> Job:
+    job_id = service.shares.job(secret)
+    job = None if job_id is None else service.views.job(job_id)
+    if job is None:
+        raise HTTPException(404, "this link was withdrawn, or has ended")
+    return job
+
+
+def _form_page(
+    request: Request,
+    service: Service,
+    user: User,
+    form: "FormData | dict[str, str]",
+    *,
+    problem: str | None = None,
+    forecasts: Any = (),
+    code: int = 200,
+) -> Response:
+    offers = service.offers()
+    counts = service.views.counts()
+    names = (
+        *("name", "sequence", "model", "recycles", "predictions", "seed", "search", "pairing", "newest_template"),
+        *("search_templates", "relax", "dropout"),
+    )
+    given = {name: text_of(form, name) if isinstance(form, FormData) else "" for name in names}
+    recent = service.views.history(user.name, limit=_SHOWN_ON_SUBMIT)
+    return page(
+        request,
+        "submit.html",
+        code,
+        given=given,
+        problem=problem,
+        forecasts=forecasts,
+        models=service.models(),
+        has_databases=any(worker.databases for worker in offers),
+        has_templates=any(worker.templates for worker in offers),
+        relaxes=any(worker.relaxes for worker in offers),
+        workers=len(service.workers.present()),
+        waiting=counts.get(("prediction", "queued"), 0),
+        running=counts.get(("prediction", "running"), 0),
+        recent=[(job, service.views.place(job)) for job in recent],
+        longest=service.settings.queue.max_residues,
+    )
+
+
+def _job_page(request: Request, service: Service, job: Job, *, link: str | None = None) -> Response:
+    expected = forecast(
+        service.offers(),
+        residues=job.residues,
+        chains=str(job.request.get("sequence", "")).count(":") + 1,
+        model=job.request["options"].get("model"),
+        recycles=job.request["options"].get("recycles"),
+        count=job.request["options"].get("predictions", 1),
+    )
+    return page(
+        request,
+        "job.html",
+        job=job,
+        place=service.views.place(job),
+        forecast=expected,
+        files=_files(service, job),
+        base=f"/jobs/{job.id}",
+        link=link,
+        shares=service.shares.count(job.id),
+    )
+
+
+def _files(service: Service, job: Job) -> list[tuple[str, int]]:
+    return list(service.storage.results(job))

@@ -1,0 +1,80 @@
+"""Log in to the pages with a token, and out again; a page for nobody leads to the login."""
+
+import re
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from starlette.responses import RedirectResponse, Response
+
+from helixfold.serve.service import User
+from helixfold.serve.web.forms import CheckedForm, text_of
+from helixfold.serve.web.identity import (
+    COOKIE,
+    ServiceOf,
+    client_address,
+    sessions_of,
+    user_or_none,
+)
+from helixfold.serve.web.pages import STATIC, page, set_session, static_file
+
+router = APIRouter(include_in_schema=False)
+# A path of this service: a second slash would make it the address of another one.
+_OWN_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./-]{0,200}")
+
+
+def page_user(request: Request) -> User:
+    """Return the user of a page, or lead to the login."""
+    user = user_or_none(request)
+    address = client_address(request)
+    request.app.state.limiter.take(f"user {user.name}" if user is not None else f"address {address}")
+    if user is None:
+        raise HTTPException(303, "log in first", headers={"Location": f"/login?next={quote(request.url.path)}"})
+    return user
+
+
+PageUser = Annotated[User, Depends(page_user)]
+
+
+@router.get("/login")
+def login_page(request: Request, next: str = "/") -> Response:
+    """Show the form for a token."""
+    return page(request, "login.html", next=own_path(next), problem=None)
+
+
+@router.post("/login")
+def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
+    """Begin a session with a token."""
+    address = client_address(request)
+    request.app.state.limiter.take(f"address {address}")
+    token = service.tokens.verified(text_of(form, "token").strip())
+    target = own_path(text_of(form, "next"))
+    if token is None:
+        service.audit.add("", address, "login refused")
+        return page(request, "login.html", 401, next=target, problem="this is no token, or one that ended")
+    service.audit.add(token.user, address, "login", detail=token.id)
+    response = RedirectResponse(target, 303)
+    set_session(request, response, sessions_of(request).begin(token.id))
+    return response
+
+
+@router.post("/logout")
+def logout(form: CheckedForm) -> Response:
+    """End the session."""
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """Send a style or a script of the pages."""
+    if name not in STATIC:
+        raise HTTPException(404, "there is no such file")
+    headers = {"Cache-Control": "max-age=3600"}
+    return Response(static_file(name), media_type=STATIC[name], headers=headers)
+
+
+def own_path(text: str) -> str:
+    """Return a path of this service as it is, and "/" for whatever leads elsewhere."""
+    return text if _OWN_PATH.fullmatch(text) else "/"

@@ -1,0 +1,48 @@
+"""Answers with files of a result, which a worker made: no browser takes one of them for a page of this service."""
+
+from fastapi import HTTPException
+from starlette.responses import FileResponse
+
+from helixfold.serve.queue.jobs import Job
+from helixfold.serve.service import Service
+from helixfold.serve.storage import file_name_of
+from helixfold.write.archive import pack
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".png": "image/png",
+    ".json": "application/json",
+    ".pdb": "chemical/x-pdb",
+    ".cif": "chemical/x-cif",
+    ".a3m": "text/plain; charset=utf-8",
+    ".tsv": "text/tab-separated-values; charset=utf-8",
+}
+_SHOWN = (".html", ".png", ".json", ".pdb", ".cif", ".tsv", ".a3m")
+# The report's own script runs, in an origin of its own that has neither this service's cookies nor its pages.
+_SANDBOX = "sandbox allow-scripts allow-downloads allow-popups"
+
+
+def file_response(service: Service, job: Job, path: str) -> FileResponse:
+    """Return a file of a job's result; answer 404 if it has none at this path."""
+    found = service.storage.result_file(job, path)
+    if found is None:
+        raise HTTPException(404, "the result of this job has no such file")
+    ending = found.suffix.lower()
+    return FileResponse(
+        found,
+        media_type=_TYPES.get(ending, "application/octet-stream"),
+        filename=found.name,
+        content_disposition_type="inline" if ending in _SHOWN else "attachment",
+        headers={"Content-Security-Policy": _SANDBOX},
+    )
+
+
+def archive_response(service: Service, job: Job) -> FileResponse:
+    """Return all files of a job's result in one zip archive; answer 404 before the job is done."""
+    if job.result is None:
+        raise HTTPException(404, "this job has no result yet")
+    directory = service.storage.attempt(job.id, job.result)
+    packed = directory.with_name("result.zip")
+    if not packed.is_file():
+        pack(directory, packed, folder=file_name_of(job.name))
+    return FileResponse(packed, media_type="application/zip", filename=f"{file_name_of(job.name)}.zip")

@@ -1,0 +1,55 @@
+"""Tell others of the end of a job: hosts alone that whoever runs the service has named, without following them on."""
+
+import http.client
+import json
+import logging
+import ssl
+from typing import Final
+from urllib.parse import urlsplit
+
+from helixfold.serve.queue.jobs import Job
+from helixfold.serve.service import Service
+
+_LOGGER = logging.getLogger("helixfold.serve")
+_TIMEOUT: Final = 10.0
+_MOST_AT_ONCE: Final = 20
+_PAUSES: Final = (10.0, 60.0, 600.0, 3600.0)  # seconds between the attempts
+
+
+def call_due_webhooks(service: Service) -> None:
+    """Call the webhooks that are due, and put off those that could not be called."""
+    query = "SELECT * FROM jobs WHERE webhook_next IS NOT NULL AND webhook_next <= ? LIMIT ?"
+    for row in service.database.rows(query, (service.clock(), _MOST_AT_ONCE)):
+        attempt, problem = row["webhook_attempts"], _call(service, Job.of(row))
+        if problem is not None:
+            _LOGGER.warning(json.dumps({"event": "webhook failed", "job": row["id"], "error": problem}))
+        is_over = problem is None or attempt >= len(_PAUSES)
+        later = None if is_over else service.clock() + _PAUSES[attempt]
+        with service.database.transaction() as connection:
+            connection.execute(
+                "UPDATE jobs SET webhook_next = ?, webhook_attempts = webhook_attempts + 1 WHERE id = ?",
+                (later, row["id"]),
+            )
+
+
+def _call(service: Service, job: Job) -> str | None:
+    """Post the end of a job to its webhook, and return the problem if it is not taken."""
+    parts = urlsplit(job.webhook or "")
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
+    if parts.hostname is None or f"{parts.hostname}:{port}" not in service.settings.webhook_hosts:
+        return "its host is not named any more"
+    connection = (
+        http.client.HTTPSConnection(parts.hostname, port, timeout=_TIMEOUT, context=ssl.create_default_context())
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.hostname, port, timeout=_TIMEOUT)
+    )
+    body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection.request("POST", path, body, {"Content-Type": "application/json", "User-Agent": "helixfold"})
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return str(error) or type(error).__name__
+    finally:
+        connection.close()
+    return None if 200 <= status < 300 else f"status {status}"

@@ -1,0 +1,53 @@
+"""Run a worker in this process until it is told to stop."""
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
+from helixfold.serve.http_client import HttpClient
+from helixfold.serve.worker.options import WorkerOptions
+from helixfold.serve.worker.worker import Worker
+
+_NICENESS = 5  # of the workers beside a server, which answers meanwhile
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerCall:
+    """What a worker needs to know: its server, its token, and with what it predicts."""
+
+    url: str
+    token: str
+    options: WorkerOptions
+    name: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_worker(call: WorkerCall) -> None:
+    """Work until SIGTERM or Ctrl-C comes, then give back what is not finished."""
+    options = replace(
+        call.options,
+        weights=None if call.options.weights is None else call.options.weights.absolute(),
+        databases=None if call.options.databases is None else call.options.databases.absolute(),
+    )
+    worker = Worker(HttpClient(call.url, call.token), options, environment=call.environment)
+    if call.name is not None:
+        worker.name = call.name
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: worker.stop.set())
+        worker.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_beside_server(call: WorkerCall) -> None:
+    """Work as a process of a server on this machine, which ends with it and lets it have the processor first."""
+    leave_interruptions_to_parent()
+    end_with_parent()
+    os.nice(_NICENESS)
+    run_worker(call)

@@ -1,0 +1,172 @@
+"""A worker: claim a job, do it in a process of its own, tell how far it is, and send the result."""
+
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+from helixfold.serve.worker.options import WorkerOptions
+from helixfold.serve.worker.process import JobProcess, Outcome, Progress
+
+_API: Final = "/api/v1/worker"
+_WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+_LOST: Final = 409
+_SHARE_OF_LEASE: Final = 4  # a heartbeat comes so often within the time of a lease
+
+
+class StopRequestedError(Exception):
+    """Raised where a worker that is to stop would wait for the server."""
+
+
+@dataclass
+class Worker:
+    """A worker of one device; `stop` is set by whoever wants it to end, which gives back the job that it has."""
+
+    client: HttpClient
+    options: WorkerOptions
+    name: str = field(default_factory=lambda: f"{platform.node()}-{os.getpid()}")
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
+    say: Callable[[str], None] = print
+
+    def run(self) -> None:
+        """Do jobs until `stop` is set. Raise `InputError` if the worker's own weights or databases are missing."""
+        self._process = JobProcess(self.options, self.environment)
+        try:
+            offers = self._offers()
+            kinds = ["prediction", *(["alignment"] if offers["alignments"] else [])]
+            self._asked("POST", "/hello", {"name": self.name, "offers": offers})
+            self.say(f"worker {self.name}: ready on {offers['device']}, models {', '.join(offers['models'])}")
+            while not self.stop.is_set():
+                claimed = self._asked("POST", "/claim", {"name": self.name, "kinds": kinds, "wait": _WAIT})
+                if claimed is not None:
+                    self._work_on(claimed)
+        except StopRequestedError:
+            pass
+        finally:
+            self._process.stop()
+            self.client.close()
+
+    def _offers(self) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="helixfold-") as directory:
+            outcome = self._process.do("offers", {}, Path(directory), lambda _: not self.stop.is_set())
+        if self.stop.is_set():
+            raise StopRequestedError
+        if outcome.error is not None:
+            raise RuntimeError(outcome.error)
+        offers: dict[str, Any] = outcome.result
+        return offers
+
+    def _work_on(self, claimed: Mapping[str, Any]) -> None:
+        """Do a claimed job, and tell the server how it ended; what is not this worker's any more is dropped."""
+        job, lease = str(claimed["id"]), {"X-Lease": str(claimed["lease"])}
+        directory = Path(tempfile.mkdtemp(prefix="helixfold-job-"))
+        beats = _Heartbeats(self, job, lease, float(claimed["lease_seconds"]))
+        try:
+            self._fetch_inputs(claimed["request"], job, lease, directory)
+            outcome = self._process.do(claimed["kind"], claimed["request"], directory, beats.keep_on)
+            if self.stop.is_set():
+                self._request("POST", f"/jobs/{job}/release", None, lease)
+            elif not beats.is_lost:
+                self._deliver(job, lease, outcome, beats)
+        except ServerError as error:
+            if error.status != _LOST:
+                self.say(f"worker {self.name}: job {job[:8]}: {error}")
+                self._give_up(job, lease, str(error))
+        except ServerUnreachableError as error:
+            self.say(f"worker {self.name}: {error}")
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _fetch_inputs(self, request: Mapping[str, Any], job: str, lease: Mapping[str, str], directory: Path) -> None:
+        for name in (*request.get("alignments", ()), *request.get("templates", ())):
+            with (directory / str(name)).open("wb") as file:
+                self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, headers=lease)
+
+    def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
+        if outcome.error is not None:
+            content = {"error": outcome.error, "try_again": outcome.has_died}
+            self._asked("POST", f"/jobs/{job}/fail", content, lease)
+            return
+        folder = Path(outcome.result["folder"])
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        for path in files:
+            relative = path.relative_to(folder).as_posix()
+            self._sent(f"/jobs/{job}/results/{relative}", path, lease)
+            beats.beat()
+        summary = {"summary": outcome.result["summary"], "files": len(files)}
+        self._asked("POST", f"/jobs/{job}/finish", summary, lease)
+
+    def _sent(self, place: str, path: Path, lease: Mapping[str, str]) -> None:
+        def send() -> Any:
+            with path.open("rb") as file:
+                size = {"Content-Length": str(path.stat().st_size)}
+                return self.client.request("PUT", _API + place, body=file, headers={**lease, **size})
+
+        self._repeated(send)
+
+    def _give_up(self, job: str, lease: Mapping[str, str], reason: str) -> None:
+        try:
+            self._request("POST", f"/jobs/{job}/fail", {"error": reason, "try_again": True}, lease)
+        except (ServerError, ServerUnreachableError):
+            return  # the lease ends by itself
+
+    def _asked(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
+        return self._repeated(lambda: self._request(method, path, content, headers))
+
+    def _request(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
+        return self.client.request(method, _API + path, content=content, headers=headers, timeout=_WAIT + 40).json()
+
+    def _repeated(self, action: Callable[[], Any]) -> Any:
+        """Ask the server again while it is away, after pauses that double."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return action()
+            except ServerUnreachableError as error:
+                if self.stop.wait(pause):
+                    raise StopRequestedError from error
+            except ServerError as error:
+                if error.status < 500:
+                    raise
+                if self.stop.wait(pause):
+                    raise StopRequestedError from error
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+class _Heartbeats:
+    """Tells the server how far a job is, and learns from it that the job is not the worker's any more."""
+
+    def __init__(self, worker: Worker, job: str, lease: Mapping[str, str], lease_seconds: float) -> None:
+        self._worker, self._job, self._lease = worker, job, lease
+        self._pause = lease_seconds / _SHARE_OF_LEASE
+        self._next, self._stages = 0.0, -1
+        self.is_lost = False
+
+    def keep_on(self, progress: Progress) -> bool:
+        """Report when there is something new, or a heartbeat is due; return whether to go on."""
+        if len(progress.stages) != self._stages or time.monotonic() >= self._next:
+            self._stages = len(progress.stages)
+            self.beat(progress)
+        return not self.is_lost and not self._worker.stop.is_set()
+
+    def beat(self, progress: Progress | None = None) -> None:
+        """Extend the lease; a server that is away is told the next time."""
+        if progress is None and time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._pause
+        content = {"progress": None if progress is None else progress.to_dict()}
+        try:
+            self._worker._request("POST", f"/jobs/{self._job}/heartbeat", content, self._lease)
+        except ServerUnreachableError:
+            self._next = time.monotonic() + min(self._pause, _FIRST_PAUSE)
+        except ServerError as error:
+            self.is_lost = self.is_lost or error.status == _LOST

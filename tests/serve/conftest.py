@@ -1,0 +1,30 @@
+"""A server that the tests of its routes share; without the extra serve, there is nothing to test here."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+if find_spec("fastapi") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    from tests.serve.running import running
+
+if TYPE_CHECKING:
+    from tests.serve.running import Running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Running]":
+    """A server on this machine, whose user needs no token."""
+    with running(tmp_path_factory.mktemp("service"), requests_per_minute=100_000) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Running]":
+    """A server that demands tokens."""
+    directory = tmp_path_factory.mktemp("guarded")
+    with running(directory, demands_token=True, requests_per_minute=100_000) as found:
+        yield found

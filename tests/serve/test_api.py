@@ -1,0 +1,175 @@
+"""The REST interface and its client: submitted, predicted by a worker that the test is, fetched, shared, cancelled."""
+
+import base64
+import io
+import json
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from helixfold.cli.main import main
+from helixfold.serve.client import Client, ServerError
+from tests.serve.running import Running
+
+API = "/api/v1"
+FILES = {"ranked_0.pdb": b"ATOM\nEND\n", "report.html": b"<p>report</p>", "msas/rows.a3m": b">a\nMK\n"}
+
+
+def submitted(server: Running, name: str = "mine", **others: object) -> str:
+    return str(server.json("POST", f"{API}/jobs", {"sequence": "MKTAYIAKQR", "name": name, **others})["id"])
+
+
+def test_a_job_goes_from_its_submission_to_its_files(server: Running, tmp_path: Path) -> None:
+    with Client(server.url) as client:
+        job = client.submit("MKT:AYI*2", name="My <complex> & more", recycles=1, predictions=2)
+        assert (job["state"], job["place"], job["residues"]) == ("queued", 1, 9)
+        claimed = server.claim()
+        assert claimed["id"] == job["id"]
+        assert claimed["request"]["sequence"] == "MKT:AYI:AYI"
+        assert claimed["request"]["name"] == "My_complex_more"
+        assert claimed["request"]["options"]["predictions"] == 2
+        progress = {"progress": {"stages": [{"name": "features", "seconds": 1.5}]}}
+        server.as_worker("POST", "/heartbeat", claimed, content=progress)
+        assert client.job(job["id"])["progress"] == progress["progress"]
+        server.finish(claimed, FILES, plddt=91.5)
+        ended = client.wait(job["id"])
+        assert (ended["state"], ended["summary"]) == ("done", {"plddt": 91.5})
+        written = client.fetch(job["id"], tmp_path / "out")
+        assert {path.relative_to(tmp_path / "out").as_posix(): path.read_bytes() for path in written} == FILES
+        archive = server.asked("GET", f"{API}/jobs/{job['id']}/archive")[2]
+        assert set(zipfile.ZipFile(io.BytesIO(archive)).namelist()) == {f"My_complex_more/{path}" for path in FILES}
+        client.delete(job["id"])
+        assert client.job(job["id"])["state"] == "expired"
+        assert not server.service.storage.job(job["id"]).exists()
+
+
+def test_a_request_that_is_sent_again_makes_no_second_job(server: Running) -> None:
+    body, headers = {"sequence": "MKTAYIAKQR"}, {"Idempotency-Key": "once"}
+    first, second = (server.asked("POST", f"{API}/jobs", body, headers=headers) for _ in range(2))
+    assert (first[0], second[0]) == (201, 200)
+    assert json.loads(first[2])["id"] == json.loads(second[2])["id"]
+    other = server.asked("POST", f"{API}/jobs", {"sequence": "MKTAYIAK"}, headers=headers)
+    assert other[0] == 409
+    server.json("POST", f"{API}/jobs/{json.loads(first[2])['id']}/cancel")
+
+
+def test_uploads_are_read_before_they_are_queued_and_reach_the_worker(server: Running) -> None:
+    rows = ">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n"
+    bad = {"alignments": [{"name": "rows.a3m", "content": ">query\nMKTAYIAKQRWW\n"}]}
+    status, _, body = server.asked("POST", f"{API}/jobs", {"sequence": "MKTAYIAKQR", **bad})
+    assert status == 422
+    assert b"alignment_0.a3m" in body
+    assert str(server.service.storage.directory).encode() not in body
+    packed = base64.b64encode(rows.encode()).decode()
+    job = submitted(server, alignments=[{"name": "/etc/../rows.a3m", "content": packed, "encoding": "base64"}])
+    claimed = server.claim()
+    assert claimed["id"] == job
+    assert claimed["request"]["alignments"] == ["alignment_0.a3m"]
+    assert server.as_worker("GET", "/inputs/alignment_0.a3m", claimed).decode() == rows
+    server.as_worker("POST", "/release", claimed)
+    server.json("POST", f"{API}/jobs/{job}/cancel")
+
+
+def test_a_worker_whose_job_was_cancelled_is_told_and_its_result_refused(server: Running) -> None:
+    job = submitted(server)
+    claimed = server.claim()
+    assert server.json("POST", f"{API}/jobs/{job}/cancel")["state"] == "cancelled"
+    with pytest.raises(ServerError, match="not this worker's any more"):
+        server.finish(claimed, FILES)
+    assert server.json("POST", f"{API}/jobs/{job}/retry")["state"] == "queued"
+    again = server.claim()
+    assert (again["id"], again["attempt"]) == (job, 2)
+    server.finish(again, FILES)
+    assert server.json("GET", f"{API}/jobs/{job}")["state"] == "done"
+
+
+def test_a_result_whose_files_did_not_all_arrive_is_no_result(server: Running) -> None:
+    submitted(server)
+    claimed = server.claim()
+    server.as_worker("PUT", "/results/a.pdb", claimed, body=b"x")
+    with pytest.raises(ServerError, match="1 files of the result were sent, and it has 2"):
+        server.as_worker("POST", "/finish", claimed, content={"files": 2})
+    failed = {"error": "out of memory", "try_again": False}
+    server.as_worker("POST", "/fail", claimed, content=failed)
+    assert server.json("GET", f"{API}/jobs/{claimed['id']}")["error"] == "out of memory"
+
+
+def test_progress_comes_as_events_until_the_end(server: Running) -> None:
+    job = submitted(server)
+    received: list[bytes] = []
+    watching = threading.Thread(
+        target=lambda: received.append(server.asked("GET", f"{API}/jobs/{job}/events")[2]), daemon=True
+    )
+    watching.start()
+    server.finish(server.claim(), FILES)
+    watching.join(10)
+    events = [json.loads(line[6:]) for line in received[0].decode().splitlines() if line.startswith("data: ")]
+    assert events[-1]["state"] == "done"
+
+
+def test_forecasts_come_from_the_workers(server: Running) -> None:
+    found = server.json("POST", f"{API}/forecast", {"sequence": "MKTAYIAKQR" * 12, "options": {"recycles": 0}})
+    assert found["model"] == "tiny"
+    assert 1 < found["seconds"] < 8
+    status, _, body = server.asked("POST", f"{API}/jobs", {"sequence": "MKTAYIAKQR" * 60})
+    assert status == 422
+    assert b"600 residues fit into the memory of no worker" in body
+
+
+def test_a_link_shows_one_job_until_it_is_withdrawn(server: Running) -> None:
+    job = submitted(server)
+    server.finish(server.claim(), FILES)
+    link = server.json("POST", f"{API}/jobs/{job}/share")["path"]
+    assert server.asked("GET", f"{link}/files/ranked_0.pdb")[2] == FILES["ranked_0.pdb"]
+    assert server.asked("GET", f"{link}x/files/ranked_0.pdb")[0] == 404
+    server.json("DELETE", f"{API}/jobs/{job}/share")
+    assert server.asked("GET", f"{link}/files/ranked_0.pdb")[0] == 404
+
+
+def test_other_programs_get_the_structure_itself(server: Running) -> None:
+    answers: list[tuple[int, dict[str, str], bytes]] = []
+
+    def asked(path: str, **others: object) -> threading.Thread:
+        thread = threading.Thread(target=lambda: answers.append(server.asked("POST", path, **others)), daemon=True)
+        thread.start()
+        return thread
+
+    nim = "/protein-structure/alphafold2/predict-structure-from-"
+    aligned = {"sequence": "MKTAYIAKQR", "alignments": {"small_bfd": ["small_bfd", ">q\nMKTAYIAKQR\n", "a3m"]}}
+    requests = [
+        asked("/foldSequence/v1/pdb/", body=b"MKTAYIAKQR\n"),
+        asked(f"{nim}sequence", content={"sequence": "MKTAYIAKQR", "databases": ["uniref90"]}),
+        asked(f"{nim}MSA", content=aligned),
+    ]
+    done = 0
+    while done < len(requests):
+        if (claimed := server.claim()) is not None:
+            server.finish(claimed, FILES)
+            done += 1
+    for thread in requests:
+        thread.join(10)
+    texts = sorted(answer[2] for answer in answers)
+    assert texts == [FILES["ranked_0.pdb"], *[json.dumps(["ATOM\nEND\n"], separators=(",", ":")).encode()] * 2]
+    assert server.asked("GET", "/v1/health/ready")[0] == 200
+
+
+def test_commands_submit_tell_and_fetch(server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "two.fasta").write_text(">one\nMKTAYIAKQR\n>two\nMKTAYIAKQR:MKTAY\n")
+    assert main(["submit", str(tmp_path / "two.fasta"), "--server", server.url, "--num-recycles", "0"]) == 0
+    ids = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    for _ in ids:
+        server.finish(server.claim(), FILES)
+    assert main(["status", "--server", server.url, *ids]) == 0
+    assert capsys.readouterr().out.count("done") == 2
+    assert main(["fetch", *ids, "--server", server.url, "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / f"one_{ids[0][:8]}" / "ranked_0.pdb").read_bytes() == FILES["ranked_0.pdb"]
+    assert main(["status", "--server", server.url, "0" * 32]) == 2
+    assert "you have no such job" in capsys.readouterr().err
+
+
+def test_metrics_count_jobs_and_requests(server: Running) -> None:
+    text = server.asked("GET", "/metrics")[2].decode()
+    assert 'helixfold_jobs{kind="prediction",state="done"}' in text
+    assert 'route="/api/v1/jobs/{job_id}"' in text

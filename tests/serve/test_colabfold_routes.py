@@ -1,0 +1,125 @@
+"""Clients of ColabFold's MSA server get from this service what a search of the same databases finds."""
+
+import io
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from data_pipeline.parse.a3m import parse_a3m
+from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
+from data_pipeline.search.colabfold_search import ColabfoldPairing
+from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, find_mmseqs, mmseqs_release
+from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch, ServerTemplates
+from helixfold.serve.worker.alignments import packed, split_databases
+from tests.data_pipeline.search.made_databases import Made
+from tests.serve.running import Running, running
+from tests.serve.searching import serve_searches
+from tests.sources import ROOT
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@dataclass
+class Searching:
+    """A server with a worker that searches, and the databases that it searches."""
+
+    server: Running
+    made: Made
+
+    @property
+    def client(self) -> AlignmentServer:
+        return AlignmentServer(ServerOptions(url=self.server.url), sleep=lambda _: time.sleep(0.3))
+
+
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searching]:
+    """Results are kept in a cache of the test's own."""
+    program = find_mmseqs()
+    if program is None or (mmseqs_release(program) or OLDEST_FOR_CLUSTERS) < OLDEST_FOR_CLUSTERS:
+        pytest.skip(f"needs MMseqs2, release {OLDEST_FOR_CLUSTERS} or a newer one")
+    folder = tmp_path_factory.mktemp("databases")
+    made = Made(program, folder)
+    structures = folder / "pdb" / "divided"
+    structures.mkdir(parents=True)
+    shutil.copy(next((ROOT / "examples" / "complexes").glob("*.cif")), structures / "9abc.cif")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        with serve_searches(tmp_path_factory.mktemp("service"), folder) as server:
+            yield Searching(server, made)
+
+
+@pytest.mark.long
+def test_alignments_and_templates_are_those_of_the_databases(searching: Searching, tmp_path: Path) -> None:
+    made = searching.made
+    client = ServerSearch(searching.client, with_templates=True)
+    templates = ServerTemplates(alignments=client, structures=tmp_path / "structures")
+    (alignment,) = client.search_many([made.first])
+    own = parse_a3m(made.search.search(made.first), made.first)
+    # The target stands above the environmental rows too, which a client leaves out.
+    names = [name for name in own.names if name != "101"]
+    assert list(parse_a3m(alignment, made.first).names[1:]) == names
+    assert len(names) > 5
+    assert templates.search(f">query\n{made.first}\n".encode()).startswith(b"101\t9abc_A\t")
+    templates.fetch(["9abc_A", "8xyz_B"])
+    assert [path.name for path in (tmp_path / "structures").iterdir()] == ["9abc.cif"]
+    content = searching.server.asked("GET", "/template/9abc_A,8xyz_B")[2]
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        assert archive.getnames() == ["9abc.cif", "pdb70_a3m.ffdata", "pdb70_a3m.ffindex"]
+
+
+@pytest.mark.long
+def test_pairs_are_those_of_the_databases(searching: Searching) -> None:
+    made = searching.made
+    sequences = [made.first, made.second]
+    own = ColabfoldPairing(batch=made.batch, database=made.uniref).search(sequences)
+    for sequence, alignment, theirs in zip(
+        sequences, own, ServerPairing(searching.client).search(sequences), strict=True
+    ):
+        assert parse_a3m(theirs, sequence).names[1:] == parse_a3m(alignment, sequence).names[1:]
+
+
+def test_equal_requests_are_one_search(tmp_path: Path) -> None:
+    body = urlencode({"q": ">101\nMKTAYIAKQR\n", "mode": "all"}).encode()
+    with running(tmp_path, offers={"alignments": True}) as server:
+        first, second = (server.json("POST", "/ticket/msa", body=body, headers=FORM) for _ in range(2))
+        assert first == second
+        assert first["status"] == "PENDING"
+        server.finish(server.claim(("alignment",)), {"result.tar.gz": packed({"uniref.a3m": b">101\n"})})
+        assert server.claim(("alignment",)) is None
+        assert server.json("POST", "/ticket/msa", body=body, headers=FORM) == {**first, "status": "COMPLETE"}
+        assert server.asked("GET", f"/result/download/{first['id']}")[2][:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("msa", {"q": ">101\nMK1\n", "mode": "env"}),
+        ("msa", {"q": ">../x\nMKTA\n", "mode": "env"}),
+        ("msa", {"q": "", "mode": "env"}),
+        ("msa", {"q": ">101\nMKTA\n", "mode": "--shell"}),
+        ("pair", {"q": ">101\nMKTA\n>102\nMKTA\n", "mode": "pairgreedy"}),
+    ],
+)
+def test_what_is_no_query_is_answered_with_an_error(server: Running, path: str, fields: dict[str, str]) -> None:
+    status, _, body = server.asked("POST", f"/ticket/{path}", body=urlencode(fields).encode(), headers=FORM)
+    assert status == 400
+    assert b'"status":"ERROR"' in body
+
+
+def test_tickets_that_there_are_not_are_unknown(server: Running) -> None:
+    assert server.json("GET", f"/ticket/{'0' * 32}")["status"] == "UNKNOWN"
+    assert server.asked("GET", f"/result/download/{'0' * 32}")[0] == 404
+    assert server.asked("GET", "/template/..%2f..%2fx_A")[0] in (404, 422)
+
+
+def test_alignments_are_divided_where_the_target_stands_again() -> None:
+    both = b">101\nMKB\n>u\nMKA\n>101\nMKD\n>e\nMKC\n"
+    assert split_databases(both, "MKB") == (b">101\nMKB\n>u\nMKA\n", b">101\nMKB\n>e\nMKC\n")
+    assert split_databases(b">101\nMK\n", "MK") == (b">101\nMK\n", b">101\nMK\n")
+    assert packed({"a": b"1"}) == packed({"a": b"1"})

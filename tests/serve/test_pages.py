@@ -1,0 +1,98 @@
+"""The pages work as plain forms: submit, forecast, history, one job, share, cancel, without any script."""
+
+import re
+from urllib.parse import urlencode
+
+from tests.serve.running import Running
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
+
+
+class Browser:
+    """Keeps the session of a browser, and fills the forms of its last page."""
+
+    def __init__(self, server: Running) -> None:
+        self.server, self.cookie, self.text, self.place = server, "", "", ""
+
+    def open(self, path: str) -> int:
+        status, headers, body = self.server.asked("GET", path, headers={"Accept": "text/html", "Cookie": self.cookie})
+        return self._kept(status, headers, body)
+
+    def send(self, path: str, **fields: str) -> int:
+        csrf = re.search(r'name="csrf" value="([^"]+)"', self.text)
+        assert csrf is not None
+        body = urlencode({"csrf": csrf[1], **fields}).encode()
+        status, headers, answer = self.server.asked("POST", path, body=body, headers={**FORM, "Cookie": self.cookie})
+        return self._kept(status, headers, answer)
+
+    def _kept(self, status: int, headers: dict[str, str], body: bytes) -> int:
+        if "set-cookie" in headers:
+            self.cookie = headers["set-cookie"].partition(";")[0]
+        self.text, self.place = body.decode(), headers.get("location", "")
+        return status
+
+
+def test_a_job_is_submitted_watched_shared_and_deleted_by_forms(server: Running) -> None:
+    browser = Browser(server)
+    assert browser.open("/") == 200
+    fields = {"sequence": ">first\nMKTAYIAKQR", "recycles": "2", "dropout": "1"}
+    assert browser.send("/submit", **fields, action="forecast") == 200
+    assert "first" in browser.text
+    assert "of folding by tiny" in browser.text
+    assert browser.send("/submit", **fields, action="submit") == 303
+    page = browser.place
+    assert browser.open(page) == 200
+    assert "place 1" in browser.text
+    assert "http-equiv" in browser.text  # without scripts, the page loads itself again
+    assert browser.send(f"{page}/rename", name="Renamed & <b>") == 303
+    claimed = server.claim()
+    assert claimed["request"]["options"]["recycles"] == 2
+    server.finish(claimed, {"report.html": b"<p>report</p>", "ranked_0.pdb": b"x"}, plddt=90.25, ptm=0.8, iptm=None)
+    assert browser.open(page) == 200
+    assert "mean pLDDT 90.2" in browser.text
+    assert "Renamed &amp; &lt;b&gt;" in browser.text
+    assert browser.open(f"{page}/files/report.html") == 200
+    browser.open(page)
+    assert browser.send(f"{page}/share") == 200
+    link = re.search(r'href="http://[^/]+(/shared/[^"]+)"', browser.text)
+    assert link is not None
+    stranger = Browser(server)
+    assert stranger.open(link[1]) == 200
+    assert "report.html" in stranger.text
+    assert browser.send(f"{page}/delete") == 303
+    assert stranger.open(link[1]) == 404
+    assert browser.open("/jobs") == 200
+    assert "expired" in browser.text
+
+
+def test_what_is_wrong_is_said_beside_what_was_typed(server: Running) -> None:
+    browser = Browser(server)
+    browser.open("/")
+    assert browser.send("/submit", sequence="MKTAY1AKQR", name="kept") == 422
+    assert 'role="alert"' in browser.text
+    assert "MKTAY1AKQR" in browser.text
+    assert 'value="kept"' in browser.text
+    assert browser.send("/submit", sequence="MKTAYIAKQR", recycles="many") == 422
+    assert browser.open("/nowhere") == 404
+    assert "<h1>That did not work</h1>" in browser.text
+
+
+def test_several_records_are_several_jobs_that_can_be_cancelled(server: Running) -> None:
+    browser = Browser(server)
+    browser.open("/")
+    assert browser.send("/submit", sequence=">a1\nMKTAYIAKQR\n>a2\nMKTAYIAKQR:MKTAY\n") == 303
+    assert browser.place == "/jobs"
+    browser.open("/jobs")
+    for page in re.findall(r'href="(/jobs/[0-9a-f]{32})">a[12]<', browser.text):
+        browser.open(page)
+        assert browser.send(f"{page}/cancel") == 303
+    assert server.claim() is None
+
+
+def test_styles_and_scripts_are_the_services_own(server: Running) -> None:
+    for name, kind in (("service.css", "text/css"), ("service.js", "text/javascript")):
+        status, headers, body = server.asked("GET", f"/static/{name}")
+        assert status == 200
+        assert headers["content-type"].startswith(kind)
+        assert not re.search(rb"https?://", body)
+    assert server.asked("GET", "/static/secret.key")[0] == 404

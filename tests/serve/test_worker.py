@@ -1,0 +1,106 @@
+"""A real worker predicts what was submitted, in one process that stays, and gives back what it cannot finish."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import InputError
+from helixfold.serve.client import Client
+from helixfold.serve.http_client import HttpClient
+from helixfold.serve.submission import JobOptions, read_submissions
+from helixfold.serve.worker.options import WorkerOptions, predict_options
+from helixfold.serve.worker.process import JobProcess, Progress
+from helixfold.serve.worker.worker import Worker
+from tests.serve.running import running
+
+
+@pytest.mark.distributed
+def test_a_worker_predicts_with_one_process_and_releases_what_it_has_when_it_stops(tmp_path: Path) -> None:
+    alignment = tmp_path / "rows.a3m"
+    alignment.write_text(">q\nMKTAYIAKQRQISF\n>r\nMKTAYIAKQRQISY\n")
+    with running(tmp_path / "service", offers=None) as server, Client(server.url) as client:
+        worker = Worker(
+            HttpClient(server.url, server.worker_token),
+            WorkerOptions(device="cpu", models=("tiny",)),
+            environment={"OMP_NUM_THREADS": "1"},
+            say=lambda _: None,
+        )
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            job = client.submit("MKTAYIAKQRQISF", name="Mine <1>", recycles=0, alignments=[alignment])
+            ended = client.wait(job["id"], seconds=0.2)
+            assert ended["state"] == "done", ended
+            assert 0 < ended["summary"]["plddt"] < 100
+            assert {"features", "load parameters"} & {stage["name"] for stage in ended["progress"]["stages"]}
+            files = {each.name for each in client.fetch(job["id"], tmp_path / "out")}
+            assert {"ranked_0.pdb", "ranked_0.cif", "report.html", "settings.json"} <= files
+            report = (tmp_path / "out" / "report.html").read_text()
+            assert "Mine_1" in report
+            (offers,) = server.service.workers.present().values()
+            assert offers.models == ("tiny",)
+            assert client.forecast("MKTAYIAKQR" * 10)["fits"]  # type: ignore[index]
+            long = client.submit("MKTAYIAKQR" * 20, recycles=50)
+            for state in client.watch(long["id"], seconds=0.1):
+                if state["state"] == "running":
+                    worker.stop.set()
+                    break
+            thread.join(30)
+            assert client.job(long["id"])["state"] == "queued"
+        finally:
+            worker.stop.set()
+            thread.join(30)
+
+
+def test_what_a_process_prints_is_progress_or_a_line() -> None:
+    progress = Progress()
+    progress.read(b'{"target": "a", "stage": "features", "done": 0, "total": 1, "seconds": 1.25}\n  0%|  |\rhelix')
+    progress.read(b"fold: note\n{broken\n\x1b[2J\n")
+    assert progress.stages == [{"name": "features", "seconds": 1.25}]
+    assert progress.lines == ["helixfold: note", "{broken", "\\x1b[2J"]
+
+
+def test_a_process_that_dies_is_told_from_one_that_fails(tmp_path: Path) -> None:
+    process = JobProcess(WorkerOptions(device="nowhere"))
+    try:
+        assert process.do("offers", {}, tmp_path, lambda _: False).error == "stopped"
+        assert process.pid is None
+        failed = process.do("offers", {}, tmp_path, lambda _: True)
+        assert "there is no device 'nowhere'" in (failed.error or "")
+        assert not failed.has_died
+        killed = process.do("prediction", {"no": "request"}, tmp_path, lambda _: True)
+        assert killed.has_died
+        assert "KeyError" in (killed.error or "")
+    finally:
+        process.stop()
+
+
+def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
+    options = JobOptions(recycles=2, predictions=3, newest_template="2020-05-01", relax=True)
+    (submission,) = read_submissions("MKTAYIAKQR:MKTAY", "x", options)
+    worker = WorkerOptions(models=("model_1_ptm", "model_1_multimer_v3"), databases=tmp_path)
+    found = predict_options(submission.request(), tmp_path, worker, tmp_path / "out", tmp_path / "failures.json")
+    assert found.models.models == ("model_1_multimer_v3",)
+    assert (found.models.num_seeds, found.compute.num_recycles, found.compute.models_to_relax) == (3, 2, "best")
+    assert found.search.databases == tmp_path
+    assert str(found.search.max_template_date) == "2020-05-01"
+    with pytest.raises(InputError, match="recycles"):
+        JobOptions(recycles=51)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there is no sequence"),
+        ("MKT1", "letter|residue|line"),
+        (">a/b\nMKTAYIAKQR\n", "could lead to another directory"),
+        ("XXXX", "no known residue"),
+        ("M" * 2**20 + "KK", "characters"),
+        (">a\nMK\n" * 101, "."),
+    ],
+)
+def test_text_that_predict_would_not_take_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as error:
+        read_submissions(text)
+    assert "/tmp" not in str(error.value)
