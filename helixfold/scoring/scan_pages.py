@@ -147,17 +147,20 @@ def _page(scanned: ScannedTarget) -> str:
 
 
 def map_data(scanned: ScannedTarget) -> dict[str, Any]:
-    """Return what the heat map shows of single mutants: positions in columns, amino acids in rows."""
+    """Return what the heat map shows of single mutants: positions in columns, amino acids that occur in rows."""
     singles = [mutant for mutant in scanned.mutants if len(mutant.substitutions) == 1]
     positions = scanned_positions(singles)
     column = {index: place for place, index in enumerate(positions)}
+    letters = {each.letter for mutant in singles for each in mutant.substitutions}
+    letters |= {position.letter for position in positions.values()}
+    shown = "".join(letter for letter in _ROWS if letter in letters)
     measures = []
     for name in scanned.measures:
-        cells: list[list[float | None]] = [[None] * len(column) for _ in _ROWS]
+        cells: list[list[float | None]] = [[None] * len(column) for _ in shown]
         for mutant in singles:
             (each,) = mutant.substitutions
             value = rounded(scanned.results[mutant.name].get(name))
-            cells[_ROWS.index(each.letter)][column[each.position.index]] = value
+            cells[shown.index(each.letter)][column[each.position.index]] = value
         measure = MEASURES[name]
         measures.append(
             {
@@ -170,7 +173,7 @@ def map_data(scanned: ScannedTarget) -> dict[str, Any]:
             }
         )
     return {
-        "rows": _ROWS,
+        "rows": shown,
         "positions": [[scanned.chains.label(position), position.letter] for position in positions.values()],
         "measures": [measure for measure in measures if measure["range"] is not None],
     }

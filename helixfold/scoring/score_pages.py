@@ -107,6 +107,8 @@ def correlations(lines: Sequence[ScoredLine]) -> list[RankCorrelation]:
     Predicted errors count with their sign changed, so that a larger correlation is better for each score.
     """
     found = []
+    # In one order, so that intervals are the same wherever they are shown.
+    lines = sorted(lines, key=lambda line: (line.target, line.name))
     for truth in _TRUTHS:
         for score in _CORRELATED:
             sign = -1 if score.startswith("pae") else 1

@@ -1,4 +1,4 @@
-"""Small structures to score, with C-beta atoms."""
+"""Small structures to score, with C-beta atoms, and a little of lysine's side chain."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ import numpy as np
 
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.protein import Protein
-from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.write.pdb import to_pdb
 
 SEQUENCE = "MKTGYIAKQRQISF"
-_ATOMS = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB")]
+_BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB")]
+_LYSINE, _GLYCINE = (RESTYPES.index(letter) for letter in "KG")
 
 
 def protein(*sequences: str, seed: int = 0, noise: float = 0.0) -> Protein:
@@ -25,8 +26,9 @@ def protein(*sequences: str, seed: int = 0, noise: float = 0.0) -> Protein:
     positions[:, ATOM_ORDER["CA"]] = alpha
     aatype = aatype_from_sequence("".join(sequences))
     mask = np.zeros((residues, 37), np.float32)
-    mask[:, _ATOMS] = 1
-    mask[aatype == 7, ATOM_ORDER["CB"]] = 0
+    mask[:, _BACKBONE] = 1
+    mask[aatype == _GLYCINE, ATOM_ORDER["CB"]] = 0
+    mask[aatype == _LYSINE, ATOM_ORDER["CG"]] = 1
     positions += moved.normal(0, 1, positions.shape).astype(np.float32) * noise
     return Protein(
         aatype=aatype,

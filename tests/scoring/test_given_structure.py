@@ -43,7 +43,8 @@ def test_a_template_tells_neither_residues_nor_side_chains(tmp_path: Path) -> No
     assert set(atoms.tolist()) == set(BACKBONE)
     assert (found.template_all_atom_masks[0, :, BETA] == 1).all()  # glycine, too
     assert len(found.msa) == 1
-    kept = structure.mask > 0
+    assert structure.mask[:, ATOM_ORDER["CG"]].any()
+    kept = (structure.mask > 0) & (found.template_all_atom_masks[0] > 0)
     np.testing.assert_array_equal(found.template_all_atom_positions[0][kept], structure.positions[kept])
 
 

@@ -14,6 +14,7 @@ from helixfold.presets import preset
 from helixfold.scoring import network
 from helixfold.scoring.binders import BinderChains, binder_scores
 from helixfold.scoring.score import require_templates, scores_of, target_to_fold
+from helixfold.scoring.score_pages import ScoredLine, ranked
 from helixfold.scoring.structures import read_scored
 from tests.scoring.structure_files import SEQUENCE, write
 
@@ -105,6 +106,18 @@ def test_binders_are_ranked_by_the_error_between_them_and_their_target(
     assert found[0]["binder"] == SEQUENCE[:10]
     assert {"iptm", "ipsae", "pdockq2", "interface_pae", "target_aligned_rmsd"} <= found[0].keys()
     assert "protocol binder, model tiny_multimer, 0 recycles" in capsys.readouterr().out
+
+
+def test_lines_are_ranked_by_the_error_where_there_is_one_and_bad_ones_come_last() -> None:
+    def names(key: str, *values: float | None) -> list[str]:
+        lines = [
+            ScoredLine(target="t", name=str(place), rank=None, problem=None, scores={"composite": place, key: value})
+            for place, value in enumerate(values)
+        ]
+        return [line.name for line in ranked([ScoredLine(target="t", name="bad", rank=None, problem="why"), *lines])]
+
+    assert names("pae_interaction", 3.0, 9.0, 5.0) == ["0", "2", "1", "bad"]
+    assert names("plddt", 3.0, 9.0, 5.0) == ["2", "1", "0", "bad"]
 
 
 def test_errors_between_binder_and_target_are_the_means_of_both_blocks(tmp_path: Path) -> None:

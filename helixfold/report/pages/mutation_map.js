@@ -20,8 +20,11 @@ function shade(value) {
 }
 
 function drawMap() {
-  const { canvas, cell, left, top, bottom, measure } = map;
+  const { canvas, left, top, bottom, measure } = map;
   const columns = scan.positions.length;
+  // Few positions have large cells, many are scrolled.
+  map.cell = Math.max(14, Math.min(26, Math.floor((canvas.parentElement.clientWidth - left - 12) / columns)));
+  const { cell } = map;
   const width = Math.max(left + columns * cell + 12, 300);
   const height = top + scan.rows.length * cell + bottom;
   const scale = devicePixelRatio || 1;
