@@ -45,7 +45,7 @@ class FoldingOptions:
     dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
     logits: bool = False  # return those of all heads; they are large, and else are never held for all pairs at once
     dropout: bool = False  # as in training; predictions then differ from seed to seed, most where they are unsure
-    save_passes: bool = False  # return the structures of all passes
+    save_passes: bool = False  # return the structures of all passes, and their representations if any are asked for
     representations: tuple[RepresentationName, ...] = ()  # that predictions return; "pair" takes r x r x c_z numbers
     stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
     cyclic: tuple[str, ...] | None = None  # chains whose ends are bonded, by name; () all of them, None none
@@ -164,12 +164,14 @@ def fold(
             return [batch_of(sample, preset, device, given.offsets) for sample in samples]
 
     made: list[Protein] = []
+    represented: list[dict[RepresentationName, np.ndarray]] = []
 
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         with stages.stage(f"{name}: network"):
             folded = passes(model, run, ensemble, previous, dtype)
         if options.save_passes:
             made.append(predicted_protein(model, folded, given))
+            represented.append({each: representation(run, folded, each) for each in options.representations})
         return folded
 
     def is_good_enough(folded: Folded) -> bool:
@@ -189,7 +191,10 @@ def fold(
         )
     with stages.stage(f"{name}: confidence"):
         last_prediction = prediction_of(model, run, last, given=given, name=name, options=options, notes=notes)
-    return replace(last_prediction, passes=tuple(made[:-1]) if options.save_passes else None)
+    if not options.save_passes:
+        return last_prediction
+    earlier = tuple(represented[:-1]) if options.representations else ()
+    return replace(last_prediction, passes=tuple(made[:-1]), pass_representations=earlier)
 
 
 @contextmanager
@@ -253,7 +258,7 @@ def prediction_of(
         error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask, asym_id)
     distances = confidence.expected_distances(run, heads.distogram, folded.representations.pair)
     logits = heads(run, folded) if options.logits else None
-    representations = {name: _representation(run, folded, name) for name in options.representations}
+    representations = {name: representation(run, folded, name) for name in options.representations}
     return Prediction(
         model=name,
         protein=protein,
@@ -291,8 +296,8 @@ def predicted_protein(model: AlphaFold, folded: Folded, given: ModelInput) -> Pr
     )
 
 
-def _representation(run: Executor, folded: Folded, name: RepresentationName) -> np.ndarray:
-    """Return a representation of the first sample, float32."""
+def representation(run: Executor, folded: Folded, name: RepresentationName) -> np.ndarray:
+    """Return a representation of the first sample, float32; the shapes are those of `RepresentationName`."""
     found = folded.representations
     streams: dict[RepresentationName, Stream] = {
         "msa_first_row": found.msa_first_row,

@@ -17,6 +17,7 @@ CudaGraphs = Literal["auto", "off"]
 # pair (r r c_z): the pair stream after the Evoformer. structure (r c): the single representation after the structure
 # module, from which pLDDT is read; AlphaFold calls it structure_module.
 RepresentationName = Literal["msa_first_row", "single", "pair", "structure"]
+RepresentationFormat = Literal["npz", "safetensors"]
 Item = TypeVar("Item")
 MAX_PROCESSES = 1024  # or threads, of one command on one machine
 

@@ -69,6 +69,7 @@ class Prediction:
     logits: Mapping[str, np.ndarray] | None = None  # by head, if the options asked for them
     representations: Mapping[RepresentationName, np.ndarray] | None = None  # those that the options asked for
     passes: tuple[Protein, ...] | None = None  # what the passes before the last predicted, if the options asked for it
+    pass_representations: tuple[Mapping[RepresentationName, np.ndarray], ...] = ()  # of these passes, if asked for both
     seed: int = 0
     chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
     iptm: float | None = None  # of a complex, 0 to 1

@@ -89,4 +89,5 @@ def test_every_extra_installs_what_the_code_requires_of_it() -> None:
     assert len(required) >= 5
     for extra, package in required:
         distributions = [*extras[extra], *(extras["evaluate"] if "helixfold[evaluate]" in extras[extra] else [])]
-        assert any(distribution.startswith(f"{package}>=") for distribution in distributions), (extra, package)
+        name = {"sklearn": "scikit-learn"}.get(package, package)
+        assert any(distribution.startswith(f"{name}>=") for distribution in distributions), (extra, package)

@@ -29,6 +29,7 @@ FLOORS = [
         "helixfold.folding",
         "helixfold.folding_together",
         "helixfold.inference",
+        "helixfold.representations",
         "helixfold.training",
     ),
     ("helixfold.databases", "helixfold.report", "helixfold.predict", "helixfold.notebook", "helixfold.verification"),

@@ -144,7 +144,7 @@ def superposed_scores(
     if not np.isfinite(predicted).all():
         return Superposed(tm_score=0.0, gdt_ts=0.0, gdt_ha=0.0, rmsd=float("nan"))
     length = length or len(true)
-    search = _Search(predicted, true, scale=max(0.5, 1.24 * np.cbrt(length - 15) - 1.8))
+    search = _Search(predicted, true, scale=tm_scale(length))
     for size in _fragment_sizes(len(true)):
         search.from_fragments(size)
     within = search.within / length
@@ -154,6 +154,11 @@ def superposed_scores(
         gdt_ha=float(within[:-1].mean()),
         rmsd=rmsd(predicted, true),
     )
+
+
+def tm_scale(length: int) -> float:
+    """Return the distance in Angstrom at which a residue adds half as much to the TM-score of a chain as at 0."""
+    return float(max(0.5, 1.24 * np.cbrt(length - 15) - 1.8))
 
 
 def _fragment_sizes(length: int) -> list[int]:

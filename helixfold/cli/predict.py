@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from helixfold.cli.main import exit_code
-from helixfold.predict.compatibility import CompatibilityOptions, listing, resolve
+from helixfold.predict.compat.options import CompatibilityOptions, listing, resolve
 from helixfold.predict.options import TARGETS, PredictOptions
 
 if TYPE_CHECKING:

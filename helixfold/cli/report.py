@@ -2,27 +2,38 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from data_pipeline.errors import InputError
 from helixfold.standard_streams import optional_output
 
 SOME_FAILED = 1
-app = App(name="report", usage="helixfold report DIRECTORY")
+app = App(name="report", usage="helixfold report DIRECTORY [--reference FILE...]")
 
 
 @app.default
 @optional_output()
-def report(directory: Path, /) -> int:
-    """Write report.html of every finished target again, and index.html and pulldown.html of their batch, from the files
-    that `helixfold predict` wrote. The pages are offline: open them in any browser.
+def report(
+    directory: Path,
+    /,
+    *,
+    reference: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", consume_multiple=True)] = (),
+) -> int:
+    """Write report.html of every finished target again, ensemble.html of those with more than five predictions, and
+    index.html and pulldown.html of their batch, from the files that `helixfold predict` wrote. The pages are offline:
+    open them in any browser.
 
     Parameters
     ----------
     directory
         The output directory, or the directory of one target in it.
+    reference
+        Structures (mmCIF or PDB), such as two known conformations, to which ensemble.html compares all samples.
     """
+    from helixfold.report.ensemble import PAGE_FILE as ENSEMBLE_FILE
+    from helixfold.report.ensemble import write_ensemble
     from helixfold.report.files import RANKING
     from helixfold.report.index import INDEX_FILE, write_index
     from helixfold.report.page import counted
@@ -32,6 +43,8 @@ def report(directory: Path, /) -> int:
     if not directory.is_dir():
         raise InputError.at(directory, "no such directory; name one that `helixfold predict` wrote")
     if (directory / RANKING).is_file():
+        if write_ensemble(directory, references=reference):
+            print(directory / ENSEMBLE_FILE)
         write_report(directory)
         print(directory / REPORT_FILE)
         return 0
@@ -41,6 +54,7 @@ def report(directory: Path, /) -> int:
     failed = 0
     for target in targets:
         try:
+            write_ensemble(target, references=reference)
             write_report(target)
         except (InputError, OSError) as error:
             failed += 1

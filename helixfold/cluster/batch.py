@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+from data_pipeline.alignment_variants import VariantSettings
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError
@@ -19,11 +20,13 @@ from helixfold.execution.dtypes import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding import FoldingOptions
 from helixfold.options import given
 from helixfold.planning.memory import MemoryOptions
+from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.predict.record import read_record
 from helixfold.predict.run import folding_of, requested_targets
 from helixfold.predict.search import FEATURES_FILE, directory_in
 from helixfold.predict.search_plan import plan_of
+from helixfold.predict.variants import expected_variants, variant_settings
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.weights.find import find_parameters
@@ -48,6 +51,7 @@ class ClusterBatch:
     pulldown: Sequence[PulldownEntry]
     presets: Sequence[Preset]
     folding: FoldingOptions
+    variants: VariantSettings  # of each target's alignment
 
     @property
     def output(self) -> Path:
@@ -72,9 +76,17 @@ class ClusterBatch:
         directory = self.output / self.names[number]
         if not (directory / RANKING_FILE).is_file() or (record := read_record(directory)) is None:
             return False
-        made = {(origin.model, origin.seed) for origin in record.predictions.values()}
-        first, count = self.folding.seed, self.options.models.num_seeds
-        return all((preset.name, first + seed) in made for preset in self.presets for seed in range(count))
+        found = expected_variants(self.variants, Job(target=self.targets[number]), record.clusters)
+        if found.clusters is not None and found.clusters.count is None:
+            return False
+        made = {origin.key for origin in record.predictions.values()}
+        seeds = range(self.folding.seed, self.folding.seed + self.options.models.num_seeds)
+        return all(
+            (preset.name, seed, variant.description) in made
+            for variant in found.variants
+            for preset in self.presets
+            for seed in seeds
+        )
 
     def is_marked(self, number: int) -> bool:
         """Return whether a target is finished, perhaps with other settings."""
@@ -210,4 +222,5 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
         pulldown=pulldown,
         presets=[limits.limited_preset(preset) for preset, _ in found],
         folding=folding,
+        variants=variant_settings(options.conformations),
     )

@@ -40,6 +40,7 @@ from helixfold.predict.search import (
 )
 from helixfold.predict.search_plan import search_identities
 from helixfold.predict.together import sizes_of_lots
+from helixfold.predict.variants import variant_settings
 from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry, write_entries
@@ -76,6 +77,7 @@ def predict(
     loading = Stages(workers.mesh.device)
 
     def prepare() -> RunSettings:
+        variants = variant_settings(options.conformations)
         limits = MemoryOptions(**vars(options.memory))
         with loading.stage("load parameters"):
             method: Method = "multimer" if jobs and all(job.chains > 1 for job in jobs) else "monomer"
@@ -97,6 +99,9 @@ def predict(
             memory=limits.divided(local_world_size(), workers.mesh.device),
             workers=workers,
             num_seeds=options.models.num_seeds,
+            variants=variants,
+            references=options.conformations.reference,
+            representations_format=options.compute.representations_format,
             to_relax=to_relax,
             output_format=options.targets.output_format,
             search_identities=search_identities(searches),
@@ -252,7 +257,7 @@ def _forecast(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
             found = list(job.forecast(options.output / job.name, settings))
             forecasts += found
             # Some of its predictions may be there already.
-            seconds += sum(each.seconds for each in found) * status.missing / len(settings.predictions)
+            seconds += sum(each.seconds for each in found) * status.missing / len(settings.predictions())
         except EXPECTED_ERRORS as error:
             failed = True
             print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
@@ -261,7 +266,8 @@ def _forecast(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     seeds = "" if settings.num_seeds == 1 else f" with {settings.num_seeds} seeds each"
     print(
         f"{len(remaining)} of {counted(len(jobs), 'target')} to fold: {counted(predictions, 'prediction')} by "
-        f"{', '.join(model.preset.name for model in settings.models)}{seeds}, "
+        f"{', '.join(model.preset.name for model in settings.models)}{seeds}"
+        f"{', at least, as clusters are known once there is an alignment' if settings.variants.clusters else ''}, "
         f"{counted(settings.num_recycles, 'recycle')}; to relax: {settings.to_relax}"
     )
     print(

@@ -1,8 +1,8 @@
 """The proteins that a run folds, the settings with which it folds all of them, and the memory forecast of each."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TextIO
 
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from tqdm import tqdm
 
+from data_pipeline.alignment_variants import WHOLE_ALIGNMENT, AlignmentVariant, VariantSettings
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
@@ -24,6 +25,7 @@ from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding import FoldingOptions
 from helixfold.initial_guess import guessed_positions
 from helixfold.model_input import input_notes, model_input
+from helixfold.options import RepresentationFormat
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, Plan
@@ -37,11 +39,17 @@ from helixfold.weights.find import ReadyModel
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedPrediction:
-    """A prediction that a run makes of every target: by one model, with the random draws of one seed."""
+    """A prediction that a run makes of a target: from a variant of its alignment, by one model, with one seed."""
 
-    name: str  # of its files: the model's, with the seed if there are several
-    model: ReadyModel
+    name: str  # of its files: the model's, then the variant's if there is one, then the seed if there are several
+    model: ReadyModel  # whose preset reads as many rows as the variant has it
     seed: int
+    alignment: AlignmentVariant = WHOLE_ALIGNMENT
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """Return what tells it from all other predictions of its target."""
+        return self.model.preset.name, self.seed, self.alignment.description
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +62,9 @@ class RunSettings:
     memory: MemoryOptions
     workers: WorkerGroup
     num_seeds: int = 1
+    variants: VariantSettings = field(default_factory=VariantSettings)  # of each target's alignment
+    references: tuple[Path, ...] = ()  # structures to which samples are compared, such as two known conformations
+    representations_format: RepresentationFormat = "npz"
     to_relax: ToRelax = "none"
     output_format: OutputFormat = "helixfold"
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
@@ -63,19 +74,23 @@ class RunSettings:
     passes: Passes = LAUNCHED
     targets_at_once: int | None = None  # the most short targets that share passes; None: many on a GPU, else 1
 
-    @property
-    def predictions(self) -> list[RequestedPrediction]:
-        """Return the predictions of a target in the order in which they are made: all models with one seed, then the
-        next seed.
+    def predictions(self, variants: Iterable[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[RequestedPrediction]:
+        """Return the predictions of a target from variants of its alignment, in the order in which they are made.
+
+        All variants by all models with one seed come before the next seed.
         """
-        seeds = range(self.options.seed, self.options.seed + self.num_seeds)
+        variants = list(variants)
         return [
             RequestedPrediction(
-                name=f"{model.preset.name}_seed_{seed}" if self.num_seeds > 1 else model.preset.name,
-                model=model,
+                name="_".join(
+                    filter(None, (model.preset.name, variant.name, f"seed_{seed}" if self.num_seeds > 1 else ""))
+                ),
+                model=_reading(model, variant),
                 seed=seed,
+                alignment=variant,
             )
-            for seed in seeds
+            for seed in range(self.options.seed, self.options.seed + self.num_seeds)
+            for variant in variants
             for model in self.models
         ]
 
@@ -119,6 +134,12 @@ class RunSettings:
         return self.memory.plan(model.preset, size, self.device, available)
 
 
+def _reading(model: ReadyModel, variant: AlignmentVariant) -> ReadyModel:
+    """Return the model with no more rows in each pass than a variant of the alignment has it read."""
+    limits = MemoryOptions(max_msa_rows=variant.max_msa_rows, max_extra_rows=variant.max_extra_rows)
+    return model if variant.max_msa_rows is None else limits.limited(model)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A protein or complex to fold: a target whose features are still to be made, or features that were made before."""
@@ -155,9 +176,9 @@ class Job:
 
     @property
     def chain_ids(self) -> tuple[str, ...]:
-        """Return the names of the chains."""
+        """Return the names of the chains in the order of the sequence."""
         if isinstance(self.target, ComplexInput):
-            return self.target.target.chain_ids
+            return tuple(name for entity in self.target.target.entities for name in entity.chain_ids)
         if isinstance(self.features, ComplexFeatureSet):
             return self.features.multimer.chain_names
         return (ONLY_CHAIN,)

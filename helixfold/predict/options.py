@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES
+from data_pipeline.residue_ranges import Replacement
 from helixfold.annotations import Group, Parameter
 from helixfold.options import (
     CudaGraphs,
@@ -19,6 +20,7 @@ from helixfold.options import (
     Number,
     Output,
     Positive,
+    RepresentationFormat,
     RepresentationName,
     Workers,
     part_of_all,
@@ -195,6 +197,41 @@ class ModelOptions:
     """Stop recycling, and make no more predictions of a target, once one has this mean pLDDT."""
 
 
+@Parameter(
+    name="*",
+    group=Group.create_ordered(
+        "Conformations", help="further predictions of a target from variants of its alignment, all from one search"
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class ConformationOptions:
+    """Options for predictions from variants of the alignment, which show other conformations than the whole one."""
+
+    cluster_msa: bool = False
+    """Also predict from each cluster of the alignment's rows (DBSCAN), as AF_Cluster does."""
+    cluster_eps: Annotated[
+        Number | None,
+        Parameter(metavar="EPS", show_default="of 3 to 20, what puts a quarter of the rows into most clusters"),
+    ] = None
+    """Largest distance of neighbours in a cluster: the root of twice the columns in which they differ."""
+    cluster_min_samples: Positive = 3
+    """Rows within that distance of a row, itself included, that make it the core of a cluster."""
+    cluster_max_gaps: Annotated[Number, Parameter(metavar="SHARE")] = 0.25
+    """Share of gaps from which on rows are in no cluster."""
+    mask_columns: Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")] = ()
+    """Also predict with these residues replaced in all rows but the target's, as SPEACH_AF does: one prediction for
+    each word, such as 10-20,45 (of a complex A:10-20)."""
+    mask_window: Annotated[str | None, Parameter(metavar="N[:STEP]")] = None
+    """The same with each window of so many residues; the next one begins STEP residues later, or where it ends."""
+    mask_with: Replacement = "alanine"
+    """What stands in place of the residues; gaps stay gaps."""
+    subsample_msa: Annotated[tuple[str, ...], Parameter(metavar="ROWS:EXTRA...")] = ()
+    """Also predict with at most so many rows of the alignment and extra rows in each pass, such as 16:32,32:64; drawn
+    anew with each seed (--num-seeds)."""
+    reference: Annotated[tuple[File, ...], Parameter(metavar="FILE...")] = ()
+    """Structures (mmCIF or PDB), such as two known conformations, to which the ensemble page compares all samples."""
+
+
 @Parameter(name="*", group=Group.create_ordered("Recycling, relaxation and precision"))
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
@@ -235,7 +272,10 @@ class ComputeOptions:
     """Also write the structures of all passes to recycles_<model>.pdb, superposed, each a model of the file."""
     save_representations: Annotated[tuple[RepresentationName, ...], Parameter(metavar="NAME...")] = ()
     """Also write these representations of the network after the last pass to representations_<model>.npz: the target's
-    row of the MSA, single, pair, and the structure module's. pair takes 512 x N x N bytes for N residues."""
+    row of the MSA, single, pair, and the structure module's. pair takes 512 x N x N bytes for N residues. With
+    --save-recycles, those of all passes."""
+    representations_format: RepresentationFormat = "npz"
+    """Format of that file."""
     dtype: DtypeOrAuto = "auto"
     """Precision of the arithmetic in the trunk of the network. auto: bfloat16 on NVIDIA GPUs that have it (compute
     capability 8.0 and later), else float32; targets that were begun go on as they began. float16, for older cards, is
@@ -303,6 +343,7 @@ class PredictOptions:
     search: SearchOptions = field(default_factory=SearchOptions)
     complexes: ComplexOptions = field(default_factory=ComplexOptions)
     models: ModelOptions = field(default_factory=ModelOptions)
+    conformations: ConformationOptions = field(default_factory=ConformationOptions)
     compute: ComputeOptions = field(default_factory=ComputeOptions)
     devices: DeviceOptions = field(default_factory=DeviceOptions)
     memory: MemoryLimits = field(default_factory=MemoryLimits)

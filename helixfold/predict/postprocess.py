@@ -14,6 +14,7 @@ from helixfold.predict import relaxation
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.record import model_origin, read_record
 from helixfold.predict.search import FEATURES_FILE
+from helixfold.report.ensemble import remove_ensemble, write_ensemble
 from helixfold.report.plots import write_plots
 from helixfold.report.target_page import write_report
 from helixfold.write.colabfold import done_file, model_type, write_colabfold
@@ -69,6 +70,12 @@ def _origin(directory: Path, name: str) -> ModelOrigin | None:
     return None if record is None else model_origin(record, name, load_features(directory / FEATURES_FILE))
 
 
+def _write_ensemble(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    names = [prediction.name for prediction in order]
+    if not write_ensemble(target.directory, names, target.settings.references):
+        remove_ensemble(target.directory)
+
+
 def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
     record = read_record(target.directory)
     if target.settings.output_format == "colabfold" and record is not None:
@@ -84,6 +91,7 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
     ("plots", lambda target, order: write_plots(target.directory, order)),
     ("tables", lambda target, order: write_tables(target.directory, order)),
     ("timings", _write_times),
+    ("ensemble", _write_ensemble),
     ("report", lambda target, order: write_report(target.directory, [prediction.name for prediction in order])),
     ("ColabFold's files", _write_colabfold),
     ("mark", lambda target, order: write_ranking(target.directory, order)),
@@ -91,9 +99,9 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
 
 
 # Steps that make files which a slim target has not, and the files that it has: logits are there only if asked for.
-_NOT_SLIM = ("plots", "tables", "timings", "report")
+_NOT_SLIM = ("plots", "tables", "timings", "ensemble", "report")
 _SLIM_FILES = re.compile(
-    r"ranked_\d+\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(logits|representations)_.+\.npz"
+    r"ranked_\d+\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|logits_.+\.npz|representations_.+\.(npz|safetensors)"
     r"|(ranking_debug|settings|relax_metrics)\.json"
 )
 
@@ -141,7 +149,7 @@ def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str,
     config: dict[str, object] = {
         "num_queries": len(jobs),
         "use_templates": templates,
-        "num_relax": {"none": 0, "best": 1, "all": len(settings.predictions)}[settings.to_relax],
+        "num_relax": {"none": 0, "best": 1, "all": settings.num_seeds * len(settings.models)}[settings.to_relax],
         "msa_mode": "custom" if aligned else "single_sequence",
         "model_type": model_type(names[0]),
         "num_models": len(models),

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,26 +34,42 @@ _DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "demonstration": "the demonstration model",
     "trained": "trained parameters",
 }
+# No alignment falls into more; a damaged file could say so.
+_MOST_CLUSTERS = 1_000_000
 # What a run writes, but for its features and the results of its searches; longer names of others are left alone.
 _RESULT_FILES = re.compile(
     r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(distances|logits)_.+\.npz"
-    r"|.+_(plddt|pae|ptm|msa|interfaces)\.tsv|(plddt|pae|coverage)\.png|report\.html"
+    r"|representations_.+\.(npz|safetensors)|recycles_.+\.pdb"
+    r"|.+_(plddt|pae|ptm|msa|interfaces)\.tsv|(alignments|clusters|ensemble)\.tsv|(plddt|pae|coverage)\.png"
+    r"|(report|ensemble)\.html"
     rf"|(relax_metrics|templates|{re.escape(TIMINGS_FILE[:-5])}|{re.escape(SETTINGS_FILE[:-5])})\.json"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionOrigin:
-    """The model, its parameters and the seed that a prediction is made with."""
+    """The model, its parameters, the seed and the variant of the alignment that a prediction is made with."""
 
     model: str
     seed: int
     weights: str  # digest of the parameters
     weights_provenance: WeightsProvenance
+    alignment: str = ""  # the description of the variant; "" for the whole alignment
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """Return what tells it from all other predictions of its target, as `RequestedPrediction.key` does."""
+        return self.model, self.seed, self.alignment
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of settings.json, where the provenance is called `standing`."""
-        return {"model": self.model, "seed": self.seed, "weights": self.weights, "standing": self.weights_provenance}
+        return {
+            "model": self.model,
+            "seed": self.seed,
+            **({"alignment": self.alignment} if self.alignment else {}),
+            "weights": self.weights,
+            "standing": self.weights_provenance,
+        }
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "PredictionOrigin":
@@ -63,6 +79,31 @@ class PredictionOrigin:
             seed=int(entry["seed"]),
             weights=str(entry["weights"]),
             weights_provenance=_PROVENANCES[_PROVENANCES.index(entry["standing"])],
+            alignment=str(entry.get("alignment", "")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRecord:
+    """The clusters of a target's alignment: the settings that make them, their number, and eps as it was used.
+
+    The number is None before the alignment is there; eps then, too, and where no row was left to be clustered.
+    """
+
+    settings: str
+    count: int | None = None
+    eps: float | None = None
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "ClusterRecord":
+        """Read the entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
+        count, eps = entry["count"], entry["eps"]
+        if count is not None and not 0 <= int(count) <= _MOST_CLUSTERS:
+            raise ValueError(f"{count} is no number of clusters")
+        return cls(
+            settings=str(entry["settings"]),
+            count=None if count is None else int(count),
+            eps=None if eps is None else float(eps),
         )
 
 
@@ -70,14 +111,15 @@ class PredictionOrigin:
 class TargetRecord:
     """The inputs (as digests), the options that change results, and the predictions of one target.
 
-    `provenance` tells what made each prediction that is there. It is no setting, and no difference: a result that was
-    made on another machine is a result.
+    `clusters` are those of its alignment, if each is predicted from. `provenance` tells what made each prediction
+    that is there. It is no setting, and no difference: a result that was made on another machine is a result.
     """
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any]
     predictions: Mapping[str, PredictionOrigin]  # by name
     provenance: Mapping[str, PredictionProvenance] = field(default_factory=dict)  # by name, of those that were made
+    clusters: ClusterRecord | None = None
 
     def differences(self, other: "TargetRecord") -> list[str]:
         """Describe each setting of `other` that differs from this record; additional predictions do not count."""
@@ -91,13 +133,19 @@ class TargetRecord:
             for name in sorted({*self.options, *other.options})
             if self.options.get(name) != other.options.get(name)
         ]
+        mine, theirs = self.clusters, other.clusters
+        if mine is not None and theirs is not None and mine.settings != theirs.settings:
+            differences.append(f"clusters by {mine.settings}, now by {theirs.settings}")
         weights = {origin.model: origin.weights for origin in self.predictions.values()}
         for name, origin in other.predictions.items():
-            mine = self.predictions.get(name)
+            earlier = self.predictions.get(name)
             if weights.get(origin.model, origin.weights) != origin.weights:
                 differences.append(f"other weights of {origin.model}")
-            elif mine is not None and mine.seed != origin.seed:
-                differences.append(f"seed {mine.seed} of {name}, now {origin.seed}")
+            elif earlier is not None and earlier.seed != origin.seed:
+                differences.append(f"seed {earlier.seed} of {name}, now {origin.seed}")
+            elif earlier is not None and earlier.alignment != origin.alignment:
+                before, now = (each.alignment or "all rows" for each in (earlier, origin))
+                differences.append(f"alignment of {name}: {before}, now {now}")
         if other.is_superseded_by(self):
             differences.append(other.made_with)
         return list(dict.fromkeys(differences))
@@ -119,18 +167,23 @@ class TargetRecord:
 
     def extended(self, other: "TargetRecord") -> "TargetRecord":
         """Return `other` with this record's predictions as well, which keep their names."""
-        present = {(origin.model, origin.seed) for origin in self.predictions.values()}
-        more = {
-            name: origin for name, origin in other.predictions.items() if (origin.model, origin.seed) not in present
-        }
+        present = {origin.key for origin in self.predictions.values()}
+        more = {name: origin for name, origin in other.predictions.items() if origin.key not in present}
         # Inputs and options are `other`'s: this record may come from a file, which is less to be trusted.
-        return replace(other, predictions={**self.predictions, **more}, provenance=self.provenance)
+        return replace(
+            other,
+            predictions={**self.predictions, **more},
+            provenance=self.provenance,
+            clusters=self.clusters if other.clusters is None or other.clusters.count is None else other.clusters,
+        )
 
     def name_of(self, prediction: RequestedPrediction) -> str:
-        """Return the name that this model and seed have in the record, or the requested one."""
-        key = prediction.model.preset.name, prediction.seed
-        names = (name for name, origin in self.predictions.items() if (origin.model, origin.seed) == key)
-        return next(names, prediction.name)
+        """Return the name that this model, seed and alignment have in the record, or the requested one."""
+        return self._names.get(prediction.key, prediction.name)
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, int, str], str]:
+        return {origin.key: name for name, origin in reversed([*self.predictions.items()])}
 
     def finished(self, directory: Path, residues: int) -> dict[str, FinishedPrediction]:
         """Read the predictions whose files are all in the directory and undamaged."""
@@ -150,14 +203,17 @@ class TargetRecord:
             "inputs": self.inputs,
             "options": self.options,
             "predictions": {name: origin.to_dict() for name, origin in self.predictions.items()},
+            **({} if self.clusters is None else {"clusters": vars(self.clusters)}),
             "provenance": provenance_entries(made),
             "notes": list(notes),
         }
         write_file(directory / SETTINGS_FILE, to_json(content, indent=2))
 
 
-def record_for(job: Job, settings: RunSettings) -> TargetRecord:
-    """Return the record of a target that is folded with these settings."""
+def record_for(
+    job: Job, settings: RunSettings, predictions: Iterable[RequestedPrediction], clusters: ClusterRecord | None = None
+) -> TargetRecord:
+    """Return the record of a target of which these predictions are made with these settings."""
     options = settings.options
     inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
     if job.target is None:
@@ -200,9 +256,11 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
                 seed=prediction.seed,
                 weights=prediction.model.digest,
                 weights_provenance=prediction.model.provenance,
+                alignment=prediction.alignment.description,
             )
-            for prediction in settings.predictions
+            for prediction in predictions
         },
+        clusters=clusters,
     )
 
 
@@ -216,6 +274,7 @@ def read_record(directory: Path) -> TargetRecord | None:
             options=dict(content["options"]),
             predictions=predictions,
             provenance=read_provenance(content.get("provenance")),
+            clusters=None if content.get("clusters") is None else ClusterRecord.from_dict(content["clusters"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

@@ -7,16 +7,17 @@ from typing import Any
 
 from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
-from data_pipeline.npz import npz_names
 from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.stages import Stage
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.predict.postprocess import is_postprocessed
 from helixfold.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
+from helixfold.predict.variants import TargetVariants, expected_variants
 from helixfold.write.colabfold import done_file
 from helixfold.write.json_object import AGAIN
 from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
+from helixfold.write.representations import PASSES, representation_names, representations_file
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
 
 
@@ -32,16 +33,41 @@ class ResumeStatus:
 
 @dataclass(kw_only=True)
 class ResumedTarget:
-    """A target whose directory is ready for the missing predictions, with the timings of earlier runs.
+    """A target whose directory is ready for more predictions, with the timings of earlier runs.
 
-    `record` grows as predictions are made, and `notes` are for every reader of the results.
+    `record` grows as predictions are made, and `notes` are for every reader of the results. `missing` is filled by
+    `request`, once the target's features tell which predictions it has.
     """
 
+    job: Job
     record: TargetRecord
     notes: tuple[str, ...]
-    missing: tuple[RequestedPrediction, ...]
     models: dict[str, Any]  # of timings.json, by prediction
     stages: tuple[Stage, ...]
+    missing: tuple[RequestedPrediction, ...] = ()
+
+    def request(self, directory: Path, settings: RunSettings, found: TargetVariants) -> None:
+        """Add the predictions from all variants of the alignment to the record, and find out which of them are missing.
+
+        Raise `InputError` if the alignment falls into other clusters than in an earlier run.
+        """
+        before = self.record.clusters
+        if before is not None and before.count is not None and found.clusters not in (None, before):
+            raise InputError.at(
+                directory / SETTINGS_FILE,
+                f"an earlier run found {before.count} clusters, and now there are {found.clusters.count}: the "
+                "alignment is another one; --overwrite begins anew",
+            )
+        requested = settings.predictions(found.variants)
+        self.record = self.record.extended(record_for(self.job, settings, requested, found.clusters))
+        done = self.record.finished(directory, self.job.residues)
+        self.missing = tuple(_missing(self.record, done, directory, settings, requested))
+        again = {prediction.name for prediction in self.missing}
+        made = {name: each for name, each in self.record.provenance.items() if name in done and name not in again}
+        self.record = replace(self.record, provenance=made)
+        self.record.write(directory, self.notes)
+        # What was measured of a prediction that is made again is measured again.
+        self.stages = tuple(stage for stage in self.stages if stage.name.partition(": ")[0] not in again)
 
     def add_provenance(self, directory: Path, name: str, provenance: PredictionProvenance) -> None:
         """Write into settings.json what made the prediction of a name, whose files are to be written next."""
@@ -51,18 +77,24 @@ class ResumedTarget:
 
 def resume_status(job: Job, directory: Path, settings: RunSettings, *, overwrite: bool) -> ResumeStatus:
     """Return what a run with these settings will do for a target; nothing is written."""
-    requested, earlier = record_for(job, settings), read_record(directory)
+    earlier = read_record(directory)
+    found = _expected(job, settings, None if overwrite else earlier)
+    predictions = settings.predictions(found.variants)
+    requested = record_for(job, settings, predictions, found.clusters)
+    # At least one cluster, as long as nobody knows how many there are.
+    unknown = 0 if found.clusters is None or found.clusters.count is not None else len(settings.predictions())
     is_marked = (directory / RANKING_FILE).is_file()
     if overwrite or (earlier is None and not is_marked):
-        return ResumeStatus(name=job.name, finished=False, missing=len(settings.predictions))
+        return ResumeStatus(name=job.name, finished=False, missing=len(predictions) + unknown)
     remark = _mismatch(earlier, requested, is_marked=is_marked)
     if earlier is None or remark is not None:
         finished = is_marked and not (earlier is not None and earlier.is_superseded_by(requested))
-        missing = 0 if finished else len(settings.predictions)
+        missing = 0 if finished else len(predictions) + unknown
         return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
     record = earlier.extended(requested)
     done = record.finished(directory, job.residues)
-    missing = len(_missing(record, done, directory, settings))
+    missing = 0 if _has_score(done, settings) else unknown
+    missing += len(_missing(record, done, directory, settings, predictions))
     finished = not missing and is_marked and is_postprocessed(directory, list(done.values()), settings)
     if done and not finished:
         to_do = f"{missing} to be made" if missing else "what follows on them is to be done"
@@ -75,7 +107,8 @@ def begun_dtype(jobs: Sequence[Job], output: Path, settings: RunSettings) -> str
     for job in jobs:
         if (earlier := read_record(output / job.name)) is None:
             continue
-        dtype, requested = earlier.options.get("dtype"), record_for(job, settings)
+        dtype, found = earlier.options.get("dtype"), _expected(job, settings, earlier)
+        requested = record_for(job, settings, settings.predictions(found.variants), found.clusters)
         alike = replace(requested, options={**requested.options, "dtype": dtype})
         if dtype in DTYPES and not earlier.is_superseded_by(requested) and not earlier.differences(alike):
             return str(dtype)
@@ -98,42 +131,52 @@ def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marke
 
 def resume_target(job: Job, directory: Path, settings: RunSettings, *, overwrite: bool) -> ResumedTarget:
     """Keep what an earlier run made with the same settings, remove the rest, and write the new record."""
-    requested, earlier = record_for(job, settings), read_record(directory)
+    earlier = None if overwrite else read_record(directory)
+    found = _expected(job, settings, earlier)
+    requested = record_for(job, settings, settings.predictions(found.variants), found.clusters)
     done_file(directory.resolve()).unlink(missing_ok=True)
-    if overwrite or earlier is None or earlier.is_superseded_by(requested) or earlier.differences(requested):
+    models, stages = dict[str, Any](), list[Stage]()
+    if earlier is None or earlier.is_superseded_by(requested) or earlier.differences(requested):
         remove_results(directory)
-        record, models, stages = requested, dict[str, Any](), list[Stage]()
+        found = _expected(job, settings, None)
+        record = record_for(job, settings, settings.predictions(found.variants), found.clusters)
     else:
         (directory / RANKING_FILE).unlink(missing_ok=True)
         record = earlier.extended(requested)
         models, stages = _earlier_timings(directory)
-    done = record.finished(directory, job.residues)
-    missing = _missing(record, done, directory, settings)
-    made = {name for name in done if all(name != prediction.name for prediction in missing)}
-    record = replace(record, provenance={name: each for name, each in record.provenance.items() if name in made})
     notes = job.notes(settings.models)
     record.write(directory, notes)
-    # What was measured of a prediction that is made again is measured again.
-    again = tuple(f"{prediction.name}: " for prediction in missing)
-    stages = [stage for stage in stages if not stage.name.startswith(again)]
-    return ResumedTarget(record=record, notes=notes, missing=tuple(missing), models=models, stages=tuple(stages))
+    return ResumedTarget(job=job, record=record, notes=notes, models=models, stages=tuple(stages))
+
+
+def _expected(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetVariants:
+    return expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
+
+
+def _has_score(done: dict[str, FinishedPrediction], settings: RunSettings) -> bool:
+    """Return whether a prediction that is done has the score at which a run stops."""
+    score = settings.options.stop_at_score
+    return score is not None and any(prediction.plddt.mean() >= score for prediction in done.values())
 
 
 def _missing(
-    record: TargetRecord, done: dict[str, FinishedPrediction], directory: Path, settings: RunSettings
+    record: TargetRecord,
+    done: dict[str, FinishedPrediction],
+    directory: Path,
+    settings: RunSettings,
+    requested: Sequence[RequestedPrediction],
 ) -> list[RequestedPrediction]:
-    """Return the predictions to make; none if one that is done has the score at which a run stops."""
-    score = settings.options.stop_at_score
-    if score is not None and any(prediction.plddt.mean() >= score for prediction in done.values()):
+    """Return the requested predictions that are to be made; none if one that is done has the score that ends a run."""
+    if _has_score(done, settings):
         return []
-    renamed = [replace(prediction, name=record.name_of(prediction)) for prediction in settings.predictions]
+    renamed = [replace(prediction, name=record.name_of(prediction)) for prediction in requested]
     return [
         prediction
         for prediction in renamed
         if prediction.name not in done
         or (settings.options.logits and not (directory / f"logits_{prediction.name}.npz").is_file())
         or (settings.options.save_passes and not _has_passes(directory, prediction.name))
-        or not _has_representations(directory / f"representations_{prediction.name}.npz", settings)
+        or not _has_representations(directory, prediction.name, settings)
     ]
 
 
@@ -142,13 +185,14 @@ def _has_passes(directory: Path, name: str) -> bool:
     return (directory / f"recycles_{name}.pdb").is_file() or not (directory / f"unrelaxed_{name}.pdb").is_file()
 
 
-def _has_representations(path: Path, settings: RunSettings) -> bool:
-    """Return whether a file holds all representations that the settings ask for."""
-    wanted = set(settings.options.representations)
-    try:
-        return not wanted or wanted <= npz_names(path)
-    except InputError:
-        return False
+def _has_representations(directory: Path, name: str, settings: RunSettings) -> bool:
+    """Return whether the file of a prediction holds all representations that the settings ask for."""
+    wanted: set[str] = set(settings.options.representations)
+    if not wanted:
+        return True
+    if settings.options.save_passes:
+        wanted.add(PASSES)
+    return wanted <= representation_names(representations_file(directory, name, settings.representations_format))
 
 
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:

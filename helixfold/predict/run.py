@@ -10,6 +10,7 @@ from pathlib import Path
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
@@ -90,6 +91,7 @@ def _read(
     jobs = [replace(job, directory=directory_in(output, job.title).name) for job in jobs]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
+    _check_references(options.conformations.reference)
     if (guess := options.compute.initial_guess) is not None:
         jobs = [replace(job, initial_guess=guess_of(guess, job.title, only=len(jobs) == 1)) for job in jobs]
     for name in options.complexes.cyclic or ():
@@ -102,6 +104,17 @@ def _read(
         if not jobs:
             raise InputError(f"there is no target in shard {shard[0]}/{shard[1]} of {counted(count, 'target')}")
     return models, folding, jobs, plan, pulldown
+
+
+def _check_references(paths: Sequence[Path]) -> None:
+    """Read structures that samples will be compared to; raise `InputError` for what is wrong with one."""
+    if not paths:
+        return
+    # Takes long to import.
+    from helixfold.analysis.matching import structure_files  # noqa: PLC0415
+
+    for file in (each for path in paths for each in structure_files(path)):
+        read_structure(file.path)
 
 
 def requested_targets(

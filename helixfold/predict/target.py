@@ -1,8 +1,10 @@
 """Fold one target: make its features, then each missing prediction, then what follows on all of them."""
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,9 @@ from tqdm import tqdm
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
@@ -30,6 +34,7 @@ from helixfold.predict.record import model_origin
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.predict.search_plan import recorded_searches
+from helixfold.predict.variants import TargetVariants, find_variants
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
 from helixfold.report.plots import write_alignment
@@ -64,6 +69,8 @@ class Answer:
 
 
 TargetSteps = Generator[FoldRequest, Answer, list[FinishedPrediction]]
+# Predictions of a target up to which timings.json is written for each, and the seconds between for more of them.
+_FEW, _SECONDS_BETWEEN_TIMES = 50, 10
 
 
 def fold_target(
@@ -101,61 +108,50 @@ def target_steps(
     resumed = group.run_together(
         lambda: resume_target(job, directory, settings, overwrite=overwrite) if is_leader else None
     )
-    missing = _missing(resumed, settings)
-    if resumed is not None:
-        stages.finished += resumed.stages
     with stages.stage("features"):
         made = group.run_together(lambda: job.prepare(directory, settings) if is_leader else None)
         features = group.run_together(lambda: load_features(directory / FEATURES_FILE) if made is None else made)
         depth = group.run_together(lambda: write_alignment(directory, alignment_of(features)) if is_leader else None)
+        found = group.run_together(
+            lambda: find_variants(settings.variants, job, features, directory if is_leader else None)
+        )
+    group.run_together(lambda: resumed.request(directory, settings, found) if resumed is not None else None)
+    missing = _missing(resumed, settings, found)
+    if resumed is not None:
+        stages.finished[:0] = resumed.stages
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
-    digest = features_digest(features) if is_leader else ""
-    same: dict[str, Answer] = {}  # of models whose input is the same with every seed
-
-    def write_times(prediction: Prediction) -> None:
-        write_timings(directory, {**facts, "stages": stages.table(running=True)}, notes=prediction.notes)
+    same: dict[tuple[str, str], Answer] = {}  # by model and alignment, where the input is the same with every seed
 
     planned = _planned(missing, features, directory, settings)
+    writer = None
+    if resumed is not None:
+        writer = PredictionWriter(
+            resumed, directory, settings, features=features, depth=depth, stages=stages, facts=facts, count=len(planned)
+        )
+    guess = job.guessed_positions(features) if planned else None
     hides_bar = not shows_bar or len(planned) == 1 or settings.no_bars
     for requested, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=hides_bar):
         spill = settings.memory.spill_directory or directory
         if (remark := memory_plan.remark(plan, requested.name, spill)) is not None:
             settings.say(f"{job.name}: {remark}")
-        model = requested.model.preset
-        if model.name in same:
+        model, alignment = requested.model.preset, requested.alignment
+        if (model.name, alignment.name) in same:
             settings.say(f"{job.name}: {requested.name}: its input does not depend on the seed; not folded again")
-            answer = same[model.name]
+            answer = same[model.name, alignment.name]
         else:
+            varied = alignment.of(features)
             answer = yield FoldRequest(
-                requested=requested,
-                plan=plan,
-                features=features,
-                stages=stages,
-                spill=spill,
-                initial_guess=job.guessed_positions(features),
+                requested=requested, plan=plan, features=varied, stages=stages, spill=spill, initial_guess=guess
             )
             models[requested.name] = {"executor": answer.executor, **answer.measurements}
-            if not _depends_on_seed(model, features, settings):
-                same[model.name] = answer
+            if settings.num_seeds > 1 and not _depends_on_seed(model, varied, settings):
+                same[model.name, alignment.name] = answer
+            del varied
         prediction = replace(answer.prediction, model=requested.name, seed=requested.seed)
 
-        def write(answer: Answer = answer, prediction: Prediction = prediction, model: Preset = model) -> None:
-            # A prediction whose files are there is not made again: what is said of it comes first, and then the time
-            # of writing it.
-            assert resumed is not None
-            templates = _templates_read(model, features)
-            made = _provenance(answer, job, settings, features=digest, templates=templates)
-            resumed.add_provenance(directory, prediction.model, made)
-            write_times(prediction)
-            origin = model_origin(resumed.record, prediction.model, features)
-            no_pdb_file = write_prediction(directory, prediction, depth, name=job.title, origin=origin)
-            if no_pdb_file is not None:
-                settings.say(f"{job.name}: {prediction.model}: there is no PDB file: {no_pdb_file}")
-            write_times(prediction)
-
         with stages.stage(f"{requested.name}: writing"):
-            group.run_together(write if is_leader else lambda: None)
+            group.run_together(partial(writer.write, requested, answer, prediction) if writer else lambda: None)
         score = settings.options.stop_at_score
         if group.all_gather(score is not None and bool(prediction.plddt.mean() >= score))[0]:
             break
@@ -174,14 +170,96 @@ def target_steps(
     return group.run_together(lambda: postprocess(target))
 
 
-def _missing(resumed: ResumedTarget | None, settings: RunSettings) -> list[RequestedPrediction]:
+class PredictionWriter:
+    """Writes the files of each prediction of a target into its directory, and before them what made it.
+
+    `depth` is that of the whole alignment, `facts` are what timings.json says beside the times, and `count` is the
+    number of predictions that are to be made.
+    """
+
+    def __init__(
+        self,
+        resumed: ResumedTarget,
+        directory: Path,
+        settings: RunSettings,
+        *,
+        features: TargetFeatures,
+        depth: AlignmentDepth | None,
+        stages: Stages,
+        facts: Mapping[str, object],
+        count: int,
+    ) -> None:
+        self._resumed, self._directory, self._settings = resumed, directory, settings
+        self._features, self._depth, self._stages, self._facts = features, depth, stages, facts
+        self._digest = features_digest(features)
+        self._seconds_between = 0 if count <= _FEW else _SECONDS_BETWEEN_TIMES
+        self._next_times = 0.0
+
+    def write(self, requested: RequestedPrediction, answer: Answer, prediction: Prediction) -> None:
+        """Write a prediction that was requested.
+
+        A prediction whose files are there is not made again: what is said of it comes first, and then the time of
+        writing it.
+        """
+        resumed, settings, features = self._resumed, self._settings, self._features
+        resumed.add_provenance(self._directory, prediction.model, self._provenance(answer, requested.model.preset))
+        self._write_times(prediction)
+        depth = self._depth
+        if requested.alignment.rows is not None:
+            depth = alignment_depth(alignment_of(requested.alignment.of(features)).msa)
+        no_pdb_file = write_prediction(
+            self._directory,
+            prediction,
+            depth,
+            name=resumed.job.title,
+            origin=model_origin(resumed.record, prediction.model, features),
+            representations_format=settings.representations_format,
+        )
+        if no_pdb_file is not None:
+            settings.say(f"{resumed.job.name}: {prediction.model}: there is no PDB file: {no_pdb_file}")
+        self._write_times(prediction)
+
+    def _write_times(self, prediction: Prediction) -> None:
+        # The file has lines for every prediction: it is not written again for each of thousands.
+        if time.monotonic() >= self._next_times:
+            timings = {**self._facts, "stages": self._stages.table(running=True)}
+            write_timings(self._directory, timings, notes=prediction.notes)
+            self._next_times = time.monotonic() + self._seconds_between
+
+    def _provenance(self, answer: Answer, preset: Preset) -> PredictionProvenance:
+        """Return what made a prediction of the target by the model of a preset."""
+        settings, target = self._settings, self._resumed.job.target
+        device = settings.device
+        return PredictionProvenance(
+            software=software_versions(device.type),
+            device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
+            threads=torch.get_num_threads(),
+            ranks=settings.workers.group.size,
+            targets_at_once=answer.targets_at_once,
+            executor=answer.executor,
+            slab_budget=answer.slab_budget,
+            backends=answer.backends,
+            features=self._digest,
+            searches=() if target is None else recorded_searches(target, settings.searches),
+            templates=_templates_read(preset, self._features),
+            command=settings.command,
+        )
+
+
+def _templates_read(model: Preset, features: TargetFeatures) -> tuple[str, ...]:
+    """Return the labels of the templates that a model reads; one of single chains reads none of several chains."""
+    by_gap = model.model.method == "monomer" and CHAIN_SEPARATOR in features.sequence
+    if model.model.template is None or by_gap:
+        return ()
+    return tuple(each.label for each in templates_in(alignment_of(features), model.sampling.max_templates))
+
+
+def _missing(resumed: ResumedTarget | None, settings: RunSettings, found: TargetVariants) -> list[RequestedPrediction]:
     """Return the predictions to make on every rank of the group, from what its first rank knows."""
-    own = None
-    if resumed is not None:
-        own = [(prediction.name, prediction.model.preset.name, prediction.seed) for prediction in resumed.missing]
-    names = {(model, seed): name for name, model, seed in settings.workers.group.all_gather(own)[0]}
-    keys = [((prediction.model.preset.name, prediction.seed), prediction) for prediction in settings.predictions]
-    return [replace(prediction, name=names[key]) for key, prediction in keys if key in names]
+    own = None if resumed is None else [(prediction.name, *prediction.key) for prediction in resumed.missing]
+    names = {tuple(key): name for name, *key in settings.workers.group.all_gather(own)[0]}
+    requested = settings.predictions(found.variants)
+    return [replace(each, name=names[each.key]) for each in requested if each.key in names]
 
 
 def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[str, object]:
@@ -211,35 +289,6 @@ def _depends_on_seed(model: Preset, features: TargetFeatures, settings: RunSetti
     return settings.options.dropout or model.sampling.depends_on_chance(rows)
 
 
-def _templates_read(model: Preset, features: TargetFeatures) -> tuple[str, ...]:
-    """Return the labels of the templates that a model reads; one of single chains reads none of several chains."""
-    by_gap = model.model.method == "monomer" and CHAIN_SEPARATOR in features.sequence
-    if model.model.template is None or by_gap:
-        return ()
-    return tuple(each.label for each in templates_in(alignment_of(features), model.sampling.max_templates))
-
-
-def _provenance(
-    answer: Answer, job: Job, settings: RunSettings, *, features: str, templates: tuple[str, ...]
-) -> PredictionProvenance:
-    """Return what made a prediction of a target from features of the given digest."""
-    device = settings.device
-    return PredictionProvenance(
-        software=software_versions(device.type),
-        device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
-        threads=torch.get_num_threads(),
-        ranks=settings.workers.group.size,
-        targets_at_once=answer.targets_at_once,
-        executor=answer.executor,
-        slab_budget=answer.slab_budget,
-        backends=answer.backends,
-        features=features,
-        searches=() if job.target is None else recorded_searches(job.target, settings.searches),
-        templates=templates,
-        command=settings.command,
-    )
-
-
 def _planned(
     missing: Sequence[RequestedPrediction], features: TargetFeatures, directory: Path, settings: RunSettings
 ) -> list[tuple[RequestedPrediction, Plan]]:
@@ -247,13 +296,14 @@ def _planned(
     own = settings.memory.available(settings.device, directory)
     everyone = settings.workers.group.all_gather([own.memory, own.spill])
     available = AvailableMemory(memory=min(memory for memory, _ in everyone), spill=min(spill for _, spill in everyone))
-    planned = []
+    plans: dict[tuple[str, SamplingConfig], Plan] = {}  # no variant of the alignment has more rows than the whole
     for requested in missing:
-        rows = FeatureRows.of(model_input(features, requested.model.preset).features)
-        planned.append((requested, settings.plan(requested.model, rows, available)))
-    for requested, plan in planned:
-        settings.memory.check(plan, requested.name)
-    return planned
+        preset = requested.model.preset
+        if (preset.name, preset.sampling) not in plans:
+            rows = FeatureRows.of(model_input(features, preset).features)
+            plans[preset.name, preset.sampling] = plan = settings.plan(requested.model, rows, available)
+            settings.memory.check(plan, requested.name)
+    return [(each, plans[each.model.preset.name, each.model.preset.sampling]) for each in missing]
 
 
 def fold_request(request: FoldRequest, settings: RunSettings) -> Answer:

@@ -130,7 +130,8 @@ def _kind(request: FoldRequest) -> tuple[object, ...]:
     size, requested = request.plan.size, request.requested
     # Padding takes as much time as what it stands beside: rows are at most doubled.
     rows = size.msa_rows.bit_length(), size.extra_rows.bit_length(), size.templates > 0
-    return requested.model.preset.name, requested.seed, request.plan.executor, ceil(size.residues / _LENGTH_STEP), rows
+    model = requested.model.preset
+    return model.name, model.sampling, requested.seed, request.plan.executor, ceil(size.residues / _LENGTH_STEP), rows
 
 
 def _largest(one: PassSize, other: PassSize) -> PassSize:

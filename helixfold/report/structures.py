@@ -18,7 +18,7 @@ from helixfold.report.files import MMCIF
 from helixfold.report.page import packed
 
 # A browser takes too long to draw a larger file; the page names it instead.
-_MOST_BYTES = 32 * 2**20
+MOST_BYTES = 32 * 2**20
 _UNIT = np.eye(3)
 
 
@@ -53,14 +53,13 @@ class Superposer:
         The first file is centred and laid along its longest axis, and later ones are superposed on it. Raise
         `InputError` if it is neither.
         """
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > MOST_BYTES:
             return None
-        content = read_file(path, _MOST_BYTES)
-        is_mmcif = path.suffix == MMCIF
-        rotation, shift = self._place((_alphas_of_mmcif if is_mmcif else _alphas_of_pdb)(path, content))
+        content = read_file(path, MOST_BYTES)
+        rotation, shift = self._place(alphas_of(path, content))
         return PackedStructure(
             file=path.name,
-            form="cif" if is_mmcif else "pdb",
+            form="cif" if path.suffix == MMCIF else "pdb",
             rotation=tuple(round(float(number), 6) for number in rotation.ravel()),
             shift=tuple(round(float(number), 3) for number in shift),
             data=packed(content),
@@ -80,6 +79,11 @@ class Superposer:
         else:
             rotation = best_rotation((self.first * self.weights[:, None]).T @ (atoms - centre))
         return rotation, -rotation @ centre
+
+
+def alphas_of(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
+    """Return the C-alpha positions in the content of a PDB or mmCIF file; raise `InputError` if it is neither."""
+    return (_alphas_of_mmcif if path.suffix == MMCIF else _alphas_of_pdb)(path, content)
 
 
 def _alphas_of_mmcif(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:

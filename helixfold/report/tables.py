@@ -1,7 +1,7 @@
 """Make the words and tables of a report: warnings, templates, relaxation, times, settings and files."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ _HEADINGS = {
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
 _MOST_REJECTED = 100
+_MOST_STAGES = 150
 _UNITS = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -140,13 +141,21 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
 
 
 def stages_of(target: TargetFiles) -> list[Stage]:
-    """Return seconds and peak memory of each stage, in the order in which the stages began."""
+    """Return seconds and peak memory of each stage, in the order in which the stages began.
+
+    Of very many, those of all predictions are summed.
+    """
     rows = stage_records(target.timings)
-    seconds = [row.get("seconds", float, 0.0) for _, row in rows]
-    longest = max([*seconds, 1e-9])
+    found: dict[str, tuple[float, float]] = {}
+    for name, row in rows:
+        _, colon, kind = name.partition(": ")
+        title = f"{kind} of all predictions" if colon and len(rows) > _MOST_STAGES else name
+        seconds, peak = found.get(title, (0.0, 0.0))
+        found[title] = seconds + row.get("seconds", float, 0.0), max(peak, row.get("peak_memory_gib", float, 0.0))
+    longest = max([*(seconds for seconds, _ in found.values()), 1e-9])
     return [
-        Stage(name=name, seconds=taken, share=100 * taken / longest, peak_gib=row.get("peak_memory_gib", float, 0.0))
-        for (name, row), taken in zip(rows, seconds, strict=True)
+        Stage(name=name, seconds=seconds, share=100 * seconds / longest, peak_gib=peak)
+        for name, (seconds, peak) in found.items()
     ]
 
 
@@ -172,10 +181,12 @@ def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[t
     return [(_title(name), _words(value)) for name, value in plain if value not in (None, "", [], {})]
 
 
-def table_of(record: JsonObject | None, key: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the object of objects under `key` as a table: its columns, and each object's name with its cells."""
+def table_of(
+    record: JsonObject | None, key: str, names: Container[str]
+) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return the object of objects under `key` as a table: its columns, and each of these names with its cells."""
     rows = {} if record is None else record.child(key).content
-    plain = {name: row for name, row in rows.items() if isinstance(row, dict)}
+    plain = {name: row for name, row in rows.items() if isinstance(row, dict) and name in names}
     columns = list(dict.fromkeys(column for row in plain.values() for column in row))
     cells = [(name, [_words(row.get(column, "")) for column in columns]) for name, row in plain.items()]
     return [_title(column) for column in columns], cells
@@ -212,13 +223,16 @@ _PURPOSES = (
     (r"distances_.+\.npz", "expected distances and probabilities of contacts"),
     (r"recycles_.+\.pdb", "structures of all passes"),
     (r"logits_.+\.npz", "logits of all heads"),
-    (r"representations_.+\.npz", "representations of the network"),
+    (r"representations_.+\.(npz|safetensors)", "representations of the network"),
     (r"features\.npz", "what the models read: alignment and templates"),
     (r"ranking_debug\.json", "order of the models"),
     (r"timings\.json", "seconds and memory of each stage"),
     (r"templates\.json", "templates used, and why other hits were not"),
     (r"relax_metrics\.json", "energies and violations before and after relaxation"),
     (r"settings\.json", "what the target was made from"),
+    (r"ensemble\.html", "conformations of all samples, and how they compare"),
+    (r"ensemble(_rmsf)?\.tsv", "samples and fluctuations of an ensemble, as tables"),
+    (r"(alignments|clusters)\.tsv", "variants of the alignment that were predicted from"),
     (r".+\.png", "pictures"),
     (r".+\.tsv", "tables for nf-core/proteinfold"),
     (r".+\.(pdb|cif)", "structure"),

@@ -10,7 +10,7 @@ import numpy as np
 from data_pipeline.residues import GAP
 from helixfold import __version__
 from helixfold.prediction import CONFIDENCE_BANDS
-from helixfold.report.files import PredictionFiles, TargetFiles, read_target
+from helixfold.report.files import PredictionFiles, TargetFiles, read_order, read_target
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
 from helixfold.report.provenance import earlier_version, made_by
@@ -31,12 +31,16 @@ from helixfold.report.tables import (
 from helixfold.write.results import write_file
 
 REPORT_FILE: Final = "report.html"
+ENSEMBLE_FILE: Final = "ensemble.html"
+# Predictions beyond these are in the page of their ensemble.
+_MOST_PREDICTIONS = 20
 # Predictions are added from the best on until this many characters are used, so that a page can still be mailed.
 _MOST_CHARACTERS = 16_000_000
 _STYLES = ("page.css", "report.css")
 _SCRIPTS = (
     "banner.js",
     "marks.js",
+    "drawing.js",
     "structure.js",
     "heat_map.js",
     "line_plot.js",
@@ -47,7 +51,7 @@ _SCRIPTS = (
 
 
 @dataclass(kw_only=True)
-class _Blobs:
+class Blobs:
     """Packed data of a page, each in its own HTML element, so that a browser unpacks only what the reader looks at."""
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -69,11 +73,12 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     five models a page has some 0.7 MB for 200 residues, 2 MB for 500 and 16 MB for 2,000. Raise `InputError` for files
     that are damaged.
     """
-    write_file(directory / REPORT_FILE, _page(read_target(directory, order)))
+    names = tuple(order or read_order(directory))
+    write_file(directory / REPORT_FILE, _page(read_target(directory, names[:_MOST_PREDICTIONS]), len(names)))
 
 
-def _page(target: TargetFiles) -> str:
-    blobs, chains = _Blobs(), _chains(target)
+def _page(target: TargetFiles, predictions: int) -> str:
+    blobs, chains = Blobs(), chains_in(target)
     data = {
         "name": target.name,
         "sequence": target.sequence,
@@ -85,6 +90,7 @@ def _page(target: TargetFiles) -> str:
         "alignment": _alignment(target, blobs),
     }
     features, best = target.features, target.best
+    names = {prediction.name for prediction in target.predictions}
     stages = stages_of(target)
     letters = [band_of(value).letter for value in best.plddt]
     return page(
@@ -96,6 +102,8 @@ def _page(target: TargetFiles) -> str:
         made_by=made_by(target),
         earlier_version=earlier_version(target.settings),
         target=target,
+        predictions=predictions,
+        ensemble=ENSEMBLE_FILE if (target.directory / ENSEMBLE_FILE).is_file() else None,
         best=best,
         chains=chains,
         rows=len(features.msa) if features is not None else best.rows,
@@ -112,8 +120,8 @@ def _page(target: TargetFiles) -> str:
         peak=max((stage.peak_gib for stage in stages), default=0.0),
         facts=[(caption, rows) for caption, rows in _facts(target) if rows],
         tables=[
-            ("How each prediction was computed", table_of(target.timings, "models")),
-            ("What each was made from", table_of(target.settings, "predictions")),
+            ("How each prediction was computed", table_of(target.timings, "models", names)),
+            ("What each was made from", table_of(target.settings, "predictions", names)),
         ],
         files=described_files(target.directory, REPORT_FILE),
         data=data,
@@ -129,7 +137,7 @@ def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
 
 
-def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
+def _models(target: TargetFiles, blobs: Blobs) -> list[dict[str, Any]]:
     """Return the predictions as the page's script reads them.
 
     Structures and PAEs are added from the best prediction on, and then distances, until the page is full.
@@ -157,12 +165,12 @@ def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
     return models
 
 
-def _structures(prediction: PredictionFiles, superposer: Superposer, blobs: _Blobs) -> dict[str, Any]:
+def _structures(prediction: PredictionFiles, superposer: Superposer, blobs: Blobs) -> dict[str, Any]:
     found = {kind: superposer.packed(path) for kind, path in prediction.structures.items()}
     return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
 
 
-def _alignment(target: TargetFiles, blobs: _Blobs) -> dict[str, Any] | None:
+def _alignment(target: TargetFiles, blobs: Blobs) -> dict[str, Any] | None:
     """Return the rows that cover each residue and, if there are features, a picture of the rows."""
     features = target.features
     if features is not None:
@@ -173,12 +181,12 @@ def _alignment(target: TargetFiles, blobs: _Blobs) -> dict[str, Any] | None:
     return None
 
 
-def _packed(content: Any, blobs: _Blobs) -> dict[str, Any]:
+def _packed(content: Any, blobs: Blobs) -> dict[str, Any]:
     """Return packed data as a dict, in which the name of an HTML element stands for the data that it holds."""
     return {**asdict(content), "data": blobs.add(content.data)}
 
 
-def _chains(target: TargetFiles) -> list[tuple[str, int]]:
+def chains_in(target: TargetFiles) -> list[tuple[str, int]]:
     """Return names and lengths of the chains, in order; one chain A where the confidence file does not say."""
     chains = [(chain.name, chain.residues) for chain in target.best.chains]
     length = len(target.sequence)

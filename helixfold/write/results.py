@@ -21,6 +21,7 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.templates import pseudo_beta
 from helixfold import __version__
 from helixfold.analysis.metrics import superposition
+from helixfold.options import RepresentationFormat
 from helixfold.prediction import Distances, Prediction
 from helixfold.write.chains import split_chains
 from helixfold.write.confidence import confidence_content
@@ -29,6 +30,7 @@ from helixfold.write.model_scores import PAE_METRIC, ModelScores
 from helixfold.write.origin import ModelOrigin
 from helixfold.write.pairwise_errors import pairwise_errors
 from helixfold.write.pdb import models_to_pdb, plain_text, to_pdb
+from helixfold.write.representations import write_representations
 
 RANKING_FILE: Final = "ranking_debug.json"
 TIMINGS_FILE: Final = "timings.json"
@@ -43,13 +45,16 @@ def write_prediction(
     depth: AlignmentDepth | None = None,
     name: str | None = None,
     origin: ModelOrigin | None = None,
+    *,
+    representations_format: RepresentationFormat = "npz",
 ) -> str | None:
     """Write one model's structure (PDB and mmCIF) and confidences of target `name`, if None that of its directory.
 
     Files are unrelaxed_<model>.pdb and .cif, which tells the model's `origin`, confidence_<model>.json with the
     alignment's `depth`, and, for what else the prediction has, pae_<model>.json and .bcif.gz, distances_<model>.npz,
-    logits_<model>.npz, representations_<model>.npz and recycles_<model>.pdb. A structure that a PDB file cannot hold is
-    in the mmCIF file only; return the sentence that says why, which is also in the confidence file, and else None.
+    logits_<model>.npz, representations_<model>.npz (or .safetensors) and recycles_<model>.pdb. A structure that a PDB
+    file cannot hold is in the mmCIF file only; return the sentence that says why, which is also in the confidence
+    file, and else None.
     """
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
@@ -95,9 +100,7 @@ def write_prediction(
         with atomic_write(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
     if prediction.representations is not None:
-        with atomic_write(directory / f"representations_{model}.npz") as temporary, temporary.open("wb") as archive:
-            notes_array = np.array(notes, dtype=np.str_)
-            np.savez(archive, allow_pickle=False, **prediction.representations, notes=notes_array)  # type: ignore[arg-type]
+        write_representations(directory, prediction, representations_format)
     if pdb is not None and prediction.passes is not None:
         passes = [_superposed(each, protein) for each in prediction.passes]
         text = models_to_pdb([*passes, protein], [remark, *notes], chain_ids=prediction.chain_ids)

@@ -28,7 +28,13 @@ def run(source: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["predict(Target(name=", "predict(ComplexInput(", "from helixfold.inference import Folding"]
+    "words",
+    [
+        "predict(Target(name=",
+        "predict(ComplexInput(",
+        "from helixfold.inference import Folding",
+        "representations(targets",
+    ],
 )
 def test_examples_of_folding_run(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

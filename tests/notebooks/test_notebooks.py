@@ -13,7 +13,7 @@ jupytext = pytest.importorskip("jupytext", reason="needs the packages of the ext
 def test_each_script_has_its_notebook_and_each_notebook_its_script() -> None:
     notebooks = {path.stem for path in NOTEBOOKS.glob("*.ipynb")}
     assert notebooks == {path.stem for path in SCRIPTS}
-    assert len(notebooks) == 5
+    assert len(notebooks) == 6
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -13,6 +13,7 @@ from helixfold.predict.options import PredictOptions
 from helixfold.predict.record import TargetRecord, record_for
 from helixfold.predict.run import _read
 from helixfold.predict.search_plan import search_identities
+from helixfold.predict.variants import expected_variants, variant_settings
 from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import ReadyModel, find_models
@@ -27,7 +28,8 @@ FREE = {
     "devices.cluster", "search.msa_server_timeout", "search.msa_server_wait",
     "search.pair_strategy", "complexes.records_as_chains", "complexes.pair_mode",
     "search.threads", "compute.models_to_relax", "compute.save_logits",
-    "compute.save_recycles", "compute.save_representations", "devices.device", "devices.devices",
+    "compute.save_recycles", "compute.save_representations", "compute.representations_format",
+    "conformations.reference", "devices.device", "devices.devices",
     "devices.ranks_per_target", "devices.targets_at_once", "devices.cuda_graphs", "memory.executor", "memory.memory",
     "memory.spill_directory", "screen.log_file", "screen.progress",
 }  # fmt: skip
@@ -79,6 +81,15 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "models.seed": 7,
         "models.num_seeds": 2,
         "models.stop_at_score": 70.0,
+        "conformations.cluster_msa": True,
+        "conformations.cluster_eps": 7.0,
+        "conformations.cluster_min_samples": 7,
+        "conformations.cluster_max_gaps": 0.7,
+        "conformations.mask_columns": ("2-3",),
+        "conformations.mask_window": "5",
+        "conformations.mask_with": "unknown",
+        "conformations.subsample_msa": ("1:2",),
+        "conformations.reference": (STRUCTURES / "helix_short.pdb",),
         "compute.num_recycles": 7,
         "compute.recycle_tolerance": 0.7,
         "compute.num_ensemble": 7,
@@ -88,6 +99,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "compute.dropout": True,
         "complexes.cyclic": ("A",),
         "compute.save_representations": ("single",),
+        "compute.representations_format": "safetensors",
         "compute.initial_guess": STRUCTURES / "helix_short.pdb",
         "compute.dtype": "bfloat16",
         "devices.device": "cpu",
@@ -133,9 +145,11 @@ def record_of(options: PredictOptions) -> TargetRecord:
         memory=MemoryOptions(**vars(options.memory)),
         workers=None,  # type: ignore[arg-type]
         num_seeds=options.models.num_seeds,
+        variants=variant_settings(options.conformations),
         search_identities=search_identities(searches),
     )
-    return record_for(jobs[-1], settings)
+    found = expected_variants(settings.variants, jobs[-1], None)
+    return record_for(jobs[-1], settings, settings.predictions(found.variants), found.clusters)
 
 
 def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) -> None:
@@ -148,6 +162,14 @@ def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) 
     assert sorted([*others, "search.db_preset", "targets.pulldown_table"]) == sorted(option_names(first))
     for name, value in others.items():
         base = with_option(first, "inputs", ()) if name in ("targets.example", "targets.pulldown") else first
+        # What these are about has to be asked for, too.
+        if name.startswith("conformations.cluster_"):
+            base = with_option(base, "conformations.cluster_msa", True)
+        if name == "conformations.mask_with":
+            base = with_option(base, "conformations.mask_window", "5")
         other = record_of(with_option(base, name, value))
-        differs = bool(record.differences(other)) or bool(other.predictions.keys() - record.predictions.keys())
+        of_variants = name.startswith("conformations.") and base is not first
+        before = record_of(base) if of_variants and name != "conformations.cluster_msa" else record
+        differs = bool(before.differences(other)) or bool(other.predictions.keys() - before.predictions.keys())
+        differs |= before.clusters is None and other.clusters is not None
         assert differs == (name not in FREE), name

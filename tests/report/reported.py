@@ -108,8 +108,12 @@ def write_target(
     rows: int = 40,
     notes: Sequence[str] = (),
     plots: bool = False,
+    states: Sequence[Protein] = (),
 ) -> list[str]:
-    """Everything that `helixfold predict` leaves but the report; the predictions, best first."""
+    """Everything that `helixfold predict` leaves but the report; the predictions, best first.
+
+    `states` are the structures of the models, if each has its own.
+    """
     protein = protein or chain_of(HAIRPIN)
     features = features_of(protein, directory.name, rows)
     directory.mkdir(parents=True)
@@ -117,7 +121,8 @@ def write_target(
     depth = write_alignment(directory, features)
     for number, model in enumerate(models):
         worse = noise * (1 + 0.25 * number)
-        write_prediction(directory, predicted(protein, model, noise=worse, seed=number, notes=notes), depth)
+        own = states[number] if states else protein
+        write_prediction(directory, predicted(own, model, noise=worse, seed=number, notes=notes), depth)
     order = ranked([found for model in models if (found := read_finished(directory, model)) is not None])
     write_ranked(directory, order)
     if plots:

@@ -15,15 +15,6 @@ const RAMPS = {
   purple: ['#2d0b59', '#6b2a91', '#a9509f', '#dd8095', '#f6b997', '#fdf3dc'],
 };
 
-function ramp(colours, steps) {
-  const rgb = colours.map((text) => [1, 3, 5].map((start) => parseInt(text.slice(start, start + 2), 16)));
-  return Array.from({ length: steps }, (_, step) => {
-    const at = (step / (steps - 1)) * (rgb.length - 1);
-    const low = Math.min(Math.floor(at), rgb.length - 2);
-    return rgb[low].map((value, channel) => value + (rgb[low + 1][channel] - value) * (at - low));
-  });
-}
-
 async function startHeatMap() {
   if (!data.models.some((model) => model.maps.length)) {
     byId('map-section').remove();
@@ -90,20 +81,6 @@ function drawHeat() {
   drawScale(pen, height);
   drawChosen(pen);
   readHeat();
-}
-
-// A canvas as fine as the screen, its pen in units of the page.
-function sharp(canvas, width, height) {
-  const scale = devicePixelRatio || 1;
-  canvas.style.height = `${height}px`;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
-  const pen = canvas.getContext('2d');
-  pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.font = '12px system-ui, sans-serif';
-  pen.fillStyle = colour('faint');
-  pen.strokeStyle = colour('line');
-  return pen;
 }
 
 const edge = (place) => (heat.frame.side * place) / length;

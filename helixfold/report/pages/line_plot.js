@@ -2,13 +2,6 @@
 
 const plot = { element: byId('plddt'), hidden: new Set(), height: 240, left: 34, right: 14, top: 8, bottom: 34 };
 
-const svg = (name, attributes = {}, ...children) => {
-  const made = document.createElementNS('http://www.w3.org/2000/svg', name);
-  Object.entries(attributes).forEach(([key, value]) => made.setAttribute(key, value));
-  made.append(...children);
-  return made;
-};
-
 const xOf = (place) => plot.left + ((place + 0.5) / length) * (plot.width - plot.left - plot.right);
 const yOf = (plddt) => plot.top + (1 - plddt / 100) * (plot.height - plot.top - plot.bottom);
 

@@ -1,4 +1,4 @@
-"""Convert options of ColabFold and AlphaFold to ours; the table in `helixfold.predict.compatibility` names them."""
+"""Convert options of ColabFold and AlphaFold to ours; the table in `helixfold.predict.compat.options` names them."""
 
 import re
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter, Token
 
 from data_pipeline.errors import InputError
 from helixfold.options import integer, number, positive
-from helixfold.predict.conversions import (
+from helixfold.predict.compat.conversions import (
     Conversion,
     UnsupportedError,
     amber,

@@ -1,0 +1,175 @@
+"""Vary the alignment of a target, so that predictions show other conformations than that from the whole alignment.
+
+A variant is a cluster of its rows (AF_Cluster, Wayment-Steele et al. 2024), the alignment with the residues of some
+columns replaced (SPEACH_AF, Stein and Mchaourab 2022), or fewer rows for each pass (del Alamo et al. 2022).
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from jaxtyping import Bool, Int8
+
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features.schema import Features
+from data_pipeline.residue_ranges import Replacement, ResidueRange
+from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
+from data_pipeline.transforms.alignment_clusters import AlignmentClusters, ClusterSettings
+
+_RESIDUE_TYPES: dict[Replacement, int] = {"alanine": RESTYPES.index("A"), "unknown": UNKNOWN}
+# Letters of a selection in the name of a variant; a longer one gets a digest.
+_LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentVariant:
+    """A variant of a target's alignment; without any of its fields it is the whole alignment.
+
+    `name` is a part of file names, and `description` tells variants of a target from each other in every run.
+    """
+
+    name: str = ""
+    description: str = ""
+    rows: tuple[int, ...] | None = None  # of the alignment, the target's own first; None: all
+    columns: tuple[ResidueRange, ...] = ()  # whose residues are replaced in all rows but the target's
+    replacement: Replacement = "alanine"
+    max_msa_rows: int | None = None  # drawn as cluster centres in each pass; None: as many as the model's preset says
+    max_extra_rows: int | None = None
+
+    def of(self, features: TargetFeatures) -> TargetFeatures:
+        """Return a target's features with this variant of the alignment, templates and all else as they are.
+
+        Raise `InputError` if a masked residue is none of the target's.
+        """
+        if self.columns:
+            mask = column_mask(features, self.columns)
+            if isinstance(features, ComplexFeatureSet):
+                multimer = replace(features.multimer, msa=_masked(features.multimer.msa, mask, self.replacement))
+                gap = replace(features.residue_gap, msa=_masked(features.residue_gap.msa, mask, self.replacement))
+                return replace(features, multimer=multimer, residue_gap=gap)
+            return replace(features, msa=_masked(features.msa, mask, self.replacement))
+        if self.rows is not None:
+            rows = list(self.rows)
+            chain = single_chain(features)
+            return replace(chain, msa=chain.msa[rows], deletion_matrix=chain.deletion_matrix[rows])
+        return features
+
+
+WHOLE_ALIGNMENT: Final = AlignmentVariant()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSettings:
+    """The variants of the alignment from which every target is predicted, beside the whole alignment."""
+
+    clusters: ClusterSettings | None = None
+    columns: tuple[tuple[ResidueRange, ...], ...] = ()  # a variant for each
+    window: tuple[int, int] | None = None  # residues of a window that slides along the target, and of its steps
+    replacement: Replacement = "alanine"
+    depths: tuple[tuple[int, int], ...] = ()  # rows, and extra rows, that a pass reads: a variant for each
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing but the whole alignment."""
+        return self == VariantSettings(replacement=self.replacement)
+
+    def without_clusters(self, chain_lengths: Sequence[int], chain_names: Sequence[str]) -> list[AlignmentVariant]:
+        """Return all variants of a target but the clusters of its rows, the whole alignment first."""
+        windows = [] if self.window is None else _windows(chain_lengths, chain_names, *self.window)
+        masked = [masked_columns(ranges, self.replacement) for ranges in dict.fromkeys([*self.columns, *windows])]
+        return [WHOLE_ALIGNMENT, *masked, *(shallow(*depth) for depth in dict.fromkeys(self.depths))]
+
+
+def masked_columns(ranges: Sequence[ResidueRange], replacement: Replacement) -> AlignmentVariant:
+    """Return the variant in which residues of these columns are replaced."""
+    words = ",".join(map(str, ranges))
+    name = words.replace(",", "_").replace(":", "")
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: name.index('_')]}_{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+    return AlignmentVariant(
+        name=f"{replacement}_{name}",
+        description=f"{replacement} at {words}",
+        columns=tuple(ranges),
+        replacement=replacement,
+    )
+
+
+def shallow(rows: int, extra_rows: int) -> AlignmentVariant:
+    """Return the variant of which a pass reads at most so many rows as cluster centres, and so many beside them."""
+    return AlignmentVariant(
+        name=f"msa_{rows}_{extra_rows}",
+        description=f"at most {rows} rows and {extra_rows} extra rows",
+        max_msa_rows=rows,
+        max_extra_rows=extra_rows,
+    )
+
+
+def cluster_variant(settings: ClusterSettings, number: int, rows: Sequence[int] | None = None) -> AlignmentVariant:
+    """Return the variant that has the rows of one cluster; without `rows` it only says which one is meant."""
+    return AlignmentVariant(
+        name=f"cluster_{number:03d}",
+        description=f"cluster {number} ({settings})",
+        rows=None if rows is None else tuple(rows),
+    )
+
+
+def cluster_variants(settings: ClusterSettings, clusters: AlignmentClusters) -> Iterator[AlignmentVariant]:
+    """Yield the variant of each cluster, each of which has the target's row first."""
+    for number in range(clusters.count):
+        yield cluster_variant(settings, number, clusters.rows(number).tolist())
+
+
+def single_chain(features: TargetFeatures) -> Features:
+    """Return the features of a single chain; raise `InputError` for a complex, whose rows cannot be clustered."""
+    if isinstance(features, ComplexFeatureSet):
+        raise InputError(
+            f"{printable(features.domain_name)} is a complex, whose chains have rows of their own: --cluster-msa is "
+            "for single chains; leave it out, or predict the chains one by one"
+        )
+    return features
+
+
+def column_mask(features: TargetFeatures, ranges: Sequence[ResidueRange]) -> Bool[np.ndarray, "r"]:
+    """Return a mask of a target's residues in these ranges. Raise `InputError` if it has none of such a number."""
+    lengths, names = chains_of(features)
+    starts = dict(zip(names, np.cumsum([0, *lengths]).tolist(), strict=False))
+    sizes = dict(zip(names, lengths, strict=True))
+    mask = np.zeros(sum(lengths), bool)
+    for each in ranges:
+        if each.chain is None and len(names) > 1:
+            raise InputError(f"--mask-columns {each} is of a complex: name the chain, such as {names[0]}:{each}")
+        chain = names[0] if each.chain is None else each.chain
+        if chain not in sizes:
+            raise InputError(f"--mask-columns {each} names a chain that is none of {', '.join(names)}")
+        if each.last > sizes[chain]:
+            raise InputError(f"--mask-columns {each} goes beyond the last residue, {sizes[chain]}")
+        mask[starts[chain] + each.first - 1 : starts[chain] + each.last] = True
+    return mask
+
+
+def chains_of(features: TargetFeatures) -> tuple[list[int], list[str]]:
+    """Return the number of residues and the name of each chain of a target."""
+    if isinstance(features, ComplexFeatureSet):
+        return [len(each) for each in features.chain_sequences], list(features.multimer.chain_names)
+    return [len(features.aatype)], [ONLY_CHAIN]
+
+
+def _windows(lengths: Sequence[int], names: Sequence[str], size: int, step: int) -> Iterator[tuple[ResidueRange, ...]]:
+    """Yield windows that slide along each chain; the last one ends with the chain."""
+    for length, name in zip(lengths, names, strict=True):
+        last_start = max(1, length - size + 1)
+        for start in dict.fromkeys([*range(1, last_start + 1, step), last_start]):
+            chain = None if len(names) == 1 else name
+            yield (ResidueRange(first=start, last=min(length, start + size - 1), chain=chain),)
+
+
+def _masked(msa: Int8[np.ndarray, "n r"], columns: Bool[np.ndarray, "r"], kind: Replacement) -> Int8[np.ndarray, "n r"]:
+    """Return an alignment with residues of these columns replaced; gaps, and the target's row, stay."""
+    # Differs from SPEACH_AF, which also replaces the target's own residues: what is predicted here is the target.
+    replaced = columns & (msa != GAP)
+    replaced[0] = False
+    return np.where(replaced, msa.dtype.type(_RESIDUE_TYPES[kind]), msa)

@@ -1,0 +1,66 @@
+"""Read residues of a target, windows that slide along it and depths of its alignment as options name them.
+
+Nothing is imported here that takes long to load.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from data_pipeline.errors import printable
+
+# What takes the place of the residues in masked columns of an alignment.
+Replacement = Literal["alanine", "unknown"]
+_RANGE = re.compile(r"(?:([A-Za-z0-9]{1,4}):)?([0-9]{1,6})(?:-([0-9]{1,6}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidueRange:
+    """Residues of a chain by their numbers from 1, both ends included; None stands for the only chain."""
+
+    first: int
+    last: int
+    chain: str | None = None
+
+    def __str__(self) -> str:
+        numbers = str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+        return numbers if self.chain is None else f"{self.chain}:{numbers}"
+
+
+def read_ranges(text: str) -> tuple[ResidueRange, ...]:
+    """Read residues such as 10-20,45 or, in a complex, A:10-20,B:5. Raise ValueError for another text."""
+    found = []
+    for word in text.split(","):
+        parts = _RANGE.fullmatch(word)
+        first, last = (0, 0) if parts is None else (int(parts[2]), int(parts[3] or parts[2]))
+        if parts is None or not 1 <= first <= last:
+            raise ValueError(
+                f"must name residues from 1 on, such as 10-20,45 or in a complex A:10-20, got '{printable(text, 60)}'"
+            )
+        found.append(ResidueRange(first=first, last=last, chain=parts[1]))
+    return tuple(found)
+
+
+def read_window(text: str) -> tuple[int, int]:
+    """Read the residues of a window and of its steps, such as 10:5; without steps, windows lie side by side.
+
+    Raise ValueError for another text.
+    """
+    parts = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", text)
+    size, step = (0, 0) if parts is None else (int(parts[1]), int(parts[2] or parts[1]))
+    if not 1 <= step <= size:
+        raise ValueError(
+            f"must be a number of residues, with steps of no more, such as 10 or 10:5, got '{printable(text, 60)}'"
+        )
+    return size, step
+
+
+def read_depth(text: str) -> tuple[int, int]:
+    """Read a number of rows and of extra rows, such as 16:32. Raise ValueError for another text."""
+    parts = re.fullmatch(r"([0-9]{1,6}):([0-9]{1,6})", text)
+    rows, extra = (0, 0) if parts is None else (int(parts[1]), int(parts[2]))
+    if not (rows and extra):
+        raise ValueError(
+            f"must be numbers of rows and of extra rows, each at least 1, such as 16:32, got '{printable(text, 60)}'"
+        )
+    return rows, extra

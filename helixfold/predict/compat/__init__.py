@@ -1,0 +1,1 @@
+"""Options of other programs that `helixfold predict` understands."""
