@@ -32,6 +32,7 @@ from helixfold.options import CudaGraphs
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Prediction
+from helixfold.weights.adapters import WeightedAdapter
 from helixfold.weights.find import ReadyModel, find_models
 
 # Calls its second argument with an executor that works as the first one does.
@@ -49,20 +50,23 @@ def predict(
     cuda_graphs: CudaGraphs = "auto",
     initial_guess: Path | None = None,
     offsets: Int[np.ndarray, "r r"] | None = None,
+    adapters: Sequence[WeightedAdapter] = (),
 ) -> list[Prediction]:
     """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
 
     Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
     predictions say so. Each model's executor is planned for the memory that is free on the device, or for
-    `memory.memory`. The first pass recycles the atoms of `initial_guess`, a structure file. `offsets` says how far
-    residues are apart along the chain, i - j, in place of their numbers: (r, r) whole numbers, in the order of the
-    predictions' residues. With `cuda_graphs` "auto" an NVIDIA GPU records short passes, with "off" it launches all.
+    `memory.memory`. What `adapters` change is added to the parameters. The first pass recycles the atoms of
+    `initial_guess`, a structure file. `offsets` says how far residues are apart along the chain, i - j, in place of
+    their numbers: (r, r) whole numbers, in the order of the predictions' residues. With `cuda_graphs` "auto" an NVIDIA
+    GPU records short passes, with "off" it launches all.
     Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
     features, stages = target_features(target), Stages(where)
     method: Method = "multimer" if CHAIN_SEPARATOR in target.sequence else "monomer"
-    ready = [memory.limited(model) for model in find_models(models, weights, seed=options.seed, method=method)]
+    found = find_models(models, weights, seed=options.seed, method=method, adapters=adapters)
+    ready = [memory.limited(model) for model in found]
     dtype = dtype_on(options.dtype, card_of(where))
     for model in ready:
         cast_trunk(model.network.to(where), dtype)

@@ -65,16 +65,24 @@ def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] 
     return _complex(path, records[0].line, name, [record.sequence for record in records], chain_ids)
 
 
-def read_table_targets(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecord | ComplexTarget]:
-    """Return the single chains and the complexes of a plain or gzip CSV or TSV file with the columns `id`, `sequence`.
+def read_table_targets(
+    path: str | PathLike[str], delimiter: str = ",", name_column: str = "id"
+) -> list[FastaRecord | ComplexTarget]:
+    """Return the single chains and the complexes of a plain or gzip CSV or TSV table.
+
+    Its columns `name_column` and `sequence` have the names and sequences.
 
     Chains stand between colons (see `split_chains`), and so do their IDs if there is a column `chain_ids`. Raise
     `InputError` with `path` and line for anything else; see also `read_csv`.
     """
     records = TargetRecords(path)
     found: list[FastaRecord | ComplexTarget] = []
-    for line, cells in read_rows(path, ("id", "sequence"), delimiter):
-        name, text, ids = cells["id"], "".join(cells["sequence"].split()).upper(), _ids(cells.get(CHAIN_IDS_WORD, ""))
+    for line, cells in read_rows(path, (name_column, "sequence"), delimiter):
+        name, text, ids = (
+            cells[name_column],
+            "".join(cells["sequence"].split()).upper(),
+            _ids(cells.get(CHAIN_IDS_WORD, "")),
+        )
         if not ids and not _has_chains(text):
             record = table_record(path, line, name, text)
             records.add(record)

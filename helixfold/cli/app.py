@@ -27,6 +27,7 @@ COMMANDS = {
     "fetch": "Fetch results from a service.",
     "report": "Write the report pages of finished targets again.",
     "train": "Train a model.",
+    "finetune": "Adapt a trained model to proteins of your own.",
     "plan": "Predict the days of a training on given hardware, and how its ranks are best divided.",
     "doctor": "Show what is installed, what fits into memory and what each target would use.",
     "weights": "Download, inspect and convert model parameters.",

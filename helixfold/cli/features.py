@@ -1,5 +1,6 @@
 """Define the command `helixfold features`, which makes features from sequences, or a training set from structures."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -67,14 +68,16 @@ def features(
 
         return convert_features(from_pickle, output)
     searching = [name for name in (*given(search), *given(complexes)) if name != "--threads"]
-    if store.structures is not None or store.join_shards:
+    if store.from_predictions is not None and store.structures is not None:
+        raise InputError("--from-predictions stands in place of --structures; name one of them")
+    if store.structures is not None or store.join_shards or store.from_predictions is not None:
         if inputs or pairs:
             raise InputError("targets and --structures exclude each other; run the command once for each")
         if searching:
             raise InputError(f"{searching[0]} is for targets to fold, not for a training set")
         from helixfold.training.feature_store import make_store
 
-        return make_store(store, output, shard)
+        return make_store(_of_predictions(store, output), output, shard)
     if for_training := given(store):
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
@@ -96,3 +99,16 @@ def features(
     print_complex_notes(search, targets)
     plan = plan_of(search)
     return make_features(targets, output=output, plan=plan, part=shard, is_shared=shared, pulldown=entries)
+
+
+def _of_predictions(store: StoreOptions, output: Path) -> StoreOptions:
+    """Return the options for a training set of chosen predictions, which are copied, if they ask for one."""
+    if store.from_predictions is None:
+        return store
+    from helixfold.finetune.distillation import select_predictions
+
+    chosen = select_predictions(store.from_predictions, output, store.least_plddt)
+    print(f"{chosen.structures}: {chosen.taken} predictions, {chosen.left_out} left out")
+    return replace(
+        store, structures=chosen.structures, alignments=store.alignments or chosen.alignments, distillation=True
+    )

@@ -63,7 +63,7 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
         from helixfold.cluster.run import run as run_on_cluster
 
         return run_on_cluster(options, given_targets)
-    from helixfold.cli.imports import collecting_no_garbage
+    from helixfold.imports import collecting_no_garbage
 
     with collecting_no_garbage():
         from helixfold.parallel.launch import launch

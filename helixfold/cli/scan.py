@@ -36,7 +36,7 @@ def scan(
         FASTA files (all records), tables (.csv, .tsv: id, sequence), a3m alignments (.gz too), directories of them, or
         sequences.
     """
-    from helixfold.cli.imports import collecting_no_garbage
+    from helixfold.imports import collecting_no_garbage
 
     with collecting_no_garbage():
         from helixfold.scoring.scan_run import scan as run

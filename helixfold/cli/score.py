@@ -34,7 +34,7 @@ def score(
     structures
         Structure files, PDB or mmCIF (.gz too), and directories of them, or of directories of them by target.
     """
-    from helixfold.cli.imports import collecting_no_garbage
+    from helixfold.imports import collecting_no_garbage
 
     with collecting_no_garbage():
         from helixfold.scoring.score_run import score as run

@@ -89,6 +89,37 @@ def convert(
     files.convert(source, target, preset, overwrite=overwrite, dtype=dtype)
 
 
+@app.command(usage="helixfold weights merge SOURCE TARGET --adapter FILE [options]")
+def merge(
+    source: Path,
+    target: Path,
+    /,
+    *,
+    adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]...")] = (),
+    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="what the file or its name says")] = None,
+    overwrite: bool = False,
+) -> None:
+    """Add adapters that helixfold finetune trained to the parameters in a file, for other programs, too.
+
+    Parameters
+    ----------
+    source
+        The parameter file that the adapters were trained on.
+    target
+        The file to write; its name ends in .npz, .pt or .safetensors.
+    adapter
+        The adapters, each perhaps with a weight; required.
+    preset
+        The model: model_1 to model_5, those with _ptm or _multimer_v3 after them, small or tiny.
+    overwrite
+        Replace TARGET if it exists.
+    """
+    from helixfold.weights import files
+    from helixfold.weights.adapters import parse_adapters
+
+    files.merge(source, target, parse_adapters(adapter), preset, overwrite=overwrite)
+
+
 @app.command(usage="helixfold weights verify FILE [options]")
 def verify(
     path: Annotated[Path, Parameter(name="FILE")],

@@ -54,7 +54,7 @@ class _BranchForward(MethodReplacement):
             block.msa_half(skip, msa, pair, msa_mask, pair_mask)
             own = block.pair_half(run, pair, pair_mask)
         part = _part(own)
-        return msa, _with_part(own, part + self.channel.begin("swap", part).wait())
+        return msa, _with_part(own, part + self.channel.begin("swap", _differentiable(part)).wait())
 
 
 class _BroadcastMSA(MethodReplacement):
@@ -67,7 +67,9 @@ class _BroadcastMSA(MethodReplacement):
     def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
         msa, pair = self.method(run, msa, pair, msa_mask, pair_mask)
         cut = 2  # Along columns, as its last updates leave it on the rank that computed them.
-        return _with_part(msa, self.channel.begin("broadcast", _part(msa, cut), MSA_RANK).wait(), cut), pair
+        return _with_part(
+            msa, self.channel.begin("broadcast", _differentiable(_part(msa, cut)), MSA_RANK).wait(), cut
+        ), pair
 
 
 class _DrawOnly(Executor):
@@ -86,6 +88,14 @@ class _DrawOnly(Executor):
 def _part(stream: Stream, cut: int = 1) -> Tensor:
     """Return this rank's part of a stream, cut along dim `cut`."""
     return as_tensor(stream.along(cut) if isinstance(stream, Shard) else stream)
+
+
+def _differentiable(part: Tensor) -> Tensor:
+    """Return a tensor whose exchange is part of the backward pass, also where it depends on frozen parameters alone.
+
+    The other rank may have a gradient to send, and would wait.
+    """
+    return part if part.requires_grad or not torch.is_grad_enabled() else part.detach().requires_grad_()
 
 
 def _with_part(stream: Stream, part: Tensor, cut: int = 1) -> Stream:

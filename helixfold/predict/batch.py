@@ -44,6 +44,7 @@ from helixfold.predict.variants import variant_settings
 from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry, write_entries
+from helixfold.weights.adapters import parse_adapters
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
 from helixfold.write.provenance import recorded_command
@@ -81,7 +82,8 @@ def predict(
         limits = MemoryOptions(**vars(options.memory))
         with loading.stage("load parameters"):
             method: Method = "multimer" if jobs and all(job.chains > 1 for job in jobs) else "monomer"
-            found = find_models(models, options.models.weights, seed=folding.seed, method=method)
+            adapters = parse_adapters(options.models.adapter)
+            found = find_models(models, options.models.weights, seed=folding.seed, method=method, adapters=adapters)
             ready = [limits.limited(model) for model in found]
             for model in ready:
                 model.network.to(workers.mesh.device)

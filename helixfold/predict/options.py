@@ -189,6 +189,9 @@ class ModelOptions:
         Parameter(show_default="files of `helixfold weights download`, else the demonstration model in the package"),
     ] = None
     """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz."""
+    adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]...")] = ()
+    """Add what `helixfold finetune` trained to these parameters; several, also between commas, add up, each times its
+    weight (1)."""
     seed: Integer = 0
     """Seed of all random numbers, at most 2^62."""
     num_seeds: Annotated[int, reads(whole_number(1, 10_000), "N")] = 1

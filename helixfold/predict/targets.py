@@ -62,7 +62,7 @@ def read_targets(
             targets.append(_target_of_alignment(path))
         else:
             table = "," if file.endswith(CSV_SUFFIXES) else "\t" if file.endswith(TSV_SUFFIXES) else None
-            targets += map(_target, _records(path, table, records_as_chains=complexes.records_as_chains))
+            targets += map(target_of, _records(path, table, records_as_chains=complexes.records_as_chains))
         sources += [path] * (len(targets) - len(sources))
     check_names(zip([target.name for target in targets], sources, strict=True))
     for target, path in zip(targets, sources, strict=True):
@@ -79,7 +79,7 @@ def _records(path: Path, table: str | None, *, records_as_chains: bool) -> Seque
     return [read_complex_of_records(path)] if records_as_chains else read_fasta_targets(path)
 
 
-def _target(read: FastaRecord | ComplexTarget) -> AnyTarget:
+def target_of(read: FastaRecord | ComplexTarget) -> AnyTarget:
     """Return a target; a complex of a single chain without an ID of its own is that chain."""
     if isinstance(read, FastaRecord):
         return Target(name=read.name, sequence=read.sequence)
@@ -202,7 +202,7 @@ def _typed_target(text: str) -> AnyTarget:
         raise InputError(f"{shown}, and as a complex, letter {error.index + 1}: {error}") from error
     for chain in set(chains):
         _checked(chain, shown)
-    return _target(ComplexTarget.of(_typed_name(CHAIN_SEPARATOR.join(chains)), chains))
+    return target_of(ComplexTarget.of(_typed_name(CHAIN_SEPARATOR.join(chains)), chains))
 
 
 def _typed_name(sequence: str) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError
+from data_pipeline.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError, added_setting
 from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms.training import ExampleConfig
@@ -28,9 +28,11 @@ class EvaluationConfig(Config):
     num_recycles: int = 3
     max_residues: int = 256  # longer chains are cropped to this length, always at the same place
     structures: int = 4  # number of predicted structures that are written as PDB files
+    # Evaluations in a row that are no better than the best one, after which the run ends; None: none end it.
+    patience: int | None = added_setting(None)
 
     def __post_init__(self) -> None:
-        self._require_positive("every", "max_residues")
+        self._require_positive("every", "max_residues", "patience")
         self._require_at_most(MAX_RESIDUES, "max_residues")
         self._require_at_most(MAX_RECYCLES, "num_recycles")
         require(self, ["num_recycles", "structures"], lambda value: value >= 0, "not be negative")

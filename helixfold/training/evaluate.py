@@ -3,7 +3,7 @@
 import re
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ from helixfold.losses.violations import violations
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import plddt
 from helixfold.model.outputs import Outputs
-from helixfold.training.config import EvaluationConfig
+from helixfold.parallel.mesh import Mesh
+from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.training.interface_scores import InterfaceScores, interface_scores
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.progress import print_message
@@ -180,6 +181,39 @@ def evaluate(
         if structures is not None and number < config.structures:
             _write_structure(structures, scores[-1], outputs, batch.recycling_inputs[-1], report)
     return tuple(scores)
+
+
+def evaluate_on_ranks(
+    model: AlphaFold,
+    store: ComplexStore,
+    names: Sequence[str],
+    mesh: Mesh,
+    config: TrainingConfig,
+    *,
+    structures: Path | None,
+) -> tuple[list[HeldOutScores], list[str]]:
+    """Evaluate as `evaluate` does with the settings of a run, each rank on some of the named chains or assemblies.
+
+    Return the scores in the order of `names`, and a sentence for each that cannot be used, on every rank.
+    """
+    reports: list[str] = []
+    scores = evaluate(
+        model,
+        store,
+        names[mesh.rank :: mesh.size],
+        example=config.example,
+        loss=config.loss,
+        # This rank writes the structures of its own chains among the first ones.
+        config=replace(config.evaluation, structures=len(range(mesh.rank, config.evaluation.structures, mesh.size))),
+        dtype=getattr(torch, config.dtype),
+        device=mesh.device,
+        structures=structures,
+        report=reports.append,
+    )
+    ranks = mesh.all_gather({"scores": [asdict(score) for score in scores], "reports": reports})
+    found = [HeldOutScores.from_dict(values) for rank in ranks for values in rank["scores"]]
+    texts = [text for rank in ranks for text in rank["reports"]]
+    return sorted(found, key=lambda score: names.index(score.name)), texts
 
 
 def _chain_example(store: ChainStore, name: str, config: ExampleConfig, num_passes: int) -> TrainingExample:

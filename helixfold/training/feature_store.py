@@ -6,11 +6,15 @@ from pathlib import Path
 from data_pipeline.datasets.assembly_index import SKIPPED_ASSEMBLIES_FILE
 from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
+from data_pipeline.datasets.cluster_split import nearest_chains, split_by_cluster, write_split
 from data_pipeline.datasets.clustering import join_shards
 from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
+from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
 from data_pipeline.processors import available_processors
+from data_pipeline.residues import RESTYPES_WITH_X
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
 from helixfold.standard_streams import optional_output
@@ -27,7 +31,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
     contradict each other, and for files that cannot be read.
     """
     if options.join_shards:
-        return _join(output, options.clusters)
+        return _join(output, options)
     if options.structures is None:
         raise InputError("give --structures DIR, the structures to train on")
     for given, needed, problem in (
@@ -83,16 +87,33 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
     )
     report = build_store(build, builder)
     _say(report)
+    if options.hold_out is not None and shard is None:
+        _hold_out(FeatureStore.open(output), output, options.hold_out)
     return SOME_FAILED if report.failed else 0
 
 
-def _join(output: Path, clusters: Path | None) -> int:
-    store, notes = join_shards(output, clusters)
+def _join(output: Path, options: StoreOptions) -> int:
+    store, notes = join_shards(output, options.clusters)
     for note in notes:
         print(f"helixfold: {note}", file=sys.stderr)
     count = len({entry.cluster for entry in store.entries})
     print(f"{output}: {len(store.entries)} chains in {count} clusters")
+    if options.hold_out is not None:
+        _hold_out(store, output, options.hold_out)
     return 0
+
+
+def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
+    """Write which chains are held out, and how similar they are to the others."""
+    held_out = split_by_cluster(store.entries, fraction)
+    sequences = {entry.name: _sequence(store.load(entry.name)[0]) for entry in store.entries}
+    nearest = list(nearest_chains(sequences, held_out))
+    write_split(output, held_out, nearest)
+    closest = max(nearest, key=lambda each: each.identity * each.coverage)
+    print(
+        f"{output}: {len(held_out)} of {len(store.entries)} chains are held out; the most similar, {closest.name}, has "
+        f"{closest.identity:.0%} identity over {closest.coverage:.0%} of its residues to {closest.nearest or 'none'}"
+    )
 
 
 def _say(report: BuildReport) -> None:
@@ -110,3 +131,7 @@ def _say(report: BuildReport) -> None:
         name, reason = next(iter(sorted(report.failed.items())))
         print(f"helixfold: {len(report.failed)} failed, see {report.directory / FAILURES_FILE}", file=sys.stderr)
         print(f"helixfold: the first of them, {name}: {reason}", file=sys.stderr)
+
+
+def _sequence(features: Features) -> str:
+    return "".join(RESTYPES_WITH_X[residue] for residue in features.aatype)

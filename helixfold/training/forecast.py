@@ -24,10 +24,13 @@ from helixfold.training.config import TrainingConfig
 _FLOAT = 4
 
 
-def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = ALONE) -> TrainingNeeds:
+def training_needs(
+    config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = ALONE, *, state: int | None = None
+) -> TrainingNeeds:
     """Return the values that determine the memory of each rank of a run on a card, with a layout that divides samples.
 
-    They are `TrainingNeeds`, whose methods forecast the memory for a recompute policy.
+    They are `TrainingNeeds`, whose methods forecast the memory for a recompute policy. `state` is the bytes of
+    parameters and optimizer, if they are not those of a run that trains all parameters.
     """
     sizes, dtype = config.example.sizes(), dtype_on(config.dtype, card)
     return TrainingNeeds(
@@ -42,21 +45,24 @@ def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: La
             ensemble=config.example.max_passes,
         ),
         samples=config.micro_batch,
-        state=_state(config, dtype),
+        state=_state(config, dtype) if state is None else state,
         card=card,
         layout=layout,
         loss=config.loss,
     )
 
 
-def with_settled_recompute(config: TrainingConfig, memory: int, card: Card, layout: Layout = ALONE) -> TrainingConfig:
+def with_settled_recompute(
+    config: TrainingConfig, memory: int, card: Card, layout: Layout = ALONE, *, state: int | None = None
+) -> TrainingConfig:
     """Replace every "auto" of `recompute` by the fastest policy that fits into `memory` bytes.
 
-    If ranks share samples, as `layout` says, each of them needs less. Raise `ConfigError` if no policy fits.
+    If ranks share samples, as `layout` says, each of them needs less. `state` is as for `training_needs`. Raise
+    `ConfigError` if no policy fits.
     """
     if config.recompute.is_settled:
         return config
-    needs = training_needs(config, card, layout)
+    needs = training_needs(config, card, layout, state=state)
     recompute = settled(config.recompute, needs, memory)
     if recompute is None:
         raise no_room(config.recompute, needs, memory)

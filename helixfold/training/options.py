@@ -66,6 +66,10 @@ class StoreOptions:
     alignments of chains pair their rows."""
     distillation: bool = False
     """The structures are predictions with pLDDT as B factors."""
+    from_predictions: Directory | None = None
+    """Train on the confident targets in this output directory of helixfold predict, in place of --structures."""
+    least_plddt: Number = 70.0
+    """Mean pLDDT of a target of --from-predictions from which on it is taken."""
     max_release_date: Day | None = None
     """Leave out structures released after this day, such as 2018-04-30."""
     resolution: Annotated[Number, Parameter(metavar="ANGSTROM")] = 9.0
@@ -76,6 +80,9 @@ class StoreOptions:
     """Number of processes."""
     join_shards: bool = False
     """Cluster the chains of all finished shards together, and do nothing else."""
+    hold_out: Annotated[Number | None, Parameter(metavar="FRACTION")] = None
+    """Also write held_out.txt for --held-out, whole clusters with this fraction of the chains, and leakage.tsv: the
+    nearest chain to train on of each."""
 
 
 @Parameter(name="*")

@@ -1,12 +1,17 @@
-"""Progress of a training run on stderr: a bar on a terminal, otherwise a line every half minute."""
+"""Progress of a training run: what its checkpoints record, and what stderr shows.
+
+A terminal shows a bar, anything else a line every half minute.
+"""
 
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
 from data_pipeline.errors import printable
+from helixfold.training.config import EvaluationConfig
 
 _SECONDS_BETWEEN_LINES = 30
 # Of steps and of evaluations alike: the weighted sum of all terms, without a step's factor for the number of residues.
@@ -64,3 +69,22 @@ class Progress:
         """End the bar."""
         if self._bar is not None:
             self._bar.close()
+
+
+@dataclass(kw_only=True)
+class RunProgress:
+    """Progress of a run, which its checkpoints record beside tensors."""
+
+    step: int = 0  # the next one
+    skipped: int = 0  # steps whose loss or gradient was not finite
+    skipped_in_a_row: int = 0
+    best_score: float | None = None  # `deciding_score` of the held-out chains or complexes
+    best_step: int | None = None
+    descends_from: str | None = None  # packaged model whose parameters the run began with
+    began_with: str | None = None  # the parameters it began with, in words; None if all were random
+
+    def is_settled(self, evaluation: EvaluationConfig) -> bool:
+        """Return whether so many evaluations since the best one were no better that the run ends."""
+        if evaluation.patience is None or self.best_step is None:
+            return False
+        return self.step - self.best_step >= evaluation.patience * evaluation.every

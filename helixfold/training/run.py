@@ -105,7 +105,7 @@ def _train_on(
     cuda_graphs: CudaGraphs,
 ) -> int:
     chains = FeatureStore.open(store)
-    names = () if held_out is None else _held_out_names(held_out, chains, config)
+    names = () if held_out is None else held_out_names(held_out, chains, config)
     initial = initial_weights(weights, config.model) if weights is not None else None
     began_with = None if weights is None or initial is None else initial.description(printable(weights.name))
     if mesh.is_first:
@@ -142,7 +142,8 @@ def _train_on(
             return 0 if trainer.run(stop) else stop.exit_code
 
 
-def _held_out_names(path: Path, store: FeatureStore, config: TrainingConfig) -> tuple[str, ...]:
+def held_out_names(path: Path, store: FeatureStore, config: TrainingConfig) -> tuple[str, ...]:
+    """Read the names of held-out chains, or for a model of complexes of assemblies, which must be in the store."""
     if config.model.method == "multimer":
         return read_names(path, {entry.name for entry in store.assemblies}, "assembly")
     return read_names(path, {entry.name for entry in store.entries})

@@ -26,6 +26,8 @@ class RunFiles:
     directory: Path
     name: str  # of the model that it trains
     draw: Callable[[TrainingHistory, Path], None] | None = None  # draws the training curves into a PNG file
+    # Writes a run's weights into a file in place of `write_weights`: the path and the averages of what is trained.
+    save: Callable[[Path, Mapping[str, Tensor]], None] | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -72,6 +74,9 @@ class RunFiles:
         path = self.directory / "weights" / f"{name}.safetensors"
         try:
             path.parent.mkdir(exist_ok=True)
+            if self.save is not None:
+                self.save(path, state)
+                return
             save_checkpoint(
                 path,
                 state,

@@ -8,8 +8,8 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -20,18 +20,20 @@ from data_pipeline.errors import InputError
 from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
-from helixfold.optim.flat import FlatOptimizer, StepReport
+from helixfold.optim.flat import StepReport
+from helixfold.optim.trained import AllParameters, Trained
 from helixfold.options import CudaGraphs
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import TrainingConfig, require_same_settings
-from helixfold.training.evaluate import HeldOutScores, deciding_score, evaluate, mean_scores
+from helixfold.training.evaluate import deciding_score, evaluate_on_ranks, mean_scores
 from helixfold.training.forecast import memory_per_rank, recompute_message, with_settled_recompute
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, StepRecord, TrainingLog
 from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats, summed
+from helixfold.training.progress import RunProgress
 from helixfold.training.recorded_step import MicroBatchStep, step_recordings
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
@@ -42,19 +44,6 @@ _GIB = 2**30
 
 class DivergedError(RuntimeError):
     """Error for too many steps in a row with a loss or a gradient that is not finite."""
-
-
-@dataclass(kw_only=True)
-class RunProgress:
-    """Progress of a run, which its checkpoints record beside tensors."""
-
-    step: int = 0  # the next one
-    skipped: int = 0  # steps whose loss or gradient was not finite
-    skipped_in_a_row: int = 0
-    best_score: float | None = None  # `deciding_score` of the held-out chains or complexes
-    best_step: int | None = None
-    descends_from: str | None = None  # packaged model whose parameters the run began with
-    began_with: str | None = None  # the parameters it began with, in words; None if all were random
 
 
 class Trainer:
@@ -74,6 +63,7 @@ class Trainer:
         *,
         held_out: tuple[str, ...] = (),
         initial: dict[str, Tensor] | None = None,
+        trained: Trained | None = None,
         descends_from: str | None = None,
         began_with: str | None = None,
         workers: int = 0,
@@ -83,6 +73,7 @@ class Trainer:
         """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains, or
         for complexes on the `held_out` assemblies.
 
+        With `trained`, the run changes these numbers and not the parameters of a model of its own.
         `descends_from` names the packaged model that `initial` comes from, and `began_with` says in a sentence what of
         it is taken over; all weights of the run carry both.
         Raise `ConfigError` if the settings do not fit the layout, the memory or the run's checkpoints.
@@ -113,16 +104,11 @@ class Trainer:
         )
         # The same on every rank: parameters from the seed, or those given.
         torch.manual_seed(config.seed)
-        model = AlphaFold(config.model)
-        if initial is not None:
-            model.load_state_dict(initial, strict=False)
-        self.model = model.to(mesh.device)
+        self.trained = trained or AllParameters(_model(config, initial).to(mesh.device))
+        self.model = self.trained.model
         self._run_updates = parallelize(self.model, mesh, config.recompute)
-        self.optimizer = FlatOptimizer(
-            self.model,
-            config.optimizer,
-            working_dtype=getattr(torch, config.dtype),
-            averages=config.outer.islands == 1,
+        self.optimizer = self.trained.optimizer(
+            config.optimizer, getattr(torch, config.dtype), averages=config.outer.islands == 1
         )
         self.outer_sync = OuterSync(config.outer, self.optimizer, mesh)
         self.gradients = GradientReducer(
@@ -144,14 +130,20 @@ class Trainer:
 
         Raise `DivergedError` if the loss or gradient of too many steps in a row is not finite.
         """
+        for _ in self.turns(stop):
+            pass
+        return self.is_finished
+
+    def turns(self, stop: StopRequest) -> Iterator[int]:
+        """Train as `run` does, and yield the number of steps made after each, so that other work may come between."""
         self._open_log()
         try:
-            if self.progress.step < self.config.steps and not self._run_steps(stop):
-                return False
-            self.checkpoints.finish()
-            if self.mesh.is_first:
-                self._write_weights("last")
-            return True
+            if not self.is_finished:
+                yield from self._run_steps(stop)
+            if self.is_finished:
+                self.checkpoints.finish()
+                if self.mesh.is_first:
+                    self._write_weights("last")
         finally:
             for text in self.outer_sync.communication_summary():
                 self.log.event("islands", text)
@@ -170,7 +162,12 @@ class Trainer:
             for note in notes:
                 self.log.event(kind, note)
 
-    def _run_steps(self, stop: StopRequest) -> bool:
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the last step is made, or evaluations have not become better for as long as they may."""
+        return self.progress.step >= self.config.steps or self.progress.is_settled(self.config.evaluation)
+
+    def _run_steps(self, stop: StopRequest) -> Iterator[int]:
         self.model.train()
         loader = TrainingLoader(
             self.dataset,
@@ -182,7 +179,7 @@ class Trainer:
         )
         batches = iter(loader)
         completed: list[CompletedStep] = []
-        while self.progress.step < self.config.steps:
+        while not self.is_finished:
             completed.append(self._make_step(batches, stop))
             if not self.outer_sync.is_due(self.progress.step):
                 continue
@@ -193,7 +190,7 @@ class Trainer:
             if self.held_out and (done % self.config.evaluation.every == 0 or done == total):
                 self._evaluate()
             is_best = self.progress.best_step == done
-            if done % self.config.save_every == 0 or done == total or stopping or is_best:
+            if done % self.config.save_every == 0 or self.is_finished or stopping or is_best:
                 record = {
                     "progress": asdict(self.progress),
                     "config": self.config.to_dict(),
@@ -203,11 +200,11 @@ class Trainer:
                 self.checkpoints.save(done, self.outer_sync.gathered_state(), record)
             if is_best:
                 self.checkpoints.mark_best(done)
-            if stopping and done < total:
+            if stopping and not self.is_finished:
                 self.checkpoints.finish()
                 self.log.event("stop", f"asked to end: saved after {done} steps; the same command goes on")
-                return False
-        return True
+                return
+            yield done
 
     def _make_step(self, batches: Iterator[TrainingBatch], stop: StopRequest) -> CompletedStep:
         """Make one step together with the other ranks of this island."""
@@ -224,6 +221,7 @@ class Trainer:
             data_seconds += time.perf_counter() - waiting_since
             names += batch.names
             refused += batch.refused
+            self.trained.apply()
             for name, values in self.micro_batch_step(batch, last=index == micro_batches[-1]).items():
                 terms.setdefault(name, []).append(values)
 
@@ -343,33 +341,20 @@ class Trainer:
         config, step = self.config, self.progress.step
         # Held-out chains may need all memory.
         self.micro_batch_step.clear()
+        self.trained.release()
         with torch.device("meta"):
             model = AlphaFold(config.model)
-        model.load_state_dict(self.optimizer.averaged(), assign=True)
-        mesh = self.mesh
-        reports: list[str] = []
-        scores = evaluate(
+        model.load_state_dict(self.trained.state(self.optimizer.averaged()), assign=True)
+        chains, reports = evaluate_on_ranks(
             model,
             self.store,
-            self.held_out[mesh.rank :: mesh.size],
-            example=config.example,
-            loss=config.loss,
-            # This rank writes the structures of its own chains among the first ones.
-            config=replace(
-                config.evaluation, structures=len(range(mesh.rank, config.evaluation.structures, mesh.size))
-            ),
-            dtype=getattr(torch, config.dtype),
-            device=mesh.device,
+            self.held_out,
+            self.mesh,
+            config,
             structures=self.files.directory / "structures" / f"step_{step:08d}",
-            report=reports.append,
         )
-        ranks = mesh.all_gather({"scores": [asdict(score) for score in scores], "reports": reports})
-        for text in (text for rank in ranks for text in rank["reports"]):
+        for text in reports:
             self.log.event("evaluation", text, step=step - 1)
-        chains = sorted(
-            (HeldOutScores.from_dict(values) for rank in ranks for values in rank["scores"]),
-            key=lambda score: self.held_out.index(score.name),
-        )
         means = mean_scores(chains)
         score, best = deciding_score(means), self.progress.best_score
         is_best = score is not None and (best is None or score > best)
@@ -392,3 +377,11 @@ class Trainer:
     def _log_problems(self) -> None:
         for problem in self.checkpoints.problems():
             self.log.event("save", problem)
+
+
+def _model(config: TrainingConfig, initial: Mapping[str, Tensor] | None) -> AlphaFold:
+    """Return a model with random parameters, of which `initial` replaces all or some."""
+    model = AlphaFold(config.model)
+    if initial is not None:
+        model.load_state_dict(initial, strict=False)
+    return model

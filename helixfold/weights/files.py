@@ -4,10 +4,11 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
@@ -15,6 +16,7 @@ from helixfold import presets
 from helixfold.presets import PRESETS
 from helixfold.standard_streams import optional_output
 from helixfold.weights import alphafold, demonstration, openfold
+from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.download import PUBLISHED_SHA256, download_parameters
 from helixfold.weights.find import named_preset, trained_preset
@@ -75,17 +77,58 @@ def convert(
     In "bfloat16", which only .safetensors has, numbers are rounded to eight bits of precision, and the file is half as
     large.
     """
-    form = target.suffix.lower()
-    if form not in WRITTEN:
-        raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
-    if dtype != "float32" and form != ".safetensors":
+    if dtype != "float32" and target.suffix.lower() in (".npz", ".pt"):
         raise InputError(f"{target}: only .safetensors can be written in {dtype}; leave --dtype out")
+    _require_writable(source, target, overwrite=overwrite)
+    chosen = preset_of_file(source, preset)
+    state = load_weights(source, chosen.model)
+    began_with = read_header(source).began_with if file_format(source) == "safetensors" else None
+    _write(target, state, chosen, source=source, began_with=began_with, dtype=dtype)
+
+
+@optional_output()
+def merge(
+    source: Path,
+    target: Path,
+    adapters: Sequence[WeightedAdapter],
+    preset: str | None = None,
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Add adapters to the parameters in a file, and write a file of them in the format that `target`'s suffix says.
+
+    `preset` is as for `convert`. Raise `InputError` if an adapter was trained on other parameters.
+    """
+    if not adapters:
+        raise InputError("name the adapters to add, with --adapter FILE")
+    _require_writable(source, target, overwrite=overwrite)
+    chosen = preset_of_file(source, preset)
+    state, notes = with_adapters(load_weights(source, chosen.model), adapters, source)
+    began_with = f"began with {printable(source.name)}. {' '.join(notes)}"
+    _write(target, state, chosen, source=source, began_with=began_with)
+    print(*notes, sep="\n")
+
+
+def _require_writable(source: Path, target: Path, *, overwrite: bool) -> None:
+    """Raise `InputError` if a parameter file cannot be rewritten as `target`."""
+    if target.suffix.lower() not in WRITTEN:
+        raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
     require_file(source)
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
-    chosen = preset_of_file(source, preset)
-    config = chosen.model
-    state = load_weights(source, config)
+
+
+def _write(
+    target: Path,
+    state: Mapping[str, Tensor],
+    chosen: presets.Preset,
+    *,
+    source: Path,
+    began_with: str | None,
+    dtype: str = "float32",
+) -> None:
+    """Write parameters that come from the file `source` in the format that the suffix of `target` says."""
+    form, config = target.suffix.lower(), chosen.model
     try:
         if form == ".npz":
             write_npz(target, alphafold.from_state_dict(state, config))
@@ -99,7 +142,7 @@ def convert(
                 config.to_dict(),
                 chosen.without_model(),
                 descends_from=demonstration.ancestor(source),
-                began_with=read_header(source).began_with if file_format(source) == "safetensors" else None,
+                began_with=began_with,
             )
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error

@@ -17,6 +17,7 @@ from helixfold.config import Method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration
+from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.checkpoint import digest_of, read_header
 from helixfold.weights.load import file_format, load_weights
@@ -46,17 +47,23 @@ class ReadyModel:
 
 
 def find_models(
-    names: Sequence[str], weights: Path | None, *, seed: int, method: Method = "monomer"
+    names: Sequence[str],
+    weights: Path | None,
+    *,
+    seed: int,
+    method: Method = "monomer",
+    adapters: Sequence[WeightedAdapter] = (),
 ) -> list[ReadyModel]:
     """Load the named models from `weights`, a parameter file or a directory of parameter files.
 
     Without names, a file's metadata or its name determines the model, and of a directory all models of a method are
     loaded, or if there are none all others. Without `weights`, models come from the directory of `helixfold weights
     download`; if that has none and no name is given, the package's demonstration model is loaded. The models `tiny` and
-    `tiny_multimer` have random parameters. Raise `InputError` if parameters are missing or do not fit.
+    `tiny_multimer` have random parameters. The changes of `adapters` are added to the parameters of every model. Raise
+    `InputError` if parameters are missing or do not fit.
     """
     return [
-        _untrained(chosen, seed) if path is None else _load(chosen, path)
+        _untrained(chosen, seed, adapters) if path is None else _load(chosen, path, adapters)
         for chosen, path in find_parameters(names, weights, method=method)
     ]
 
@@ -94,7 +101,12 @@ def trained_preset(weights: Path) -> Preset | None:
         raise InputError.at(weights, f"its settings are not those of a model: {printable(str(error))}") from error
 
 
-def _untrained(chosen: Preset, seed: int) -> ReadyModel:
+def _untrained(chosen: Preset, seed: int, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
+    if adapters:
+        raise InputError.at(
+            adapters[0].path,
+            f"does not fit random parameters, which '{chosen.name}' has; give it its own with --weights",
+        )
     note = (
         f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
         "works; this is not a prediction of the protein's structure"
@@ -102,16 +114,19 @@ def _untrained(chosen: Preset, seed: int) -> ReadyModel:
     return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), provenance="untrained")
 
 
-def _load(chosen: Preset, path: Path) -> ReadyModel:
+def _load(chosen: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
     with torch.device("meta"):
         network = AlphaFold(chosen.model)
-    network.load_state_dict(load_weights(path, chosen.model), assign=True)
-    ready = _ready(chosen, network.eval())
+    state, notes = load_weights(path, chosen.model), tuple[str, ...]()
+    if adapters:
+        state, notes = with_adapters(state, adapters, path)
+    network.load_state_dict(state, assign=True)
+    ready = replace(_ready(chosen, network.eval()), notes=notes)
     if demonstration.ancestor(path) is None:
         return ready
     # The results carry the note wherever the file was copied to.
-    note = demonstration.note(descendant=not demonstration.is_packaged(path))
-    return replace(ready, notes=(note,), provenance="demonstration")
+    note = demonstration.note(descendant=bool(adapters) or not demonstration.is_packaged(path))
+    return replace(ready, notes=(note, *notes), provenance="demonstration")
 
 
 def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:

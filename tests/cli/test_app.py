@@ -22,10 +22,10 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("", "name a COMMAND: predict, features, relax,"),
         ("fold a.fasta", "there is no command 'fold'; choose one of predict, features,"),
         ("--fold", "there is no command '--fold'"),
-        ("weights", "name a COMMAND: download, inspect, convert, verify (see helixfold weights --help)"),
+        ("weights", "name a COMMAND: download, inspect, convert, merge, verify (see helixfold weights --help)"),
         (
             "weights fetch",
-            "there is no command 'fetch'; choose one of download, inspect, convert, verify (see helixfold weights",
+            "there is no command 'fetch'; choose one of download, inspect, convert, merge, verify (see helixfold",
         ),
         ("predict a.fasta --num-recyles 3", "there is no option --num-recyles; did you mean --num-recycles? (see"),
         ("predict a.fasta --wieghts=w", "there is no option --wieghts; did you mean --weights? (see"),

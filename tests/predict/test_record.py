@@ -158,8 +158,10 @@ def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) 
     first = with_option(first, "models.models", ("tiny",))
     first = with_option(first, "search.templates", (STRUCTURES / "helix_long.pdb",))
     record, others = record_of(first), changed_options(tmp_path)
-    # For AlphaFold's directory of databases, whose files are in the record, and for a pulldown.
-    assert sorted([*others, "search.db_preset", "targets.pulldown_table"]) == sorted(option_names(first))
+    # For AlphaFold's directory of databases, whose files are in the record, for a pulldown, and for trained parameters.
+    assert sorted([*others, "search.db_preset", "targets.pulldown_table", "models.adapter"]) == sorted(
+        option_names(first)
+    )
     for name, value in others.items():
         base = with_option(first, "inputs", ()) if name in ("targets.example", "targets.pulldown") else first
         # What these are about has to be asked for, too.

@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets.build_cache import content_key
-from data_pipeline.datasets.chain_record import encode_record
-from data_pipeline.datasets.index import write_index
-from data_pipeline.datasets.store import write_database
-from tests.data_pipeline.datasets.stored import entry, example
+from tests.training.chain_stores import write_chains
 from tests.training.ended import Unbroken
 from tests.training.kills import run_unbroken
 from tests.training.ranks import Ranks, train
@@ -17,13 +13,7 @@ from tests.training.ranks import Ranks, train
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training set of six chains on disk."""
-    path = tmp_path_factory.mktemp("training_set")
-    chains = {f"{number}abc_A": example(f"{number}abc_A", residues=20 + number, seed=number) for number in range(6)}
-    records = {name: encode_record(content_key(name), *chain) for name, chain in chains.items()}
-    database = sorted((content_key(name), record) for name, record in records.items())
-    write_database(path / "features.lmdb", database, [len(record) for _, record in database])
-    write_index(path / "index.tsv", [entry(name, content_key(name), length=20 + i) for i, name in enumerate(chains)])
-    return path
+    return write_chains(tmp_path_factory.mktemp("training_set"))
 
 
 @pytest.fixture(scope="session")

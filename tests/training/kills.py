@@ -27,9 +27,13 @@ class Killer:
         self._seconds = seconds
         self._random = np.random.default_rng(seed)
 
+    def moment(self) -> float:
+        """Seconds until the next kill."""
+        return float(self._random.uniform(0, self._seconds))
+
     def strike(self, run: Run, processes: Ranks) -> bool:
         """Kill them, all at once or one and then the others; False if they were done before."""
-        if processes.wait(self._random.uniform(0, self._seconds)):
+        if processes.wait(self.moment()):
             return False
         if self._random.random() < 1 / 3:
             while not is_saving(run):

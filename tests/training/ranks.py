@@ -27,7 +27,16 @@ SERVER = multiprocessing.get_context("forkserver")
 # What `helixfold predict` and `helixfold train` import when they run.
 COMMANDS = tuple(
     f"helixfold.{name}"
-    for name in ("cli.app", "cli.predict", "predict.devices", "predict.run", "cli.train", "training.run")
+    for name in (
+        "cli.app",
+        "cli.predict",
+        "predict.devices",
+        "predict.run",
+        "cli.train",
+        "training.run",
+        "cli.finetune",
+        "finetune.run",
+    )
 )
 # And what they import in the midst of their work, which would take each process a second.
 LATE = (
@@ -110,6 +119,12 @@ def train(arguments: Sequence[str]) -> int:
     """The command `helixfold train`, whose shapes are checked where it is run in the tests' own process."""
     config.update("jaxtyping_disable", True)
     return main.main(["train", *arguments])
+
+
+def finetune(arguments: Sequence[str]) -> int:
+    """The command `helixfold finetune`, in the same way."""
+    config.update("jaxtyping_disable", True)
+    return main.main(["finetune", *arguments])
 
 
 def numbers() -> dict[str, Tensor]:

@@ -12,8 +12,8 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
+from helixfold.training import evaluate as evaluation
 from helixfold.training import recorded_step
-from helixfold.training import trainer as training
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import read_log
 from helixfold.training.recorded_step import refusal_of_recording
@@ -114,13 +114,13 @@ def test_evaluations_find_no_recordings_and_change_nothing(
     expected = state(finished(tmp_path / "launched", given, held_out=held_out))
     recorder, held = OperatorRecorder(), list[int]()
     record(recorder)
-    evaluate = training.evaluate
+    evaluate = evaluation.evaluate
 
     def watched(*given: Any, **named: Any) -> Any:
         held.append(recorder.cleared)
         return evaluate(*given, **named)
 
-    monkeypatch.setattr(training, "evaluate", watched)
+    monkeypatch.setattr(evaluation, "evaluate", watched)
     assert_same(state(finished(tmp_path / "replayed", given, held_out=held_out)), expected)
     assert held == [1, 2]
 

@@ -19,6 +19,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
+from helixfold.training import evaluate as evaluation
 from helixfold.training import recorded_step, run_files
 from helixfold.training import trainer as training
 from helixfold.training.evaluate import HeldOutScores
@@ -216,7 +217,7 @@ def test_the_best_weights_are_those_of_the_best_score(tmp_path: Path, monkeypatc
         judged.append({name: parameter.clone() for name, parameter in model.named_parameters()})
         return [HeldOutScores(name="chain1", residues=9, lddt_ca=next(scores), losses={}, **dict.fromkeys(others, 0.7))]
 
-    monkeypatch.setattr(training, "evaluate", scripted)
+    monkeypatch.setattr(evaluation, "evaluate", scripted)
     config = small_config(evaluation=replace(small_config().evaluation, every=1), steps=3, save_every=10)
     for stop in (StopAfter(2), StopRequest()):
         trainer = small_run(tmp_path, config, held_out=("chain1",))

@@ -47,6 +47,6 @@ def test_a_directory_gives_all_models_of_the_targets_kind(
     assert find_models([], tmp_path, seed=0, method=method) == [name for name in BOTH if name not in found]
 
 
-def named(chosen: Preset, _: Path) -> str:
+def named(chosen: Preset, *_: object) -> str:
     """In place of a loaded model, its name."""
     return chosen.name

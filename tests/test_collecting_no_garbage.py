@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from helixfold.cli.imports import collecting_no_garbage
+from helixfold.imports import collecting_no_garbage
 
 
 @pytest.mark.parametrize("frozen", [0, 7])

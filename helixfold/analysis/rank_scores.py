@@ -1,0 +1,74 @@
+"""How well numbers rank what they are said to rank: the area under the ROC curve, and Spearman's correlation."""
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from helixfold.analysis.intervals import Estimate, estimate, resamples
+
+
+def auc(scores: Float[np.ndarray, "*b n"], labels: Bool[np.ndarray, "*b n"]) -> Float[np.ndarray, "*b"]:
+    """Return the area under the ROC curve: the chance that a true one has a higher score than a false one.
+
+    Equal scores count half. NaN where all labels are equal.
+    """
+    positive = labels.sum(-1)
+    negative = labels.shape[-1] - positive
+    above = (ranks(scores) * labels).sum(-1) - positive * (positive + 1) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(above / (positive * negative))
+
+
+def spearman(x: Float[np.ndarray, "*b n"], y: Float[np.ndarray, "*b n"]) -> Float[np.ndarray, "*b"]:
+    """Return Spearman's rank correlation; NaN where all of `x` or all of `y` are equal."""
+    x, y = (ranks(each) - (each.shape[-1] + 1) / 2 for each in (x, y))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((x * y).sum(-1) / np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
+
+
+def ranks(values: Float[np.ndarray, "*b n"]) -> Float[np.ndarray, "*b n"]:
+    """Return the rank of each value from 1; equal ones share the mean of theirs."""
+    from scipy.stats import rankdata  # noqa: PLC0415 (it takes long to import)
+
+    return np.asarray(rankdata(values, axis=-1))
+
+
+def with_interval(
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    predicted: Sequence[float],
+    true: Sequence[float] | Sequence[bool],
+) -> Estimate | None:
+    """Return a score of predictions with its 95 % interval over resamples of them; None where it is not defined.
+
+    Resamples for which it is not defined, such as those without a true label, do not count.
+    """
+    x, y = np.asarray(predicted, np.float64), np.asarray(true)
+    value = float(score(x, y))
+    if not np.isfinite(value):
+        return None
+    draws = np.concatenate([score(x[chosen], y[chosen]) for chosen in resamples(len(x))])
+    return estimate(value, draws[np.isfinite(draws)])
+
+
+def roc(
+    scores: Float[np.ndarray, " n"], labels: Bool[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """Return the ROC curve: the fractions of false ones and of true ones above each threshold, from 0 to 1."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # of equal scores
+    true = np.cumsum(labels[order])[last]
+    false = last + 1 - true
+    return np.append(0.0, false / max(1, false[-1])), np.append(0.0, true / max(1, true[-1]))
+
+
+def folds(groups: Sequence[Hashable], count: int, seed: int = 0) -> Int[np.ndarray, " n"]:
+    """Return a fold from 0 for each item, so that equal `groups` are in one fold and folds are about equally large."""
+    names, index = np.unique([str(group) for group in groups], return_inverse=True)
+    sizes = np.bincount(index)
+    of_group, filled = np.zeros(len(names), np.int64), np.zeros(count)
+    order = np.random.default_rng(seed).permutation(len(names))
+    for group in order[np.argsort(-sizes[order], kind="stable")]:
+        of_group[group] = fold = int(filled.argmin())
+        filled[fold] += sizes[group]
+    return of_group[index]

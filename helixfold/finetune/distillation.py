@@ -1,0 +1,148 @@
+"""Choose one's own predictions as a training set for self-distillation (AlphaFold 2, Suppl. Sec. 1.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data_pipeline.datasets.clustering import cluster_chains
+from data_pipeline.datasets.source_files import search_results
+from data_pipeline.errors import InputError
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.parse.structures import read_structure
+from helixfold.predict.search import RESULTS_DIRECTORY
+from helixfold.write.json_object import JsonObject
+from helixfold.write.ranking import FinishedPrediction, read_finished
+from helixfold.write.results import RANKING_FILE, write_file
+
+SELECTED_DIRECTORY, SELECTED_FILE = "selected", "selected.tsv"
+_STRUCTURES, _ALIGNMENTS = "structures", "alignments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """The best prediction of a finished target, and why it is left out, if it is."""
+
+    name: str
+    directory: Path
+    plddt: float  # mean over the residues, 0 to 100
+    sequence: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedPredictions:
+    """Predictions that were chosen, as files that a training set is made of; `alignments` is None if there are none."""
+
+    structures: Path
+    alignments: Path | None
+    taken: int
+    left_out: int
+
+
+def select_predictions(predictions: Path, output: Path, least_plddt: float) -> SelectedPredictions:
+    """Copy the best structure and the alignments of confident targets of `helixfold predict` into `output`/selected.
+
+    Single chains are taken whose mean pLDDT is at least `least_plddt`, and of similar sequences (MMseqs2 at 40 %
+    identity; identical ones without that program) the most confident one. Residues below a pLDDT of 50 do not count in
+    the loss (`example.min_confidence`). `selected.tsv` says which were taken, and why others were not. Raise
+    `InputError` if none is.
+    """
+    if not 0 <= least_plddt <= 100:
+        raise InputError(f"--least-plddt is from 0 to 100, got {least_plddt:g}")
+    with os_errors_as_input_errors(predictions, "cannot be listed"):
+        folders = sorted(path for path in predictions.iterdir() if path.is_dir())
+    candidates = [candidate for folder in folders if (candidate := _candidate(folder, least_plddt)) is not None]
+    candidates = _thinned(candidates)
+    taken = [each for each in candidates if not each.reason]
+    if not taken:
+        raise InputError.at(
+            predictions,
+            f"of {len(candidates)} finished targets none is a chain alone with a mean pLDDT of {least_plddt:g} or more",
+        )
+    place = output / SELECTED_DIRECTORY
+    aligned = [_copied(each, place) for each in taken]
+    _write_table(place / SELECTED_FILE, candidates)
+    return SelectedPredictions(
+        structures=place / _STRUCTURES,
+        alignments=place / _ALIGNMENTS if any(aligned) else None,
+        taken=len(taken),
+        left_out=len(candidates) - len(taken),
+    )
+
+
+def _candidate(folder: Path, least_plddt: float) -> Candidate | None:
+    """Return a target's best prediction; None if the directory has no finished target."""
+    try:
+        best = JsonObject.read(folder / RANKING_FILE).list_of("order", str)[0]
+    except (InputError, IndexError):
+        return None
+    found = read_finished(folder, best)
+    if found is None:
+        return None
+    plddt = float(found.plddt.mean())
+    candidate = Candidate(
+        name=folder.name, directory=folder, plddt=plddt, sequence="", reason=_reason(found, least_plddt)
+    )
+    if candidate.reason:
+        return candidate
+    chains = read_structure(_structure(folder)).chains
+    if len(chains) != 1:
+        return replace(candidate, reason=f"it has {len(chains)} chains")
+    return replace(candidate, sequence=chains[0].sequence)
+
+
+def _reason(found: FinishedPrediction, least_plddt: float) -> str:
+    if len(found.chain_ids) > 1:
+        return f"it has {len(found.chain_ids)} chains"
+    if any(note.startswith("UNTRAINED") for note in found.notes):
+        return "its model has random parameters"
+    mean = float(found.plddt.mean())
+    return "" if mean >= least_plddt else f"its mean pLDDT is {mean:.1f}"
+
+
+def _thinned(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Leave out all but the most confident one of similar sequences."""
+    sequences = {each.name: each.sequence for each in candidates if not each.reason}
+    if not sequences:
+        return list(candidates)
+    clusters = cluster_chains(sequences, None).clusters
+    best: dict[str, Candidate] = {}
+    for each in sorted(candidates, key=lambda one: (-one.plddt, one.name)):
+        if not each.reason:
+            best.setdefault(clusters[each.name], each)
+    kept = {each.name for each in best.values()}
+    return [
+        each
+        if each.reason or each.name in kept
+        else replace(each, reason=f"{best[clusters[each.name]].name} is similar and more confident")
+        for each in candidates
+    ]
+
+
+def _structure(folder: Path) -> Path:
+    return next(path for kind in ("pdb", "cif") if (path := folder / f"ranked_0.{kind}").is_file())
+
+
+def _copied(candidate: Candidate, place: Path) -> bool:
+    """Copy a target's structure and alignments; return whether it has any."""
+    source = _structure(candidate.directory)
+    chain = f"{candidate.name}_A"  # as chains of files with one chain are called that are named after it
+    structures, alignments = place / _STRUCTURES, place / _ALIGNMENTS / chain
+    with os_errors_as_input_errors(place, "cannot be written"):
+        structures.mkdir(parents=True, exist_ok=True)
+        write_file(structures / f"{chain}{source.suffix}", source.read_bytes())
+        results = candidate.directory / RESULTS_DIRECTORY
+        found = search_results(results).alignments if results.is_dir() else ()
+        for file in found:
+            alignments.mkdir(parents=True, exist_ok=True)
+            write_file(alignments / file.path.name, file.path.read_bytes())
+    return bool(found)
+
+
+def _write_table(path: Path, candidates: Sequence[Candidate]) -> None:
+    lines = ["target\tmean_plddt\ttaken\treason\n"]
+    lines += [
+        f"{each.name}\t{each.plddt:.1f}\t{'no' if each.reason else 'yes'}\t{each.reason}\n" for each in candidates
+    ]
+    with os_errors_as_input_errors(path, "cannot be written"), atomic_write(path) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,237 @@
+"""One fine-tuning in its directory: held-out scores before, the training, and the adapter with its page at the end."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import helixfold
+from data_pipeline.config import ConfigError
+from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.json_files import read_json
+from helixfold.execution.dtypes import AUTO
+from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained, adapter_names
+from helixfold.finetune.result import BEFORE_FILE, FinetuningResult, TargetScores, write_result
+from helixfold.finetune.settings import FinetuneConfig
+from helixfold.optim.trained import Trained
+from helixfold.parallel.mesh import Mesh
+from helixfold.report.training_curves import plot_curves
+from helixfold.training.config import FREE_SETTINGS, TrainingConfig, require_same_settings
+from helixfold.training.evaluate import evaluate_on_ranks
+from helixfold.training.log import LOG_FILE, EvaluationRecord, read_log
+from helixfold.training.progress import print_message
+from helixfold.training.run import held_out_names
+from helixfold.training.run_files import CONFIG_FILE, RunFiles
+from helixfold.training.stopping import StopRequest
+from helixfold.training.trainer import Trainer
+from helixfold.weights.adapters import AdapterCard, read_adapter, save_adapter
+from helixfold.write.results import to_json, write_file
+
+ADAPTER_FILE = "adapter.safetensors"
+_KEPT = ("name", "residues", *TargetScores.SCORES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a fine-tuning is to do: its data, its settings and the directory of its run.
+
+    `deadline` is in seconds from the beginning of several fine-tunings, and None for one that has time.
+    """
+
+    name: str
+    training_set: Path
+    held_out: Path | None
+    config: FinetuneConfig
+    output: Path
+    deadline: float | None = None
+
+
+class Finetuning:
+    """One fine-tuning on one rank of a mesh; another one of the same directory resumes it."""
+
+    def __init__(
+        self,
+        task: Task,
+        base: FrozenParameters,
+        mesh: Mesh,
+        *,
+        descends_from: str | None = None,
+        workers: int = 0,
+        progress: bool = True,
+    ) -> None:
+        """Prepare the run. Raise `InputError` for wrong input, or if the run began with other settings.
+
+        `descends_from` names the packaged model that the base is or descends from.
+        """
+        self.task, self.base, self.mesh = task, base, mesh
+        self.store = FeatureStore.open(task.training_set)
+        self.held_out = () if task.held_out is None else held_out_names(task.held_out, self.store, task.config.run)
+        is_full = task.config.adapter == "full"
+        self.files = RunFiles(
+            directory=task.output, name=task.name, draw=plot_curves, save=None if is_full else self._save_adapter
+        )
+        if mesh.is_first:
+            self.files.check()
+            require_same_run(task, base, self.held_out)
+        self.trainer = Trainer(
+            task.config.run,
+            self.store,
+            self.files,
+            mesh,
+            held_out=self.held_out,
+            initial=dict(base.state) if is_full else None,
+            trained=self._trained(),
+            descends_from=descends_from,
+            began_with=f"began with all parameters of {base.name}" if is_full else None,
+            workers=workers,
+            progress=progress,
+            cuda_graphs="off",
+        )
+
+    def turns(self, stop: StopRequest) -> Iterator[int]:
+        """Train until the end, and yield the number of steps made after each; write the result at the end."""
+        if self.mesh.is_first:
+            self.files.write_config(self.trainer.config, self._facts)
+        self._score_before()
+        yield from self.trainer.turns(stop)
+        if self.is_finished and self.mesh.is_first:
+            self._finish()
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the training has come to its end."""
+        return self.trainer.is_finished
+
+    def release(self) -> None:
+        """Free what only a running step needs, so that another fine-tuning may have the memory."""
+        self.trainer.trained.release()
+
+    def _trained(self) -> Trained | None:
+        config = self.task.config
+        if config.adapter == "lora":
+            return LowRankTrained(self.base, config.low_rank, seed=config.run.seed)
+        return HeadsTrained(self.base) if config.adapter == "heads" else None
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """The facts on the run that its `config.json` has beside the settings of the training."""
+        entries = sorted((entry.name, entry.key) for entry in self.store.entries)
+        chains = "\n".join(f"{name}\t{key}" for name, key in entries)
+        return {
+            **_changes(self.task, self.base),
+            "base_file": self.base.name,
+            "training_set": {
+                "name": self.task.training_set.name,
+                "chains": len(entries),
+                "sha256": hashlib.sha256(chains.encode()).hexdigest(),
+            },
+            "held_out": list(self.held_out),
+            "ranks": self.mesh.size,
+            "versions": {"helixfold": helixfold.__version__},
+        }
+
+    def _card(self, scores: Mapping[str, Any]) -> AdapterCard:
+        config = self.task.config
+        free = {name.split(".")[0] for name in FREE_SETTINGS}
+        settings = {
+            name: value for name, value in config.run.flat().items() if name.split(".")[0] not in {*free, "model"}
+        }
+        return AdapterCard(
+            kind="heads" if config.adapter == "heads" else "lora",
+            base=self.base.sha256,
+            base_name=self.base.name,
+            low_rank=config.low_rank if config.adapter == "lora" else None,
+            training={
+                **{name: self._facts[name] for name in ("training_set", "held_out")},
+                "steps": self.trainer.progress.step,
+                "seed": config.run.seed,
+                "settings": settings,
+            },
+            scores=scores,
+        )
+
+    def _save_adapter(self, path: Path, averages: Mapping[str, Tensor]) -> None:
+        names = adapter_names(self.task.config.adapter, list(averages))
+        save_adapter(path, {name: averages[name] for name in names}, self._card({}))
+
+    def _score_before(self) -> None:
+        """Score the held-out targets with the base's parameters, unless the run did so before."""
+        path = self.files.directory / BEFORE_FILE
+        if not self.held_out or self.mesh.broadcast(path.is_file()):
+            return
+        chains, reports = evaluate_on_ranks(
+            self.base.model(), self.store, self.held_out, self.mesh, self.trainer.config, structures=None
+        )
+        if self.mesh.is_first:
+            for text in reports:
+                print_message(text)
+            write_file(path, to_json({"chains": [{name: getattr(chain, name) for name in _KEPT} for chain in chains]}))
+
+    def _finish(self) -> None:
+        history, progress = read_log(self.files.directory / LOG_FILE), self.trainer.progress
+        # Heads change no structure, so that lDDT does not tell which of their values are better.
+        best_step = None if self.task.config.adapter == "heads" else progress.best_step
+        judged = [record for record in history.evaluations if best_step in (None, record.step + 1)]
+        result = FinetuningResult(
+            name=self.task.name,
+            adapter=self.task.config.adapter,
+            base=self.base.name,
+            base_sha256=self.base.sha256,
+            steps=progress.step,
+            best_step=best_step,
+            skipped=progress.skipped,
+            targets=self._targets(judged[-1]) if judged else (),
+        )
+        chosen = self.files.directory / "weights" / ("last.safetensors" if best_step is None else "best.safetensors")
+        output = chosen
+        if self.task.config.adapter != "full":
+            output = self.files.directory / ADAPTER_FILE
+            save_adapter(output, read_adapter(chosen).tensors, self._card(result.means()))
+        write_result(self.files.directory, result, output, self._facts)
+
+    def _targets(self, after: EvaluationRecord) -> tuple[TargetScores, ...]:
+        before = read_json(self.files.directory / BEFORE_FILE, "delete it, and start the run again")["chains"]
+        by_name = {chain["name"]: chain for chain in before}
+        return tuple(
+            TargetScores(
+                name=chain["name"],
+                residues=chain["residues"],
+                before={name: by_name[chain["name"]][name] for name in TargetScores.SCORES},
+                after={name: chain[name] for name in TargetScores.SCORES},
+            )
+            for chain in after.chains
+            if chain["name"] in by_name
+        )
+
+
+def require_same_run(task: Task, base: FrozenParameters, held_out: tuple[str, ...] | None = None) -> None:
+    """Raise `ConfigError` if the run in the directory changes another model, or has other settings than the task.
+
+    `held_out` are the names of its held-out data; None: they are not compared.
+    """
+    directory = task.output
+    try:
+        stored = read_json(directory / CONFIG_FILE, "")
+    except ValueError:
+        return  # it has not begun yet
+    changes = {**_changes(task, base), **({} if held_out is None else {"held_out": list(held_out)})}
+    for name, now in changes.items():
+        if name in stored and stored[name] != now:
+            raise ConfigError(
+                f"{directory}: this run began with another {name.replace('_', '-')} ({json.dumps(stored[name])}, "
+                f"now {json.dumps(now)}); repeat it, or name another directory"
+            )
+    before, given = TrainingConfig.from_dict(stored["config"]), task.config.run
+    # What is chosen for the device stays as it was.
+    require_same_settings(before, replace(given, dtype=before.dtype) if given.dtype == AUTO else given, directory)
+
+
+def _changes(task: Task, base: FrozenParameters) -> dict[str, Any]:
+    """Return what of which parameters a fine-tuning changes, as `config.json` has it."""
+    low_rank = task.config.low_rank.to_dict() if task.config.adapter == "lora" else None
+    return {"adapter": task.config.adapter, "low_rank": low_rank, "base": base.sha256}

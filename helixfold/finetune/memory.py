@@ -1,0 +1,119 @@
+"""Forecast of the memory of fine-tunings that share frozen parameters and take turns."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from helixfold.config import ModelConfig
+from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.finetune.adapted import HEADS
+from helixfold.finetune.settings import FinetuneConfig
+from helixfold.ops.card import Card
+from helixfold.ops.constants import LINE
+from helixfold.parallel.layout import Layout
+from helixfold.planning.executors import RESERVE
+from helixfold.planning.training import ALONE
+from helixfold.training.forecast import training_needs, with_settled_recompute
+from helixfold.weights.load import model_shapes
+from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE
+
+_FLOAT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMemory:
+    """Bytes of one fine-tuning: `numbers` of what is trained, its gradients, moments and averages, which stay between
+    its turns; `effective` weights and the `passes`, which only a running step has.
+
+    `optimizer` is the part of `numbers` beyond the values themselves: gradients, moments, and moving averages.
+    """
+
+    numbers: int
+    optimizer: int
+    effective: int
+    passes: int
+
+    @property
+    def running(self) -> int:
+        """Return the bytes that a running step takes beside `numbers`, with a reserve for the forecast's error."""
+        return self.effective + int(RESERVE * self.passes)
+
+
+def parameter_bytes(model: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
+    """Return the bytes of the frozen parameters that fine-tunings share, with a copy in the dtype of the trunk."""
+    count = sum(math.prod(shape) for shape in model_shapes(model).values())
+    return count * (_FLOAT + (dtype.itemsize if dtype != torch.float32 else 0))
+
+
+def run_memory(config: FinetuneConfig, card: Card, layout: Layout = ALONE) -> RunMemory:
+    """Return the forecast of a fine-tuning on a card whose settings of recompute are settled."""
+    run, dtype = config.run, dtype_on(config.run.dtype, card)
+    shapes = _trained_shapes(config)
+    numbers = sum(-(-math.prod(shape) // LINE) * LINE for shape in shapes.values())
+    # `FlatOptimizer` has values, both moments, the average and the sum of gradients, and gradients of a micro-batch.
+    rounded = config.adapter == "full" and dtype != torch.float32
+    of_micro_batch = (dtype.itemsize if rounded else _FLOAT) if run.optimizer.clipping == "sample" or rounded else 0
+    optimizer = numbers * (4 * _FLOAT + of_micro_batch)
+    changed = _changed(config)
+    needs = training_needs(run, card, layout)
+    return RunMemory(
+        numbers=numbers * (_FLOAT + (dtype.itemsize if rounded else 0)) + optimizer,
+        optimizer=optimizer,
+        # The product B A is there together with the weights that it is added to.
+        effective=sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT,
+        passes=needs.samples * needs.forecast(run.recompute).peak,
+    )
+
+
+def with_settled_memory(config: FinetuneConfig, card: Card, memory: int, layout: Layout = ALONE) -> FinetuneConfig:
+    """Replace every "auto" of recompute by the fastest policy with which the run fits alone into `memory` bytes.
+
+    Raise `ConfigError` if no policy fits.
+    """
+    if config.run.recompute.is_settled:
+        return config
+    least = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("block")))
+    alone = run_memory(least, card, layout)
+    shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype_on(config.run.dtype, card))
+    state = shared + alone.numbers + alone.effective
+    return replace(config, run=with_settled_recompute(config.run, memory, card, layout, state=state))
+
+
+def fitting(waiting: Sequence[RunMemory], running: Sequence[RunMemory], shared: int, memory: int) -> int:
+    """Return how many of the `waiting` fine-tunings, in their order, fit into `memory` bytes beside the `running` ones.
+
+    All share `shared` bytes, and only one makes a step at a time.
+    """
+    for count in range(len(waiting), 0, -1):
+        together = [*running, *waiting[:count]]
+        if shared + sum(each.numbers for each in together) + max(each.running for each in together) <= memory:
+            return count
+    return 0
+
+
+@cache
+def _trained_shapes(config: FinetuneConfig) -> dict[str, tuple[int, ...]]:
+    shapes = dict(model_shapes(config.run.model))
+    if config.adapter == "full":
+        return shapes
+    if config.adapter == "heads":
+        return {name: shape for name, shape in shapes.items() if name.startswith(HEADS)}
+    rank = config.low_rank.rank
+    trained: dict[str, tuple[int, ...]] = {}
+    for name in config.low_rank.chosen(shapes):
+        outputs, inputs = shapes[f"{name}.weight"]
+        trained |= {f"{name}.{LORA_A}": (rank, inputs), f"{name}.{LORA_B}": (outputs, rank)}
+        if config.low_rank.decomposed:
+            trained[f"{name}.{MAGNITUDE}"] = (outputs,)
+    return trained
+
+
+def _changed(config: FinetuneConfig) -> list[int]:
+    if config.adapter != "lora":
+        return []
+    shapes = dict(model_shapes(config.run.model))
+    return [math.prod(shapes[f"{name}.weight"]) for name in config.low_rank.chosen(shapes)]

@@ -1,0 +1,135 @@
+"""What a fine-tuning came to: the scores of each held-out target before and after, as JSON and as a page."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from data_pipeline.errors import InputError
+from data_pipeline.json_files import read_json
+from helixfold.analysis import intervals
+from helixfold.analysis.intervals import Estimate
+from helixfold.report.finetuning import PageTable, write_finetuning_page
+from helixfold.write.results import to_json, write_file
+
+BEFORE_FILE, RESULT_FILE, PAGE_FILE, CURVES_FILE = "before.json", "finetuning.json", "finetuning.html", "curves.png"
+_NAMES = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "plddt": "pLDDT"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetScores:
+    """Scores of a held-out target by the parameters before and after: CA-lDDT and TM-score to 1, pLDDT to 100."""
+
+    SCORES: ClassVar = ("lddt_ca", "tm_score", "plddt")
+
+    name: str
+    residues: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuningResult:
+    """Result of a fine-tuning that has ended. `best_step` is that whose parameters were kept, None: the last."""
+
+    name: str
+    adapter: str
+    base: str
+    base_sha256: str
+    steps: int
+    best_step: int | None
+    skipped: int
+    targets: tuple[TargetScores, ...]
+
+    def change(self, score: str) -> Estimate | None:
+        """Return the mean change of a score over the held-out targets, or None if there are none."""
+        if not self.targets:
+            return None
+        return intervals.mean([target.after[score] - target.before[score] for target in self.targets])
+
+    def means(self) -> dict[str, Any]:
+        """Return the means before and after, and the change with its interval, of each score; empty without targets."""
+        found: dict[str, Any] = {}
+        for score in TargetScores.SCORES if self.targets else ():
+            change = self.change(score)
+            assert change is not None
+            found[score] = {
+                "before": round(intervals.mean([target.before[score] for target in self.targets]).value, 4),
+                "after": round(intervals.mean([target.after[score] for target in self.targets]).value, 4),
+                "change": change.to_dict(),
+            }
+        return {"targets": len(self.targets), **found} if found else {}
+
+
+def read_result(directory: Path) -> FinetuningResult | None:
+    """Return the result of the fine-tuning in a directory; None if it has not ended, or its file is damaged."""
+    try:
+        content = read_json(directory / RESULT_FILE, "")["result"]
+        targets = tuple(TargetScores(**target) for target in content["targets"])
+        return FinetuningResult(**{**content, "targets": targets})
+    except (InputError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_result(directory: Path, result: FinetuningResult, output: Path, facts: Mapping[str, Any]) -> None:
+    """Write the page of a fine-tuning, and then the result, by which it counts as ended.
+
+    `output` is the file of its parameters, and `facts` are those of `config.json`.
+    """
+    targets = sorted(result.targets, key=lambda each: each.before["lddt_ca"] - each.after["lddt_ca"])
+    change = result.change("lddt_ca")
+    curves = directory / CURVES_FILE
+    write_finetuning_page(
+        directory / PAGE_FILE,
+        kind="Fine-tuning",
+        title=result.name,
+        figures={
+            "steps": f"{result.steps:,}",
+            **({} if change is None else {"CA-lDDT of held-out targets, 95 % interval": signed(change)}),
+            "bytes of the file": f"{output.stat().st_size:,}",
+        },
+        tables=[
+            PageTable(
+                title="Held-out targets, before and after",
+                columns=[
+                    "Target",
+                    "Residues",
+                    *(
+                        f"{_NAMES[name]} {when}"
+                        for name in TargetScores.SCORES
+                        for when in ("before", "after", "change")
+                    ),
+                ],
+                rows=[_row(target) for target in targets],
+                note=""
+                if change is None
+                else f"Mean change of CA-lDDT: {signed(change)} (95 % interval over targets).",
+            )
+        ],
+        facts={
+            "Parameters": output.name,
+            "Trained": result.adapter,
+            "Began with": f"{result.base} (SHA-256 {result.base_sha256})",
+            "Training set": f"{facts['training_set']['name']}, {facts['training_set']['chains']:,} chains",
+            "Kept": "the last step"
+            if result.best_step is None
+            else f"step {result.best_step:,}, the best on held-out targets",
+            "Steps skipped": f"{result.skipped:,}",
+        },
+        picture=curves.read_bytes() if curves.is_file() else None,
+    )
+    write_file(directory / RESULT_FILE, to_json({"result": asdict(result), "means": result.means()}, indent=1))
+
+
+def signed(change: Estimate) -> str:
+    """Return a change with its sign and its 95 % interval."""
+    return f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
+
+
+def _row(target: TargetScores) -> list[str]:
+    cells = [target.name, f"{target.residues:,}"]
+    for score in TargetScores.SCORES:
+        digits = 1 if score == "plddt" else 3
+        before, after = target.before[score], target.after[score]
+        cells += [f"{before:.{digits}f}", f"{after:.{digits}f}", f"{after - before:+.{digits}f}"]
+    return cells

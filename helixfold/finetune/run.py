@@ -1,0 +1,237 @@
+"""Run one fine-tuning, or several that take turns, from options to an exit code."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_pipeline.extras import require
+from data_pipeline.files import unmoved_directory
+from helixfold.execution.available import available_memory
+from helixfold.execution.device import limit_threads, pick_device
+from helixfold.execution.dtypes import dtype_on
+from helixfold.finetune.adapted import FrozenParameters
+from helixfold.finetune.base import base_file, load_base
+from helixfold.finetune.finetuning import Finetuning, Task, require_same_run
+from helixfold.finetune.jobs import config_of, read_tasks
+from helixfold.finetune.memory import parameter_bytes, run_memory, with_settled_memory
+from helixfold.finetune.options import FinetuneOptions
+from helixfold.finetune.overview import write_overview
+from helixfold.finetune.result import PAGE_FILE, read_result, signed
+from helixfold.finetune.schedule import Place, Schedule
+from helixfold.finetune.settings import FinetuneConfig
+from helixfold.ops.card import Card, card_of
+from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave
+from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
+from helixfold.planning.size import gib
+from helixfold.training.checkpoint_files import checkpoint_steps
+from helixfold.training.forecast import memory_per_rank
+from helixfold.training.progress import RunProgress, print_message
+from helixfold.training.run_dtype import with_settled_dtype
+from helixfold.training.stopping import StopRequest
+from helixfold.training.trainer import DivergedError
+from helixfold.weights import demonstration
+
+FAILED = 1
+_GPU_WORKERS = 4
+
+
+def values_of(options: FinetuneOptions) -> dict[str, Any]:
+    """Return the options that a job in a file of several may have, too."""
+    what = options.what
+    return {
+        "adapter": what.adapter,
+        "rank": what.rank,
+        "alpha": what.alpha,
+        "targets": what.targets,
+        "rank_stabilised": what.rank_stabilised,
+        "decomposed": what.decomposed,
+        "steps": options.steps,
+        "learning_rate": options.learning_rate,
+        "seed": options.seed,
+        "settings": options.settings,
+    }
+
+
+def settings_lines(options: FinetuneOptions) -> list[str]:
+    """Return all settings of a fine-tuning, as `--show-settings` prints them."""
+    preset, _ = base_file(options.model, options.weights)
+    return [f"{name}={value}" for name, value in config_of(preset, values_of(options)).flat().items()]
+
+
+def forecast_of(options: FinetuneOptions) -> list[str]:
+    """Return the lines of a dry run: what takes memory in a fine-tuning with these options."""
+    preset, _ = base_file(options.model, options.weights)
+    device = pick_device(options.device)
+    memory = options.several.memory or available_memory(device)
+    return forecast_lines(config_of(preset, values_of(options)), card_of(device), memory)
+
+
+def forecast_lines(config: FinetuneConfig, card: Card, memory: int) -> list[str]:
+    """Return what takes how much memory in a fine-tuning on a card."""
+    config = with_settled_memory(config, card, memory)
+    found, dtype = run_memory(config, card), dtype_on(config.run.dtype, card)
+    shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype)
+    everything = run_memory(replace(config, adapter="full"), card)
+    return [
+        f"frozen parameters     {gib(shared)}",
+        f"trained numbers       {found.numbers / 2**20:,.1f} MiB, of which gradients, moments and averages "
+        f"{found.optimizer / 2**20:,.1f} MiB ({found.optimizer / everything.optimizer:.2%} of those of all parameters)",
+        f"effective weights     {found.effective / 2**20:,.1f} MiB",
+        f"a step, forward and backward, {config.run.recompute}: {gib(found.passes)}",
+        f"in all                {gib(shared + found.numbers + found.effective + found.passes)} of {gib(memory)}",
+    ]
+
+
+def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
+    """Carry out one fine-tuning, or resume it, and return an exit code as `helixfold train` does.
+
+    Under `torchrun` every process calls this. Raise `InputError` for wrong input, before anything is written.
+    """
+    require("train", "biotite", "lmdb", "tensorboard", action="helixfold finetune")
+    limit_threads()
+    preset, path = base_file(options.model, options.weights)
+    config = config_of(preset, values_of(options))
+    try:
+        with report_lost_ranks(TIMEOUT), StopRequest().handling_signals() as stop:
+            mesh = join(options.device, options.layout, any_dp=bool(checkpoint_steps(output / "checkpoints")))
+            task = Task(
+                name=output.resolve().name,
+                training_set=training_set,
+                held_out=options.held_out,
+                config=config,
+                output=output,
+            )
+            run = begin(task, load_base(preset, path, mesh.device), mesh, path, workers=options.workers)
+            with unmoved_directory(output) if mesh.is_first else nullcontext():
+                for _ in run.turns(stop):
+                    pass
+            if not run.is_finished:
+                return stop.exit_code
+            if mesh.is_first:
+                _tell(output)
+            return 0
+    except (LostRankError, DivergedError) as error:
+        if not isinstance(error, LostRankError) or error.should_report:
+            print(f"helixfold: error: {error}", file=sys.stderr)
+        return FAILED
+    finally:
+        leave()
+
+
+def begin(
+    task: Task,
+    base: FrozenParameters,
+    mesh: Mesh,
+    path: Path,
+    *,
+    workers: int | None = None,
+    memory: int | None = None,
+    progress: bool = True,
+) -> Finetuning:
+    """Return a fine-tuning whose dtype and settings of recompute suit the devices, for `memory` or what is free."""
+    run = with_settled_dtype(task.config.run, mesh, task.output / "checkpoints", print_message)
+    config = replace(task.config, run=run)
+    if not run.recompute.is_settled:
+        there = memory_per_rank(mesh) if memory is None else memory
+        # What is free now does not have the frozen parameters, which are there already.
+        there += 0 if memory is not None else parameter_bytes(run.model)
+        config = with_settled_memory(config, card_of(mesh.device), there, mesh.layout)
+    if workers is None:
+        workers = _GPU_WORKERS if mesh.device.type == "cuda" else 0
+    return Finetuning(
+        replace(task, config=config),
+        base,
+        mesh,
+        descends_from=demonstration.ancestor(path),
+        workers=workers,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turning:
+    """A fine-tuning in a schedule, which all of its runs are asked to leave together."""
+
+    run: Finetuning
+    stop: StopRequest
+
+    @property
+    def is_finished(self) -> bool:
+        return self.run.is_finished
+
+    def turns(self) -> Iterator[int]:
+        return self.run.turns(self.stop)
+
+    def release(self) -> None:
+        self.run.release()
+
+
+def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
+    """Carry out the fine-tunings in a file, which take turns on one device; resume those that were begun.
+
+    Return 0 if all have ended well, 1 if one diverged or failed, and after a signal that stopped them its exit code.
+    Raise `InputError` for wrong input, before anything is written.
+    """
+    require("train", "biotite", "lmdb", "tensorboard", action="helixfold finetune")
+    limit_threads()
+    preset, path = base_file(options.model, options.weights)
+    tasks = read_tasks(jobs, preset, output)
+    device = pick_device(options.device)
+    mesh, card = Mesh.alone(device), card_of(device)
+    memory = options.several.memory or available_memory(device)
+    base = load_base(preset, path, device)
+    begun = [task for task in tasks if not _has_result(task, base)]
+    with StopRequest().handling_signals() as stop:
+        places = [
+            Place(
+                name=task.name,
+                begin=lambda task=task: Turning(  # type: ignore[misc]
+                    run=begin(task, base, mesh, path, workers=options.workers, memory=memory, progress=False), stop=stop
+                ),
+                memory=run_memory(with_settled_memory(task.config, card, memory), card),
+                steps=task.config.run.steps,
+                deadline=task.deadline,
+            )
+            for task in begun
+        ]
+        dtype = max((dtype_on(task.config.run.dtype, card) for task in tasks), key=lambda each: each == torch.bfloat16)
+        schedule = Schedule(
+            places=places,
+            shared=parameter_bytes(preset.model, dtype),
+            memory=memory,
+            turns=options.several.turns,
+            say=print_message,
+        )
+        output.mkdir(parents=True, exist_ok=True)
+        try:
+            with unmoved_directory(output):
+                schedule.carry_out(stop.is_requested)
+        finally:
+            write_overview(output, tasks, places)
+        print(f"all fine-tunings on one page: {output / PAGE_FILE}")
+        if any(place.state in ("diverged", "failed") for place in places):
+            return FAILED
+        return stop.exit_code if any(place.state == "stopped" for place in places) else 0
+
+
+def _has_result(task: Task, base: FrozenParameters) -> bool:
+    """Return whether a fine-tuning has ended before. Raise `ConfigError` if it had other settings."""
+    result = read_result(task.output)
+    if result is None:
+        return False
+    require_same_run(task, base)
+    progress = RunProgress(step=result.steps, best_step=result.best_step)
+    return result.steps >= task.config.run.steps or progress.is_settled(task.config.run.evaluation)
+
+
+def _tell(output: Path) -> None:
+    result = read_result(output)
+    assert result is not None
+    change = result.change("lddt_ca")
+    changed = "" if change is None else f", CA-lDDT of {len(result.targets)} held-out targets {signed(change)}"
+    print(f"{result.name}: {result.steps} steps{changed} -> {output / PAGE_FILE}")

@@ -1,0 +1,76 @@
+"""Tables of sequences with a value that is to be learnt: a class, an affinity, a change of stability."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.csv_table import read_rows
+
+TaskKind = Literal["binder", "classification", "regression"]
+_CLASSES = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+Split = Literal["train", "test", "predict"]
+_SPLITS: dict[str, Split] = {"": "train", "train": "train", "test": "test", "held_out": "test", "predict": "predict"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRow:
+    """A row of a table: a target, whose chains stand between colons, its value, and what it is for."""
+
+    name: str
+    sequence: str
+    value: float | None  # 0 or 1 for a class; None: to be predicted
+    split: Split
+
+
+def read_table(path: Path, kind: TaskKind) -> list[TaskRow]:
+    """Read a table (.csv, .tsv) with the columns name, sequence, value and perhaps split: train, test or predict.
+
+    Rows of the split test are held out; without the column, every fifth row is. A row to predict needs no value. Raise
+    `InputError` for a row that cannot be used, or if there is nothing to learn from or to judge by.
+    """
+    delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+    rows: list[TaskRow] = []
+    lines: dict[str, int] = {}
+    for number, (line, cells) in enumerate(read_rows(path, ("name", "sequence", "value"), delimiter)):
+        name = cells["name"].strip()
+        if not name or name in lines:
+            problem = "has no name" if not name else f"'{printable(name)}' is also in line {lines[name]}"
+            raise InputError.at(path, f"{problem}; give each row its own name", line=line)
+        lines[name] = line
+        split = cells.get("split", "test" if number % 5 == 4 else "train").strip().lower()
+        if split not in _SPLITS:
+            raise InputError.at(path, f"split must be train, test or predict, got '{printable(split)}'", line=line)
+        sequence = "".join(cells["sequence"].split()).upper()
+        if kind == "binder" and ":" not in sequence:
+            raise InputError.at(path, "a binder is told by two chains or more, with a colon between them", line=line)
+        used_for = _SPLITS[split]
+        value = None if used_for == "predict" else _value(path, line, cells["value"].strip(), kind)
+        rows.append(TaskRow(name=name, sequence=sequence, value=value, split=used_for))
+    _require_learnable(path, rows)
+    return rows
+
+
+def _value(path: Path, line: int, text: str, kind: TaskKind) -> float:
+    if kind != "regression":
+        if text.lower() not in _CLASSES:
+            raise InputError.at(path, f"value must be one of {', '.join(_CLASSES)}, got '{printable(text)}'", line=line)
+        return _CLASSES[text.lower()]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError.at(path, f"value must be a number, got '{printable(text)}'", line=line)
+    return value
+
+
+def _require_learnable(path: Path, rows: Sequence[TaskRow]) -> None:
+    for split, what in (("train", "to learn from"), ("test", "held out")):
+        some = [row.value for row in rows if row.split == split]
+        if len(some) < 2:
+            raise InputError.at(path, f"has {len(some)} rows {what}, and at least 2 are needed")
+        if len(set(some)) == 1:
+            raise InputError.at(path, f"all rows {what} have the value {some[0]:g}, so there is nothing to learn")

@@ -1,0 +1,83 @@
+"""Write the pages of fine-tunings: scores of held-out targets before and after, jobs, and curves of all of them."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from helixfold import __version__
+from helixfold.report.page import page
+from helixfold.report.plots import new_figure, to_png
+from helixfold.report.training_curves import smoothed
+from helixfold.training.log import TrainingHistory
+from helixfold.write.results import write_file
+
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageTable:
+    """A table of a page, whose cells are ready to be read."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def write_finetuning_page(
+    path: Path,
+    *,
+    kind: str,
+    title: str,
+    figures: Mapping[str, str],
+    tables: Sequence[PageTable],
+    facts: Mapping[str, str] | None = None,
+    picture: bytes | None = None,
+) -> None:
+    """Write a page with numbers at its head (`figures`, by what they are), tables, facts and a PNG of curves."""
+    text = page(
+        "finetuning.html",
+        styles=("page.css", "verification.css", "finetuning.css"),
+        scripts=(),
+        version=__version__,
+        kind=kind,
+        title=title,
+        figures=figures,
+        tables=[table for table in tables if table.rows],
+        facts=facts or {},
+        picture=None if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode()}",
+    )
+    write_file(path, text.encode())
+
+
+def compared_curves(histories: Mapping[str, TrainingHistory]) -> bytes:
+    """Return a PNG of the training loss and the held-out CA-lDDT of several runs by name, over their steps."""
+    figure = new_figure(10.0, 4.2)
+    losses, scores = figure.subplots(1, 2)
+    for number, (name, history) in enumerate(histories.items()):
+        style = {
+            "color": _COLORS[number % len(_COLORS)],
+            "linestyle": _STYLES[number // len(_COLORS) % len(_STYLES)],
+            "label": (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$"),
+        }
+        steps = np.array([record.step + 1 for record in history.steps])
+        values = np.array([record.losses.get("weighted", np.nan) for record in history.steps], float)
+        losses.plot(steps, smoothed(values, max(1, len(values) // 20)), linewidth=1.3, **style)
+        held_out = [
+            (each.step + 1, each.summary["lddt_ca"]) for each in history.evaluations if "lddt_ca" in each.summary
+        ]
+        scores.plot([step for step, _ in held_out], [score for _, score in held_out], marker="o", markersize=3, **style)
+    losses.set(ylabel="Training loss (weighted, smoothed)", xlabel="Steps")
+    scores.set(ylabel="Held-out CA-lDDT", xlabel="Steps")
+    for axes in (losses, scores):
+        axes.grid(color="#E5E5E5", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    if histories:
+        scores.legend(frameon=False, fontsize=8)
+    return to_png(figure)

@@ -1,0 +1,207 @@
+"""Adapter files: small changes of the parameters of one model, with a card that says what made them.
+
+An adapter is a safetensors file. It has the two matrices of every weight that LoRA changes, or the new values of whole
+parameters, such as those of the heads. It fits the parameters that it was trained on, and no others.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import atomic_write, require_file
+from data_pipeline.json_files import parse_json
+from helixfold.config import ConfigError
+from helixfold.weights.checkpoint import MAX_HEADER_BYTES, digest_of, sort_metadata
+from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight
+
+FORMAT, VERSION = "helixfold adapter", "1"
+Kind = Literal["lora", "heads"]
+_KINDS: tuple[Kind, ...] = ("lora", "heads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterCard:
+    """What an adapter is and what made it.
+
+    `base` is the SHA-256 of the parameters that it changes (`digest_of` their state dict in float32) and `base_name`
+    the name of their file. `low_rank` has LoRA's settings. `training` has the training set, the held-out chains, the
+    seed and the steps; `scores` the mean scores of the held-out chains before and after.
+    """
+
+    kind: Kind
+    base: str
+    base_name: str
+    low_rank: LowRankConfig | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the card as JSON text."""
+        low_rank = None if self.low_rank is None else self.low_rank.to_dict()
+        return json.dumps({**asdict(self), "low_rank": low_rank}, allow_nan=False, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "AdapterCard":
+        """Read a card. Raise ValueError, KeyError, TypeError or `ConfigError` if it is damaged."""
+        values = parse_json(text)
+        low_rank = values["low_rank"]
+        return cls(
+            kind=_KINDS[_KINDS.index(values["kind"])],
+            base=str(values["base"]),
+            base_name=str(values["base_name"]),
+            low_rank=None if low_rank is None else LowRankConfig.from_dict(low_rank),
+            training=dict(values["training"]),
+            scores=dict(values["scores"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An adapter that was read from a file."""
+
+    path: Path
+    card: AdapterCard
+    tensors: Mapping[str, Tensor]
+    sha256: str  # of its tensors
+
+    def changed(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the new values of the parameters that the adapter changes, given all parameters before."""
+        try:
+            return changed_parameters(state, self.tensors, self.card.low_rank)
+        except (KeyError, RuntimeError) as error:
+            raise InputError.at(self.path, "its tensors do not fit the parameters that its card names") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedAdapter:
+    """An adapter file, and the factor by which its changes are multiplied."""
+
+    path: Path
+    weight: float = 1.0
+
+    def __str__(self) -> str:
+        return self.path.name if self.weight == 1 else f"{self.path.name} times {self.weight:g}"
+
+
+def parse_adapters(words: Sequence[str]) -> tuple[WeightedAdapter, ...]:
+    """Return the adapters that words on the command line name: FILE or FILE=WEIGHT, also several between commas."""
+    adapters = []
+    for word in filter(None, (part.strip() for whole in words for part in whole.split(","))):
+        name, equals, text = word.rpartition("=")
+        try:
+            weight = float(text) if equals and not os.path.exists(word) else 1.0
+        except ValueError:
+            raise InputError(
+                f"an adapter is FILE or FILE=WEIGHT with a number as its weight, got {printable(word)}"
+            ) from None
+        if not -1000 <= weight <= 1000:
+            raise InputError(f"the weight of an adapter is a number from -1000 to 1000, got {printable(text)}")
+        adapters.append(
+            WeightedAdapter(path=Path(name if equals and not os.path.exists(word) else word), weight=weight)
+        )
+    return tuple(adapters)
+
+
+def save_adapter(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], card: AdapterCard) -> None:
+    """Write an adapter with its card as one atomic file. Equal arguments give equal bytes."""
+    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"format": FORMAT, "version": VERSION, "card": card.to_json(), "sha256": digest_of(own)}
+    with atomic_write(Path(path)) as temporary:
+        save_file(own, temporary, metadata=metadata)
+        sort_metadata(temporary)
+
+
+def read_adapter(path: str | os.PathLike[str]) -> Adapter:
+    """Read an adapter. Raise `InputError` if the file is none, or if any bit of it has changed."""
+    path = Path(path)
+    require_file(path)
+    try:
+        with path.open("rb") as start:
+            length = int.from_bytes(start.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise InputError.at(path, f"claims a header of {length:,} bytes, which no adapter needs")
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise InputError.at(path, "is no adapter; `helixfold finetune` writes them")
+            if metadata.get("version") != VERSION:
+                version = printable(metadata.get("version", "none"))
+                raise InputError.at(path, f"has format version {version}, this helixfold reads {VERSION}; update it")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        problem = printable(str(error))
+        raise InputError.at(path, f"is no complete safetensors file ({problem}); fetch or make it again") from error
+    if digest_of(tensors) != metadata.get("sha256"):
+        raise InputError.at(path, "its numbers do not have the checksum that it was written with; fetch it again")
+    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+        raise InputError.at(path, "has numbers that are not finite; train it again")
+    try:
+        card = AdapterCard.from_json(metadata.get("card", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        raise InputError.at(path, f"its card is damaged ({printable(str(error))}); make it again") from error
+    return Adapter(path=path, card=card, tensors=tensors, sha256=metadata["sha256"])
+
+
+def changed_parameters(
+    state: Mapping[str, Tensor], tensors: Mapping[str, Tensor], low_rank: LowRankConfig | None
+) -> dict[str, Tensor]:
+    """Return the new values of the parameters that an adapter's tensors change, by names in the state dict.
+
+    `low_rank` has LoRA's settings; without them the tensors are the new values themselves. Raise KeyError or
+    RuntimeError if they do not fit the parameters.
+    """
+    if low_rank is None:
+        for name, tensor in tensors.items():
+            if state[name].shape != tensor.shape:
+                raise RuntimeError(f"{name} has another shape")
+        return dict(tensors)
+    maps = [name.removesuffix(f".{LORA_A}") for name in tensors if name.endswith(f".{LORA_A}")]
+    return {
+        f"{name}.weight": effective_weight(
+            state[f"{name}.weight"],
+            tensors[f"{name}.{LORA_A}"],
+            tensors[f"{name}.{LORA_B}"],
+            low_rank.scale,
+            tensors.get(f"{name}.{MAGNITUDE}"),
+        )
+        for name in maps
+    }
+
+
+def with_adapters(
+    state: Mapping[str, Tensor], adapters: Sequence[WeightedAdapter], source: Path
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return parameters to which adapters have been added, and a note on each adapter for readers of the results.
+
+    `state` are the parameters in the file `source`. The changes of each adapter are multiplied by its weight and added
+    up. Raise `InputError` if an adapter was trained on other parameters.
+    """
+    merged, notes = dict(state), []
+    own = digest_of(state)
+    for each in adapters:
+        adapter = read_adapter(each.path)
+        if adapter.card.base != own:
+            raise InputError.at(
+                each.path,
+                f"was trained on the parameters {printable(adapter.card.base_name)} (SHA-256 {adapter.card.base[:12]}) "
+                f"and does not fit {printable(source.name)} ({own[:12]}); give it those with --weights",
+            )
+        for name, tensor in adapter.changed(state).items():
+            if len(adapters) == 1 and each.weight == 1:
+                merged[name] = tensor  # exactly as in training
+            else:
+                merged[name] = merged[name] + each.weight * (tensor - state[name])
+        notes.append(
+            f"The adapter {printable(each.path.name)} (SHA-256 {adapter.sha256[:12]}) was added to the parameters, "
+            f"with weight {each.weight:g}."
+        )
+    return merged, tuple(notes)

@@ -1,0 +1,203 @@
+"""Fine-tunings that take turns over one model come, bit for bit, to what each comes to alone."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import config
+
+from data_pipeline.errors import InputError
+from helixfold.cli.main import main
+from helixfold.finetune.jobs import config_of, read_tasks
+from helixfold.finetune.options import FinetuneOptions
+from helixfold.finetune.run import values_of
+from helixfold.optim.flat import FlatOptimizer
+from tests.finetune.runs import PRESET, jobs_file, result, words
+from tests.training.kills import Killer
+from tests.training.ranks import Ranks, finetune
+
+JOBS = (
+    'name = "low"\nlearning_rate = 0.01',
+    'name = "wide"\nrank = 8\ntargets = "evoformer.*"\nseed = 1',
+    'name = "heads"\nadapter = "heads"',
+    'name = "short"\ndecomposed = true\nsteps = 1',
+)
+NAMES = ("low", "wide", "heads", "short")
+ALONE = {
+    "low": ["--learning-rate=0.01"],
+    "wide": ["--rank=8", "--targets=evoformer.*", "--seed=1"],
+    "heads": ["--adapter=heads"],
+    "short": ["--decomposed", "--steps=1"],
+}
+
+
+def several(weights: Path, jobs: Path, output: Path, *more: str) -> list[str]:
+    return ["--jobs", str(jobs), "--weights", str(weights), "--output", str(output), "--device=cpu", *more]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_are_not_checked() -> Iterator[None]:
+    """Shapes are checked where single runs are tested."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def jobs(store: Path, held_out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return jobs_file(tmp_path_factory.mktemp("jobs") / "jobs.toml", store, held_out, JOBS)
+
+
+@pytest.fixture(scope="module")
+def together(weights: Path, jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("together")
+    assert main(["finetune", *several(weights, jobs, output)]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def alone(store: Path, weights: Path, held_out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directories of runs that are each a command of its own."""
+    output = tmp_path_factory.mktemp("alone")
+    for name, more in ALONE.items():
+        assert main(["finetune", *words(store, weights, output / name, f"--held-out={held_out}", *more, steps=2)]) == 0
+    return output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_comes_to_what_it_comes_to_alone(name: str, together: Path, alone: Path) -> None:
+    assert result(together / name) == result(alone / name)
+
+
+@pytest.mark.long
+def test_the_order_of_turns_and_the_memory_change_no_bit(
+    weights: Path, jobs: Path, together: Path, tmp_path: Path
+) -> None:
+    assert main(["finetune", *several(weights, jobs, tmp_path, "--turns=deadline", "--memory=1MB")]) == 0
+    for name in NAMES:
+        assert result(tmp_path / name) == result(together / name)
+
+
+def test_a_table_and_a_page_have_all_of_them(together: Path) -> None:
+    header, *rows = [line.split("\t") for line in (together / "finetuning.tsv").read_text().splitlines()]
+    assert [row[0] for row in rows] == list(NAMES)
+    assert {row[header.index("state")] for row in rows} == {"finished"}
+    assert rows[3][header.index("steps")] == "1"
+    page = (together / "finetuning.html").read_text()
+    assert all(name in page for name in NAMES)
+    assert "data:image/png" in page
+
+
+def test_what_has_ended_is_not_made_again(weights: Path, jobs: Path, together: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in together.rglob("adapter.safetensors")}
+    assert len(before) == 4
+    assert main(["finetune", *several(weights, jobs, together)]) == 0
+    assert {path: path.stat().st_mtime_ns for path in together.rglob("adapter.safetensors")} == before
+    changed = jobs.with_name("changed.toml")
+    changed.write_text(jobs.read_text().replace("rank = 8", "rank = 7"))
+    assert main(["finetune", *several(weights, changed, together)]) == 2
+
+
+def test_one_that_diverges_stops_no_other(
+    weights: Path, jobs: Path, together: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradients of one of them are not finite from its second step on."""
+    step = FlatOptimizer.step
+
+    def spoiled(optimizer: FlatOptimizer, rate: float, *, micro_batches: int) -> object:
+        if rate == 0.01 and int(optimizer.tensors()["updates"]) == 1:
+            optimizer.gradient_sum.fill_(float("nan"))
+        return step(optimizer, rate, micro_batches=micro_batches)
+
+    monkeypatch.setattr(FlatOptimizer, "step", spoiled)
+    spoilt = jobs.with_name("spoilt.toml")
+    spoilt.write_text(jobs.read_text().replace("settings = [", 'settings = ["max_skipped=1", '))
+    assert main(["finetune", *several(weights, spoilt, tmp_path)]) == 1
+    states = dict(line.split("\t")[0:3:2] for line in (tmp_path / "finetuning.tsv").read_text().splitlines()[1:])
+    assert states == {"low": "diverged", "wide": "finished", "heads": "finished", "short": "finished"}
+    assert "1 steps in a row" in (tmp_path / "finetuning.html").read_text()
+    for name in NAMES[1:]:
+        assert result(tmp_path / name)["tensors"] == result(together / name)["tensors"]
+
+
+def check_kills(kills: int, weights: Path, jobs: Path, together: Path, directory: Path) -> None:
+    """Fine-tunings are killed at random moments and go on, until all kills are spent; they end as unbroken ones."""
+    killer, number = Killer(kills, 4.0, seed=7), 0
+    while killer.left:
+        number += 1
+        output = directory / f"run_{number}"
+        while True:
+            with Ranks(1, directory / "out.txt", finetune, several(weights, jobs, output)) as processes:
+                if killer.left and not processes.wait(killer.moment()):
+                    processes.kill(processes.processes)
+                    killer.left -= 1
+                    continue
+                assert processes.finish() == [0], processes.printed()
+                break
+        for name in NAMES:
+            assert result(output / name) == result(together / name), name
+
+
+@pytest.mark.distributed
+def test_killed_ones_end_as_unbroken_ones_bit_for_bit(
+    weights: Path, jobs: Path, together: Path, tmp_path: Path
+) -> None:
+    check_kills(1, weights, jobs, together, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.distributed
+def test_twenty_kills(weights: Path, jobs: Path, together: Path, tmp_path: Path) -> None:
+    check_kills(20, weights, jobs, together, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names no fine-tuning; write a table"),
+        ("[job", "is no TOML file"),
+        ('[[job]]\nname = "a"', "job 'a' must name its training_set"),
+        ('[[job]]\ntraining_set = "s"', "job 1: must have a name"),
+        ('[[job]]\nname = "a/b"\ntraining_set = "s"', "job 1: "),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\nrang = 3', "job 'a': there is no 'rang'; choose of training_set,"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\nrank = "3"', "job 'a': rank cannot be '3'"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\nrank = true', "job 'a': rank cannot be True"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\nrank = 0', "job 'a': LowRankConfig.rank must be at least 1"),
+        (
+            '[[job]]\nname = "a"\ntraining_set = "s"\nadapter = "all"',
+            "job 'a': adapter must be one of lora, full, heads",
+        ),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\ndeadline = -1', "job 'a': deadline is a number of seconds"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\nsettings = [1]', "job 'a': settings cannot be"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\nsettings = ["x=1"]', "job 'a': there is no setting 'x'"),
+        ('[[job]]\nname = "a"\ntraining_set = "s"\n' * 2, "two jobs have the name 'a'"),
+        ('jobs = 1\n[[job]]\nname = "a"\ntraining_set = "s"', "has jobs, and may have"),
+        ('defaults = 1\n[[job]]\nname = "a"\ntraining_set = "s"', "defaults must be a table"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_tasks(path, PRESET, tmp_path / "out")
+    assert message in str(error.value), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@given(text=st.text(max_size=200))
+def test_no_text_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("text") / "jobs.toml"
+    path.write_text(text, encoding="utf-8")
+    with suppress(InputError):
+        read_tasks(path, PRESET, Path("out"))
+
+
+def test_a_job_has_the_settings_of_the_same_options(tmp_path: Path) -> None:
+    (tmp_path / "jobs.toml").write_text('[[job]]\nname = "a"\ntraining_set = "set"\n')
+    (task,) = read_tasks(tmp_path / "jobs.toml", PRESET, tmp_path / "out")
+    assert task.config == config_of(PRESET, values_of(FinetuneOptions()))
+    assert task.training_set == tmp_path / "set"
+    assert task.output == tmp_path / "out/a"

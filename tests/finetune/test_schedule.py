@@ -1,0 +1,149 @@
+"""Fine-tunings take turns as memory allows, fairly, and one that ends or fails makes room at once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from data_pipeline.errors import InputError
+from helixfold.finetune.memory import RunMemory, fitting
+from helixfold.finetune.schedule import Place, Schedule
+from helixfold.training.trainer import DivergedError
+
+
+def memory(numbers: int, passes: int = 100) -> RunMemory:
+    return RunMemory(numbers=numbers, optimizer=0, effective=0, passes=passes)
+
+
+@dataclass
+class Fake:
+    """A run of so many steps, each of which takes a second; it writes what happens into `log`."""
+
+    name: str
+    steps: int
+    log: list[str]
+    clock: list[float]
+    error: Exception | None = None
+    stops: list[bool] = field(default_factory=list)
+    is_finished: bool = False
+
+    def turns(self) -> Iterator[int]:
+        for step in range(1, self.steps + 1):
+            if self.stops:
+                return
+            self.clock[0] += 1
+            self.log.append(self.name)
+            if self.error is not None and step == 2:
+                raise self.error
+            self.is_finished = step == self.steps
+            yield step
+
+    def release(self) -> None:
+        self.log.append("-")
+
+
+def schedule(
+    runs: dict[str, tuple[int, int]],
+    available: int = 10_000,
+    *,
+    turns: str = "steps",
+    errors: dict[str, Exception] | None = None,
+    deadlines: dict[str, float] | None = None,
+    stops: list[bool] | None = None,
+) -> tuple[Schedule[Fake], list[str]]:
+    """A schedule of runs, each of so many steps and bytes, and what will happen in it."""
+    log, clock = list[str](), [0.0]
+    places = [
+        Place(
+            name=name,
+            begin=lambda name=name, steps=steps: Fake(  # type: ignore[misc]
+                name, steps, log, clock, (errors or {}).get(name), stops if stops is not None else []
+            ),
+            memory=memory(numbers),
+            steps=steps,
+            deadline=(deadlines or {}).get(name),
+        )
+        for name, (steps, numbers) in runs.items()
+    ]
+    made = Schedule(
+        places=places,
+        shared=1000,
+        memory=available,
+        turns=turns,  # type: ignore[arg-type]
+        say=lambda _: None,
+        clock=lambda: clock[0],
+    )
+    return made, log
+
+
+def order(log: list[str]) -> str:
+    return "".join(name for name in log if name != "-")
+
+
+def test_turns_go_round_and_a_run_is_released_after_each() -> None:
+    made, log = schedule({"a": (3, 10), "b": (2, 10), "c": (3, 10)})
+    made.carry_out()
+    assert order(log) == "abcabcac"
+    assert log[:4] == ["a", "-", "b", "-"]
+    assert made.most_at_once == 3
+    assert all(
+        (place.state, place.made, place.seconds) == ("finished", place.steps, place.steps) for place in made.places
+    )
+
+
+def test_memory_decides_how_many_run_at_once_and_the_next_begins_when_one_ends() -> None:
+    # Beside 1,000 shared bytes and 110 of a step with its reserve there are 250.
+    made, log = schedule({"a": (3, 100), "b": (1, 100), "c": (2, 100)}, 1000 + 110 + 250)
+    made.carry_out()
+    assert order(log) == "abacac"
+    assert made.most_at_once == 2
+    assert [place.state for place in made.places] == ["finished"] * 3
+
+
+def test_what_fits_counts_the_largest_step_once_and_all_numbers() -> None:
+    waiting = [memory(100, 200), memory(100, 100), memory(100, 1000)]
+    assert fitting(waiting, [], 1000, 1000 + 300 + 1100) == 3
+    assert fitting(waiting, [], 1000, 1000 + 300 + 1099) == 2
+    assert fitting(waiting, [memory(50, 0)], 1000, 1000 + 250 + 220) == 2
+    assert fitting(waiting, [memory(51, 0)], 1000, 1000 + 250 + 220) == 1
+    assert fitting(waiting, [memory(50, 0)], 1000, 1000) == 0
+
+
+def test_one_that_diverges_or_fails_ends_alone_and_frees_its_place() -> None:
+    errors = {"a": DivergedError("10 steps in a row"), "b": InputError("a damaged record")}
+    made, log = schedule({"a": (9, 100), "b": (9, 100), "c": (2, 100)}, 1000 + 110 + 200, errors=errors)
+    made.carry_out()
+    assert order(log) == "ababcc"
+    states = {place.name: (place.state, place.reason) for place in made.places}
+    assert states["a"] == ("diverged", "10 steps in a row")
+    assert states["b"] == ("failed", "a damaged record")
+    assert states["c"] == ("finished", "")
+    assert all(place.run is None and place.turns is None for place in made.places)
+
+
+def test_a_newcomer_does_not_catch_up_with_those_that_began_before() -> None:
+    made, log = schedule({"a": (6, 100), "b": (3, 100), "c": (3, 100)}, 1000 + 110 + 200)
+    made.carry_out()
+    assert order(log) == "ababab" + "acac" + "ac"
+
+
+def test_by_deadline_the_one_with_least_time_to_spare_is_next() -> None:
+    made, log = schedule(
+        {"late": (3, 10), "soon": (3, 10), "free": (2, 10)}, turns="deadline", deadlines={"late": 100.0, "soon": 4.0}
+    )
+    made.carry_out()
+    assert order(log).startswith("soon")
+    assert log.index("late") > 2
+    assert order(log).endswith("freefree")
+
+
+def test_asked_to_stop_all_that_run_save_and_none_begins() -> None:
+    stops: list[bool] = []
+    made, log = schedule({"a": (3, 100), "b": (3, 100), "c": (3, 100)}, 1000 + 110 + 200, stops=stops)
+
+    def is_stopped() -> bool:
+        if len(order(log)) == 3:
+            stops.append(True)
+        return bool(stops)
+
+    made.carry_out(is_stopped)
+    assert order(log) == "aba"
+    assert [place.state for place in made.places] == ["stopped"] * 3

@@ -1,0 +1,172 @@
+"""Heads learn values of whole targets that follow from what the network makes of them, and nothing where none do."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import config
+from scipy import stats
+
+from data_pipeline.errors import InputError
+from data_pipeline.pipeline import Target
+from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
+from helixfold.cli.main import main
+from helixfold.finetune.task_heads import fit, published_binder_head
+from helixfold.finetune.task_table import read_table
+from helixfold.inference import predict
+from helixfold.prediction import Prediction
+from helixfold.weights.adapters import WeightedAdapter
+
+LETTERS = list("ARNDCQEGHILKMFPSTWYV")
+
+
+def sequences(count: int, seed: int = 0) -> list[str]:
+    random = np.random.default_rng(seed)
+    return ["".join(random.choice(LETTERS, random.integers(8, 13))) for _ in range(count)]
+
+
+def table(path: Path, rows: list[tuple[str, str, float]], splits: list[str] | None = None) -> Path:
+    header = "name,sequence,value" + (",split" if splits else "")
+    lines = [f"{name},{sequence},{value:g}" for name, sequence, value in rows]
+    lines = [f"{line},{split}" for line, split in zip(lines, splits, strict=True)] if splits else lines
+    path.write_text("\n".join([header, *lines, ""]))
+    return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shapes_are_not_checked() -> Iterator[None]:
+    """Shapes of the network are checked in other tests; here it runs a hundred times."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def labelled(weights: Path) -> list[tuple[str, str, float]]:
+    """Sequences whose predicted structures have the longest or the shortest steps between residues, and which."""
+    found = []
+    for number, sequence in enumerate(sequences(90)):
+        (prediction,) = predict(Target(name=f"t{number}", sequence=sequence), weights=weights, device="cpu")
+        alpha = prediction.protein.atom_positions[:, 1]
+        found.append((f"t{number}", sequence, float(np.linalg.norm(np.diff(alpha, axis=0), axis=1).mean())))
+    low, high = np.quantile([step for *_, step in found], [1 / 3, 2 / 3])
+    return [(name, sequence, float(step > high)) for name, sequence, step in found if not low <= step <= high]
+
+
+def test_a_planted_class_is_learnt_and_shuffled_ones_are_not(
+    labelled: list[tuple[str, str, float]], weights: Path, tmp_path: Path
+) -> None:
+    shuffled = [value for *_, value in labelled]
+    np.random.default_rng(1).shuffle(shuffled)
+    for name, rows in (
+        ("planted", labelled),
+        ("shuffled", [(name, sequence, value) for (name, sequence, _), value in zip(labelled, shuffled, strict=True)]),
+    ):
+        file = table(tmp_path / f"{name}.csv", rows)
+        command = ["--table", str(file), "--task", "classification", "--weights", str(weights), "--device=cpu"]
+        assert main(["finetune", *command, "--adapter=heads", "--output", str(tmp_path / name)]) == 0
+        score = json.loads((tmp_path / name / "task.json").read_text())["scores"]["frozen network"]["auc"]
+        if name == "planted":
+            assert score["value"] >= 0.9
+        else:
+            assert score["low"] < 0.5 < score["high"]
+
+
+@pytest.mark.parametrize(("task", "head"), [("binder", "pae"), ("regression", "pair")])
+def test_the_network_learns_with_the_head_and_its_changes_are_an_adapter(
+    task: str, head: str, weights: Path, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(2)
+    chains = [f"{one}:{two}" for one, two in zip(sequences(12), sequences(12, seed=1), strict=True)]
+    values = [float(n % 2) if task == "binder" else float(random.normal()) for n in range(12)]
+    splits = [*("train" for _ in range(7)), *("test" for _ in range(4)), "predict"]
+    rows = [(f"c{n}", chain, value) for n, (chain, value) in enumerate(zip(chains, values, strict=True))]
+    file = table(tmp_path / "table.csv", rows, splits)
+    output = tmp_path / "out"
+    command = ["--table", str(file), "--task", task, "--head", head, "--weights", str(weights), "--device=cpu"]
+    assert main(["finetune", *command, "--steps=3", "--learning-rate=0.01", "--output", str(output)]) == 0
+    lines = [line.split("\t") for line in (output / "predictions.tsv").read_text().splitlines()]
+    ways = ["frozen_network", "adapted_network"] + (["published_function_of_the_error"] if head == "pae" else [])
+    assert lines[0] == ["name", "split", "value", *ways]
+    assert [line[1] for line in lines[1:]] == splits
+    assert lines[-1][2] == ""
+    assert any(line[3] != line[4] for line in lines[1:])
+    assert {path.name for path in output.iterdir()} == {
+        "adapter.safetensors", "task_head.safetensors", "predictions.tsv", "task.json", "finetuning.html",
+    }  # fmt: skip
+    (prediction,) = predict_with(output / "adapter.safetensors", weights)
+    assert "The adapter adapter.safetensors" in prediction.notes[0]
+
+
+def predict_with(adapter: Path, weights: Path) -> list[Prediction]:
+    return predict(
+        Target(name="t", sequence="MKTAYIAK"), weights=weights, device="cpu", adapters=[WeightedAdapter(path=adapter)]
+    )
+
+
+def test_scores_are_those_of_their_definitions() -> None:
+    random = np.random.default_rng(0)
+    scores, labels = random.normal(size=40).round(1), random.random(40) < 0.4
+    pairs = [(a, b) for a in scores[labels] for b in scores[~labels]]
+    by_pairs = np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs])
+    assert float(auc(scores, labels)) == pytest.approx(by_pairs)
+    false, true = roc(scores, labels)
+    assert float(np.trapezoid(true, false)) == pytest.approx(by_pairs)
+    assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
+    other = scores + random.normal(size=40)
+    assert float(spearman(scores, other)) == pytest.approx(stats.spearmanr(scores, other).statistic)
+    found = with_interval(auc, scores.tolist(), labels.tolist())
+    assert found is not None
+    assert found.low < found.value < found.high
+    assert with_interval(auc, [1.0, 2.0], [True, True]) is None
+
+
+def test_a_linear_value_and_a_class_are_fitted() -> None:
+    numbers = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) * 3 + 1
+    values = 2 * numbers[:, 0] - numbers[:, 3] + 5
+    head = fit(numbers[:150], values[:150], "regression").head
+    with torch.no_grad():
+        assert float((head(numbers[150:]) - values[150:]).abs().max()) < 0.5
+    labels = (values > values.median()).float()
+    head = fit(numbers[:150], labels[:150], "classification").head
+    with torch.no_grad():
+        assert float(auc(head(numbers[150:]).numpy(), labels[150:].numpy() > 0)) > 0.97
+
+
+def test_the_published_function_falls_with_the_error() -> None:
+    """Its middle is an error of 8.04 Angstrom, which is 0.804 of its units."""
+    with torch.no_grad():
+        low, middle, high = published_binder_head()(torch.tensor([[0.3], [0.804], [2.0]])).sigmoid().tolist()
+    assert low > 0.95
+    assert middle == pytest.approx(0.5, abs=1e-5)
+    assert high < 0.01
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("name,sequence\na,MK\n", "regression", "value"),
+        ("name,sequence,value\na,MK,x\n", "regression", "line 2: value must be a number, got 'x'"),
+        ("name,sequence,value\na,MK,nan\n", "regression", "value must be a number, got 'nan'"),
+        ("name,sequence,value\na,MK,2\n", "classification", "value must be one of 0, 1, false"),
+        ("name,sequence,value\na,MK,1\na,MK,1\n", "classification", "'a' is also in line 2"),
+        ("name,sequence,value\n,MK,1\n", "classification", "has no name"),
+        ("name,sequence,value\na,MK,1\n", "binder", "two chains or more"),
+        ("name,sequence,value,split\na,MK,1,some\n", "regression", "split must be train, test or predict"),
+        ("name,sequence,value,split\na,MK,1,train\nb,MK,2,train\n", "regression", "has 0 rows held out"),
+        (
+            "name,sequence,value,split\na,MK,1,train\nb,MK,1,train\nc,MK,1,test\nd,MK,1,test\n",
+            "regression",
+            "all rows to learn from have the value 1",
+        ),
+    ],
+)
+def test_a_wrong_table_is_refused_in_one_sentence(text: str, kind: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_table(path, kind)  # type: ignore[arg-type]
+    assert message in str(error.value), str(error.value)
