@@ -67,6 +67,8 @@ def score(options: ScoreOptions) -> int:
     """
     require("evaluate", "biotite", action="helixfold score")
     given, output = options.structures, options.structures.output
+    if output.exists() and not output.is_dir():
+        raise InputError.at(output, "is a file; give --output a directory")
     if given.binder_chains and not given.binders:
         raise InputError("--binder-chains is for --binders, which screens complexes of a binder and its target")
     if given.binders and given.protocol != "auto":

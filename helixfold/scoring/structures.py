@@ -96,9 +96,10 @@ def find_structures(paths: Sequence[Path], *, rescore: bool) -> list[ScoredFile]
 
     A directory's files are structures of one target, which has the directory's name, and if there are none, so are
     those of each directory in it. With `rescore`, directories are outputs of programs, and all ranked models are
-    returned. Raise `InputError` if there is no structure in a path, or if two have one name.
+    returned; if there are several directories, under names that begin with theirs. Raise `InputError` if there is no
+    structure in a path, or if two have one name.
     """
-    found = [file for path in paths for file in (_ranked(path) if rescore else _plain(path))]
+    found = [file for path in paths for file in (_ranked(path, several=len(paths) > 1) if rescore else _plain(path))]
     seen: dict[str, Path] = {}
     for file in found:
         if (other := seen.setdefault(file.key.casefold(), file.path)) is not file.path:
@@ -107,9 +108,11 @@ def find_structures(paths: Sequence[Path], *, rescore: bool) -> list[ScoredFile]
     return found
 
 
-def _ranked(path: Path) -> list[ScoredFile]:
+def _ranked(path: Path, *, several: bool) -> list[ScoredFile]:
+    # Outputs of several programs or runs have the same targets, and are told apart by the names of their directories.
+    start = f"{path.resolve().name}_" if several else ""
     return [
-        ScoredFile(target=each.name, name=f"rank_{each.rank}", path=each.path, rank=each.rank)
+        ScoredFile(target=each.name, name=f"{start}rank_{each.rank}", path=each.path, rank=each.rank)
         for each in find_predictions(path, all_ranks=True)
     ]
 

@@ -102,7 +102,18 @@ def test_help_and_version_import_no_command(option: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *(["predict"], ["features"], ["relax"], ["evaluate"], ["report"], ["train"], ["plan"], ["doctor"]),
+        *(
+            ["predict"],
+            ["features"],
+            ["relax"],
+            ["score"],
+            ["scan"],
+            ["evaluate"],
+            ["report"],
+            ["train"],
+            ["plan"],
+            ["doctor"],
+        ),
         *(["weights"], ["weights", "convert"], ["predict", "--other-names"]),
     ],
     ids=" ".join,

@@ -35,7 +35,9 @@ def test_ranked_models_are_those_of_each_program(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "none").mkdir()
-    found = ["t/rank_0", "t/rank_1", "u/rank_0", "u/rank_1"]
+    assert keys(tmp_path / "ours", rescore=True) == ["t/rank_0", "t/rank_1"]
+    assert keys(tmp_path / "theirs", rescore=True) == ["u/rank_0", "u/rank_1"]
+    found = ["t/ours_rank_0", "t/ours_rank_1", "u/theirs_rank_0", "u/theirs_rank_1"]
     assert keys(tmp_path / "ours", tmp_path / "theirs", rescore=True) == found
     with pytest.raises(InputError, match=r"is the output of a prediction program.*give --rescore"):
         keys(tmp_path / "ours")
