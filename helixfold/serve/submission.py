@@ -138,7 +138,7 @@ def read_submissions(
     own_name = checked_name(name)
     given = text.lstrip()
     has_headers = given.startswith(">")
-    records = _records(given if has_headers else f">sequence\n{given}\n")
+    records = _records(given) if has_headers else _records(f">sequence\n{''.join(given.split())}\n", only_sequence=True)
     if len(records) > MAX_RECORDS:
         raise InputError(f"the text has {len(records):,} records, and at most {MAX_RECORDS} are taken at once")
     if len(records) > 1 and files:
@@ -161,11 +161,14 @@ def read_submissions(
     return found
 
 
-def _records(text: str) -> list[FastaRecord | ComplexTarget]:
+def _records(text: str, *, only_sequence: bool = False) -> list[FastaRecord | ComplexTarget]:
     with tempfile.TemporaryDirectory(prefix="helixfold-") as directory:
         path = Path(directory) / _TEXT_NAME
         path.write_text(text, encoding="utf-8", errors="replace")
         try:
             return read_fasta_targets(path)
         except InputError as error:
-            raise InputError(str(error).replace(str(path), "your text")) from error
+            problem = str(error).replace(str(path), "your text")
+            if only_sequence:  # its header, and with it the line and the name, are none of the user's
+                problem = problem.replace("line 2, ", "").replace("line 1, ", "").replace(", record 'sequence'", "")
+            raise InputError(problem) from error

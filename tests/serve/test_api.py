@@ -32,10 +32,10 @@ def test_a_job_goes_from_its_submission_to_its_files(server: Running, tmp_path: 
         assert claimed["request"]["options"]["predictions"] == 2
         progress = {"progress": {"stages": [{"name": "features", "seconds": 1.5}]}}
         server.as_worker("POST", "/heartbeat", claimed, content=progress)
-        assert client.job(job["id"])["progress"] == progress["progress"]
+        assert client.job(job["id"])["progress"]["stages"] == progress["progress"]["stages"]
         server.finish(claimed, FILES, plddt=91.5)
         ended = client.wait(job["id"])
-        assert (ended["state"], ended["summary"]) == ("done", {"plddt": 91.5})
+        assert (ended["state"], ended["summary"]["plddt"], ended["summary"]["ptm"]) == ("done", 91.5, None)
         written = client.fetch(job["id"], tmp_path / "out")
         assert {path.relative_to(tmp_path / "out").as_posix(): path.read_bytes() for path in written} == FILES
         archive = server.asked("GET", f"{API}/jobs/{job['id']}/archive")[2]

@@ -2,7 +2,6 @@
 
 import random
 import socket
-import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -12,31 +11,13 @@ import pytest
 from helixfold.serve.client import Client
 from helixfold.serve.queue.schema import connect, integrity_problem
 from tests.serve.processes import Processes
+from tests.serve.submitters import submit_all
 
 
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def submit_all(url: str, clients: int, each: int) -> tuple[list[str], list[float], list[threading.Thread]]:
-    """Submit jobs from many clients at once; the ids and the seconds fill while the threads run."""
-    ids: list[str] = []
-    seconds: list[float] = []
-
-    def submit(client_number: int) -> None:
-        with Client(url) as client:
-            client.service()
-            for number in range(each):
-                key, start = f"{client_number}-{number}", time.perf_counter()
-                ids.append(client.submit("MKTAYIAKQR", name=key, idempotency_key=key)["id"])
-                seconds.append(time.perf_counter() - start)
-
-    threads = [threading.Thread(target=submit, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    return ids, seconds, threads
 
 
 def run(

@@ -53,6 +53,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE jobs ADD COLUMN webhook_attempts INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE jobs ADD COLUMN webhook_next REAL",
         "ALTER TABLE jobs ADD COLUMN losses INTEGER NOT NULL DEFAULT 0",
+        # All that the limits of a user are read from, without the rows themselves.
+        "CREATE INDEX usage_by_user ON jobs (user, state, residues, bytes)",
         "CREATE INDEX jobs_by_webhook ON jobs (webhook_next) WHERE webhook_next IS NOT NULL",
         """CREATE TABLE shares (
             digest TEXT PRIMARY KEY,

@@ -17,6 +17,7 @@ from helixfold.serve.queue.queue import LostLeaseError
 from helixfold.serve.settings import API
 from helixfold.serve.storage import MAX_RESULT_FILES
 from helixfold.serve.web.identity import CurrentWorker, ServiceOf
+from helixfold.serve.worker_reports import checked_progress, checked_summary
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LONGEST_WAIT = 25.0
@@ -85,7 +86,8 @@ async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, requ
 @router.post("/jobs/{job_id}/heartbeat", status_code=204)
 def heartbeat(job_id: str, body: HeartbeatBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
     """Extend the lease; answer 409 if the job is not this worker's any more, which then stops."""
-    service.queue.heartbeat(job_id, x_lease, body.progress)
+    progress = None if body.progress is None else checked_progress(body.progress)
+    service.queue.heartbeat(job_id, x_lease, progress)
 
 
 @router.get("/jobs/{job_id}/inputs/{name}", response_class=FileResponse)
@@ -128,7 +130,9 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
     if sent != body.files:
         raise HTTPException(422, f"{sent} files of the result were sent, and it has {body.files}")
     _flush_names(directory)
-    done = service.queue.finish(job.id, x_lease, size=service.storage.size(directory), summary=body.summary)
+    done = service.queue.finish(
+        job.id, x_lease, size=service.storage.size(directory), summary=checked_summary(body.summary)
+    )
     service.storage.remove_other_attempts(done)
 
 

@@ -1,5 +1,6 @@
 """Read the forms of the pages, which are taken only from the session that they were made for."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
@@ -20,12 +21,12 @@ from helixfold.serve.web.identity import COOKIE, sessions_of
 _MAX_FIELDS = 50
 
 
-async def checked_form(request: Request) -> FormData:
-    """Return the fields of a form; answer 403 if it was not made for the session of the request."""
-    form = await request.form(max_files=MAX_FILES + 1, max_fields=_MAX_FIELDS, max_part_size=MAX_SEQUENCE_TEXT)
-    if not sessions_of(request).is_form_token(request.cookies.get(COOKIE, ""), text_of(form, "csrf")):
-        raise HTTPException(403, "this form is too old, or of another session; load the page again")
-    return form
+async def checked_form(request: Request) -> AsyncIterator[FormData]:
+    """Yield the fields of a form, and close its files; answer 403 if it was not made for the session of the request."""
+    async with request.form(max_files=MAX_FILES + 1, max_fields=_MAX_FIELDS, max_part_size=MAX_SEQUENCE_TEXT) as form:
+        if not sessions_of(request).is_form_token(request.cookies.get(COOKIE, ""), text_of(form, "csrf")):
+            raise HTTPException(403, "this form is too old, or of another session; load the page again")
+        yield form
 
 
 CheckedForm = Annotated[FormData, Depends(checked_form)]

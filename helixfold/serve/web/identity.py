@@ -133,6 +133,19 @@ def _shown(request: Request, kind: TokenKind) -> Token:
     return token
 
 
-ServiceOf = Annotated[Service, Depends(service_of)]
-CurrentUser = Annotated[User, Depends(current_user)]
-CurrentWorker = Annotated[Token, Depends(current_worker)]
+# What is no coroutine would be called in another thread, which takes longer than the whole of it.
+async def _service(request: Request) -> Service:
+    return service_of(request)
+
+
+async def _user(request: Request) -> User:
+    return current_user(request)
+
+
+async def _worker(request: Request) -> Token:
+    return current_worker(request)
+
+
+ServiceOf = Annotated[Service, Depends(_service)]
+CurrentUser = Annotated[User, Depends(_user)]
+CurrentWorker = Annotated[Token, Depends(_worker)]

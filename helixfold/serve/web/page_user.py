@@ -33,7 +33,11 @@ def page_user(request: Request) -> User:
     return user
 
 
-PageUser = Annotated[User, Depends(page_user)]
+async def _user(request: Request) -> User:
+    return page_user(request)
+
+
+PageUser = Annotated[User, Depends(_user)]
 
 
 @router.get("/login")

@@ -1,0 +1,41 @@
+"""A real browser submits by the form, sees progress as it comes, and asks nobody else for anything."""
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.serve.running import Running
+
+if TYPE_CHECKING:
+    from tests.report.browser import Browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Browser]":
+    programs = [shutil.which("chromium"), shutil.which("chromedriver")]
+    if None in programs:
+        pytest.skip("needs a browser (packages chromium and chromium-driver)")
+    module = pytest.importorskip("tests.report.browser")
+    opened = module.Browser(*programs, tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.driver.quit()
+
+
+def test_a_job_is_submitted_and_watched_in_a_browser(server: Running, browser: "Browser") -> None:
+    browser.driver.get(server.url)
+    browser.find("#sequence").send_keys("MKTAYIAKQRMKTAYIAKQR")
+    browser.until(lambda: "of folding by tiny" in browser.find("#forecast").text)
+    browser.find("button.primary").click()
+    browser.until(lambda: browser.run("return document.getElementById('progress')"))
+    assert "queued" in browser.find("#state-line").text
+    claimed = server.claim()
+    browser.until(lambda: "running" in browser.find("#state-line").text)
+    progress = {"progress": {"stages": [{"name": "features", "seconds": 1.5}]}}
+    server.as_worker("POST", "/heartbeat", claimed, content=progress)
+    browser.until(lambda: "features" in browser.find("#stages").text)
+    server.finish(claimed, {"report.html": b"<script>document.title = document.cookie + origin</script>"}, plddt=91.0)
+    browser.until(lambda: "91.0" in browser.run("return document.body.innerText"))
+    browser.driver.get(f"{server.url}/jobs/{claimed['id']}/files/report.html")
+    assert browser.driver.title in ("", "null") or "helixfold" not in browser.driver.title
