@@ -37,7 +37,7 @@ targets = [Target(name=each.name, sequence=each.sequence) for each in records if
 # ## One call for all of them
 #
 # `representations` takes any number of targets, runs those of about the same length in the same passes, and returns a
-# dict for each: `single` has a row of 192 numbers for each residue here (384 in AlphaFold's own models). The
+# dict for each: `single` has a row of 128 numbers for each residue here (384 in AlphaFold's own models). The
 # demonstration model in the package is small; with DeepMind's parameters the same line uses them.
 
 # %%

@@ -94,6 +94,11 @@ def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensem
     conformation[compared] = labels
     if len(rest := np.flatnonzero(conformation < 0)):
         conformation[rest] = nearest(points[rest], points[representatives])[0]
+    # The largest with all samples is first, as it need not be with those that were compared.
+    by_size = np.argsort(-np.bincount(conformation), kind="stable")
+    conformation = np.argsort(by_size)[conformation]
+    representatives = representatives[by_size]
+    order = order[np.argsort(conformation[compared[order]], kind="stable")]
     scored, refused = _references(samples[0].structure, points, references)
     return Ensemble(
         samples=samples,
