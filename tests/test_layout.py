@@ -11,6 +11,7 @@ FLOORS = [
     (
         "helixfold.annotations",
         "helixfold.openmp",
+        "helixfold.interruption",
         "helixfold.options",
         "helixfold.standard_streams",
         "helixfold.config",
@@ -40,6 +41,7 @@ FLOORS = [
         "helixfold.notebook",
         "helixfold.verification",
     ),
+    ("helixfold.design",),
     ("helixfold.cluster", "helixfold.scoring", "helixfold.serve"),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),

@@ -19,6 +19,7 @@ COMMANDS = {
     "relax": "Remove clashes and strained bonds from structures.",
     "score": "Score structures by what a network makes of them, and rank them.",
     "scan": "Show what mutations change, by a network.",
+    "design": "Design sequences for backbones, binders and new folds.",
     "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD.",
     "compare": "Show in what two results differ that made them.",
     "status": "Tell how far a batch of predictions is, or the jobs of a service.",

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from data_pipeline.errors import InputError, SearchError, printable
-from helixfold.cli.interruption import INTERRUPTED, Interruption, say_interrupted
+from helixfold.interruption import INTERRUPTED, Interruption, say_interrupted
 from helixfold.openmp import sleep_while_waiting
 from helixfold.standard_streams import OUTPUT_NAME, command_streams
 

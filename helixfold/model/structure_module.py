@@ -107,7 +107,7 @@ class StructureModule(nn.Module):
             state, frames = self.iteration(run, state, frames, pair_input, mask, dropout_masks=dropout_masks)
             states.append(state)
             steps.append(frames)
-            frames = frames.without_rotation_gradient()
+            frames = self.passed_on(frames)
 
         # No iteration reads torsions or atoms of the one before, so those of all iterations are computed at once.
         backbone = BackboneFrames(
@@ -150,6 +150,10 @@ class StructureModule(nn.Module):
         state = self.transition(state)
         state = self.norm_transition(state if dropout_masks is None else state * dropout_masks[1])
         return state, frames.updated(self.backbone_update(state))
+
+    def passed_on(self, frames: BackboneFrames) -> BackboneFrames:
+        """Return the frames that the next iteration gets: without gradients of rotations (Suppl. Alg. 20 line 20)."""
+        return frames.without_rotation_gradient()
 
     def _dropout_masks(self, state: Float[Tensor, "b r c"]) -> Sequence[Float[Tensor, "2 b r c"] | None]:
         """Draw the factors of both dropouts of every iteration; None if nothing is dropped.

@@ -119,5 +119,5 @@ def test_settings_are_collected() -> None:
 
 def test_every_command_has_a_module() -> None:
     folder = Path(__file__).parents[2] / "helixfold" / "cli"
-    others = {"__init__", "main", "app", "help", "imports", "interruption"}
+    others = {"__init__", "main", "app", "help"}
     assert {path.stem for path in folder.glob("*.py")} == {*others, *COMMANDS, *EARLIER}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.cli.interruption import INTERRUPTED, TERMINATED
+from helixfold.interruption import INTERRUPTED, TERMINATED
 from tests.sources import ROOT
 
 SENTENCE = "helixfold: interrupted; run the same command again to go on\n"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import helixfold
-from helixfold.cli.interruption import INTERRUPTED, TERMINATED
 from helixfold.cli.main import main
+from helixfold.interruption import INTERRUPTED, TERMINATED
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "ubiquitin.fasta"
@@ -93,7 +93,7 @@ def test_help_and_version_import_no_command(option: str) -> None:
     assert not {"torch", "numpy", "argparse"} & modules
     assert {name for name in modules if name.startswith(("helixfold", "data_pipeline"))} == {
         *("helixfold", "helixfold.cli", "helixfold.cli.main", "helixfold.cli.app", "helixfold.cli.help"),
-        *("helixfold.cli.interruption", "helixfold.openmp", "helixfold.standard_streams"),
+        *("helixfold.interruption", "helixfold.openmp", "helixfold.standard_streams"),
         *("data_pipeline", "data_pipeline.errors"),
     }
     assert len(modules) < 400

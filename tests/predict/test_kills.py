@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helixfold.cli.interruption import INTERRUPTED
+from helixfold.interruption import INTERRUPTED
 from helixfold.predict import postprocess
 from helixfold.predict.lock import _lock
 from tests.predict.files import without_command

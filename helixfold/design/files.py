@@ -1,0 +1,155 @@
+"""Files of a design: its structure, its losses and the check by another model, and the table of all designs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.protein import Protein
+from data_pipeline.structure import protein_from_chains
+from helixfold import __version__
+from helixfold.design.check import Checked
+from helixfold.design.designer import Design
+from helixfold.design.task import DesignTask
+from helixfold.report.designs import DesignLine, write_designs
+from helixfold.write.json_object import JsonObject
+from helixfold.write.mmcif import to_mmcif
+from helixfold.write.model_scores import ModelScores
+from helixfold.write.pdb import to_pdb
+from helixfold.write.results import to_json, write_file
+
+SETTINGS_FILE: Final = "settings.json"
+
+
+def trajectory_file(directory: Path, number: int) -> Path:
+    """Return the file of the state of a design, from which it goes on."""
+    return directory / f"trajectory_{number}.npz"
+
+
+def design_file(directory: Path, number: int) -> Path:
+    """Return the file of a finished design's scores; the design is finished once it is there."""
+    return directory / f"design_{number}.json"
+
+
+def write_design(
+    directory: Path, task: DesignTask, design: Design, *, model: str, known_tm_score: float | None, notes: Sequence[str]
+) -> None:
+    """Write a design's structure as PDB and mmCIF, and its scores as JSON, last."""
+    name, protein = f"design_{design.number}", design.protein
+    remark = f"Designed by helixfold {__version__} with {model}. The B-factor column holds pLDDT, 0 to 100."
+    scores = ModelScores(plddt=design.plddt, ptm=design.ptm, iptm=design.iptm)
+    text = to_mmcif(
+        protein,
+        name=f"{task.name} {name}",
+        model=model,
+        notes=[remark, *notes],
+        scores=scores,
+        chain_ids=design.chain_ids,
+    )
+    write_file(directory / f"{name}.cif", text)
+    write_file(directory / f"{name}.pdb", to_pdb(protein, [remark, *notes], chain_ids=design.chain_ids))
+    content = {
+        "target": task.name,
+        "protocol": task.protocol,
+        "model": model,
+        "sequences": design.sequences,
+        "loss": design.loss,
+        "losses": design.losses,
+        "mean_plddt": float(design.plddt.mean()),
+        "plddt": [round(value, 2) for value in design.plddt.tolist()],
+        "ptm": design.ptm,
+        "iptm": design.iptm,
+        "known_tm_score": known_tm_score,
+        "steps": design.trajectory.step,
+        "loss_by_step": [round(each["loss"], 5) for each in design.trajectory.losses],
+        "notes": list(notes),
+    }
+    write_file(design_file(directory, design.number), to_json(content, indent=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedDesign:
+    """What is needed of a finished design to check it: its sequences by chain, and its structure."""
+
+    sequences: dict[str, str]
+    protein: Protein
+
+
+def read_design(directory: Path, number: int) -> FinishedDesign:
+    """Read a finished design; raise `InputError` for damaged files."""
+    letters = JsonObject.read(design_file(directory, number)).child("sequences")
+    structure = read_structure(directory / f"design_{number}.cif")
+    return FinishedDesign(
+        sequences={name: letters.get(name, str) for name in letters.content},
+        protein=protein_from_chains(structure.chains),
+    )
+
+
+def check_file(directory: Path, number: int) -> Path:
+    """Return the file of a design's check by other models."""
+    return directory / f"check_{number}.json"
+
+
+def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
+    """Write the checks of a design by other models."""
+    write_file(check_file(directory, number), to_json({"checks": [asdict(each) for each in found]}, indent=1))
+
+
+def read_checks(directory: Path, number: int) -> list[Checked]:
+    """Read the checks of a design, none if there are none; raise `InputError` for a damaged file."""
+    path = check_file(directory, number)
+    if not path.is_file():
+        return []
+    return [
+        Checked(
+            model=each.get("model", str),
+            plddt=each.get("plddt", float),
+            ptm=each.optional_number("ptm"),
+            iptm=each.optional_number("iptm"),
+            tm_score=each.get("tm_score", float),
+            rmsd=each.get("rmsd", float),
+            known_tm_score=each.optional_number("known_tm_score"),
+        )
+        for each in JsonObject.read(path).children("checks")
+    ]
+
+
+def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[str, str], designs: int) -> None:
+    """Write designs.tsv, designs.fasta and designs.html of an output directory from the files of its designs."""
+    lines = []
+    for task in tasks:
+        directory = output / directory_name(task.name)
+        for number in range(designs):
+            if design_file(directory, number).is_file():
+                lines.append(_line(directory, task, number))
+    write_designs(output, lines, failures)
+
+
+def _line(directory: Path, task: DesignTask, number: int) -> DesignLine:
+    known = JsonObject.read(design_file(directory, number))
+    checks = read_checks(directory, number)
+    best = max(checks, key=lambda each: each.agreement, default=None)
+    letters = known.child("sequences")
+    return DesignLine(
+        target=task.name,
+        directory=directory.name,
+        number=number,
+        protocol=task.protocol,
+        sequences={name: letters.get(name, str) for name in letters.content},
+        loss=known.get("loss", float),
+        losses={name: known.child("losses").get(name, float) for name in known.child("losses").content},
+        mean_plddt=known.get("mean_plddt", float),
+        ptm=known.optional_number("ptm"),
+        iptm=known.optional_number("iptm"),
+        known_tm_score=known.optional_number("known_tm_score"),
+        loss_by_step=known.list_of("loss_by_step", float),
+        notes=known.list_of("notes", str, []),
+        check_model=None if best is None else best.model,
+        check_plddt=None if best is None else best.plddt,
+        check_tm_score=None if best is None else best.tm_score,
+        check_rmsd=None if best is None else best.rmsd,
+        check_iptm=None if best is None else best.iptm,
+        check_known_tm_score=None if best is None else best.known_tm_score,
+    )

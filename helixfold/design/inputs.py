@@ -1,0 +1,136 @@
+"""The network's input for a design: features of its chains without any alignment, and known chains as a template."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.complexes.pipeline import target_features
+from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.pipeline import Target
+from data_pipeline.residues import GAP
+from helixfold.batch import Batch, sampled_fields
+from helixfold.design.losses import DesignPass, KnownAtoms
+from helixfold.design.sequence import DesignedSequence
+from helixfold.design.soft_sequence import AMINO_ACIDS, with_sequence
+from helixfold.design.task import FREE, DesignTask
+from helixfold.geometry.atoms import pseudo_beta
+from helixfold.model.outputs import Outputs
+from helixfold.model_input import ModelInput, batch_of, draw, model_input
+from helixfold.presets import Preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskInput:
+    """What one model reads of a design, and which residues are what, in the order in which it reads them.
+
+    `fixed` are the residue types that are fixed, and `FREE` elsewhere; `batch` has placeholders where they are free.
+    """
+
+    given: ModelInput
+    batch: Batch
+    fixed: Int[Tensor, "1 r"]
+    designed: Float[Tensor, "1 r"]
+    target: Float[Tensor, "1 r"]
+    hotspots: Float[Tensor, "1 r"]
+    known: KnownAtoms | None
+
+    @property
+    def is_free(self) -> Bool[Tensor, "1 r"]:
+        """Return which residues have an amino acid that is designed."""
+        return self.fixed == FREE
+
+    def with_fixed(self, sequence: DesignedSequence) -> DesignedSequence:
+        """Return the sequence with the amino acids that are fixed."""
+        certain = one_hot(self.fixed.clamp(min=0), AMINO_ACIDS).to(sequence.soft.dtype)
+        free = self.is_free[..., None]
+        return replace(
+            sequence,
+            **{name: torch.where(free, getattr(sequence, name), certain) for name in ("soft", "hard", "mixed")},
+        )
+
+    def with_sequence(self, sequence: DesignedSequence) -> Batch:
+        """Return the batch that the network reads for a sequence."""
+        return with_sequence(self.batch, sequence.mixed)
+
+    def made(self, outputs: Outputs, batch: Batch, sequence: DesignedSequence) -> DesignPass:
+        """Return what losses read of a pass."""
+        chains = torch.from_numpy(np.asarray(self.given.chain_index, np.int64))[None].to(self.fixed.device)
+        return DesignPass(
+            outputs=outputs,
+            batch=batch,
+            sequence=sequence,
+            designed=self.designed,
+            target=self.target,
+            hotspots=self.hotspots,
+            chain_index=chains,
+            known=self.known,
+        )
+
+
+def task_target(task: DesignTask, sequences: dict[str, str] | None = None) -> AnyTarget:
+    """Return the target of a design, with its sequences by chain, or with placeholders for free residues."""
+    letters = {chain.name: chain.placeholder for chain in task.chains} if sequences is None else sequences
+    if len(task.chains) == 1:
+        return Target(name=task.name, sequence=letters[task.chains[0].name])
+    names = [chain.name for chain in task.chains]
+    return ComplexInput(target=ComplexTarget.of(task.name, [letters[name] for name in names], chain_ids=names))
+
+
+def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "cpu") -> TaskInput:
+    """Return what a model reads of a design: no alignment, nothing masked, and no two inputs that differ by chance."""
+    preset = replace(preset, sampling=replace(preset.sampling, masked_msa_fraction=0.0, unknown_fraction=0.0))
+    given = model_input(target_features(task_target(task)), preset, cyclic=task.cyclic)
+    batch = batch_of(draw(given, preset, [0]), preset, device, given.offsets)
+    # A single chain is called A whatever its name is; chains of one sequence are read as neighbours.
+    chains = {ONLY_CHAIN: task.chains[0]} if len(task.chains) == 1 else {chain.name: chain for chain in task.chains}
+    ordered = [chains[name] for name in given.chain_ids]
+
+    def joined(name: str, dtype: torch.dtype) -> Tensor:
+        values = np.concatenate([getattr(chain, name) for chain in ordered])
+        return torch.from_numpy(values)[None].to(device, dtype)
+
+    designed = joined("designed", torch.float32)
+    positions, mask = joined("positions", torch.float32), joined("mask", torch.float32)
+    is_shown = torch.cat([torch.full(chain.aatype.shape, float(chain.is_shown)) for chain in ordered])[None].to(device)
+    fixed = joined("aatype", torch.int64)
+    # What a template shows is no aim.
+    aim = mask * (1 - is_shown)[..., None]
+    return TaskInput(
+        given=given,
+        batch=_with_template(batch, fixed, positions, mask * is_shown[..., None], preset),
+        fixed=fixed,
+        designed=designed,
+        target=is_shown,
+        hotspots=joined("hotspots", torch.float32),
+        known=KnownAtoms(positions=positions, mask=aim) if bool(aim.any()) else None,
+    )
+
+
+def _with_template(
+    batch: Batch,
+    aatype: Int[Tensor, "1 r"],
+    positions: Float[Tensor, "1 r 37 3"],
+    mask: Float[Tensor, "1 r 37"],
+    preset: Preset,
+) -> Batch:
+    """Return the batch with these atoms as its first template, if there are any and the model reads templates."""
+    if preset.model.template is None or not bool(mask.any()):
+        return batch
+    present = mask.amax(-1) > 0
+    types = torch.where(present, aatype, GAP)
+    own = {
+        "template_aatype": types,
+        "template_all_atom_positions": positions * mask[..., None],
+        "template_all_atom_masks": mask,
+        "template_pseudo_beta": pseudo_beta(types.clamp(max=AMINO_ACIDS), positions) * present[..., None],
+        "template_pseudo_beta_mask": present.to(mask.dtype),
+        "template_mask": torch.ones(1, device=mask.device),
+    }
+    others = {name: getattr(batch, name)[:, 1:] for name in sampled_fields(Batch) if name in own}
+    return replace(batch, **{name: torch.cat([value[:, None], others[name]], 1) for name, value in own.items()})

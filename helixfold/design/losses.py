@@ -1,0 +1,218 @@
+"""What designs are judged by while they are made: ColabDesign's losses, which are the smaller the better.
+
+A loss is a function from a `DesignPass` to a number for each sample; whoever designs from Python may add others. Those
+here have ColabDesign's definitions (`colabdesign.af.loss`), and its constants as defaults.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from data_pipeline.errors import InputError
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
+from helixfold.batch import Batch
+from helixfold.design.sequence import DesignedSequence
+from helixfold.geometry.atoms import pseudo_beta
+from helixfold.model.confidence import plddt, predicted_aligned_error
+from helixfold.model.evoformer import outer_mask
+from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
+from helixfold.model.outputs import Outputs
+
+# Angstrom by which predicted errors are divided, so that the loss is about 0 to 1.
+_LARGEST_ERROR = 31.0
+# Added to counts and probabilities (ColabDesign).
+_SMALL = 1e-8
+# Taken from the logits of distances that are no contacts.
+_FAR = 1e7
+_GLYCINE, _CA, _CB = RESTYPES.index("G"), ATOM_ORDER["CA"], ATOM_ORDER["CB"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownAtoms:
+    """Atoms that a design is to have, in Angstrom, and for which residues; the others are free."""
+
+    positions: Float[Tensor, "b r 37 3"]
+    mask: Float[Tensor, "b r 37"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignPass:
+    """What a loss may read: the network's input and outputs, the sequence, and which residues are what.
+
+    `designed` is 1 for residues that are judged by how sure the network is of them: of a binder, its own. `target` is
+    1 for the residues that it binds, and `hotspots` for those of them that it must touch, if any. `chain_index` is the
+    number of each residue's chain.
+    """
+
+    outputs: Outputs
+    batch: Batch
+    sequence: DesignedSequence
+    designed: Float[Tensor, "b r"]
+    target: Float[Tensor, "b r"]
+    hotspots: Float[Tensor, "b r"]
+    chain_index: Int[Tensor, "b r"]
+    known: KnownAtoms | None = None
+
+    @property
+    def same_chain(self) -> Bool[Tensor, "b i j"]:
+        """Return whether two residues are of one chain."""
+        return rearrange(self.chain_index, "b i -> b i 1") == rearrange(self.chain_index, "b j -> b 1 j")
+
+    @property
+    def offsets(self) -> Int[Tensor, "b i j"]:
+        """Return how far residues are apart along the chain."""
+        if self.batch.offsets is not None:
+            return self.batch.offsets.long()
+        numbers = self.batch.residue_index
+        return rearrange(numbers, "b i -> b i 1") - rearrange(numbers, "b j -> b 1 j")
+
+
+Loss = Callable[[DesignPass], Float[Tensor, " b"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedLoss:
+    """A loss and its weight in the sum that a design makes small; of weight 0 it is only reported."""
+
+    loss: Loss
+    weight: float = 1.0
+
+
+def plddt_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return one minus the mean pLDDT, 0 to 1, of the designed residues."""
+    return _mean(1 - plddt(made.outputs.logits.lddt) / 100, made.designed)
+
+
+def pae_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return the mean predicted aligned error of designed residues and all others, in both directions, by 31 A."""
+    return _mean(_errors(made), made.designed[..., None] * made.batch.seq_mask[:, None])
+
+
+def interface_pae_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return the mean predicted aligned error between designed residues and the target, in both directions, by 31 A."""
+    return _mean(_errors(made), made.designed[..., None] * made.target[:, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContactLoss:
+    """Loss of designed residues without contacts in their own chain.
+
+    Of each residue, the `contacts` pairs count whose distances are likeliest to be below `cutoff` Angstrom, among those
+    at least `separation` apart along the chain; of all residues, the best `residues`. If `is_binary`, it is minus the
+    logarithm of the probability of a contact, else the cross-entropy to the distances below the cutoff.
+    """
+
+    contacts: int = 2
+    cutoff: float = 14.0
+    separation: int = 9
+    is_binary: bool = False
+    residues: int | None = None  # None: all
+
+    def __call__(self, made: DesignPass) -> Float[Tensor, " b"]:
+        pairs = contact_losses(made.outputs.logits.distogram, self.cutoff, is_binary=self.is_binary)
+        counted = made.same_chain & (made.offsets.abs() >= self.separation) & (made.batch.seq_mask[:, None] > 0)
+        return _least(_least(pairs, self.contacts, counted), self.residues, made.designed > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceContactLoss:
+    """Loss of a binder without contacts to its target, or of hotspots without contacts to the binder.
+
+    The numbers mean what they mean in `ContactLoss`; the cutoff is the largest distance that the network tells apart.
+    """
+
+    contacts: int = 1
+    cutoff: float = LAST_DISTANCE
+    is_binary: bool = False
+    residues: int | None = None
+
+    def __call__(self, made: DesignPass) -> Float[Tensor, " b"]:
+        pairs = contact_losses(made.outputs.logits.distogram, self.cutoff, is_binary=self.is_binary)
+        rows, columns = made.designed, made.target
+        if bool((made.hotspots > 0).any()):
+            rows, columns = made.hotspots, made.designed
+        counted = (columns[:, None] > 0).expand_as(pairs)
+        return _least(_least(pairs, self.contacts, counted), self.residues, rows > 0)
+
+
+def helix_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return how unlikely residues are within 6 A of the third one after them, as in helices; weigh it below 0 for
+    fewer helices.
+    """
+    pairs = contact_losses(made.outputs.logits.distogram, 6.0, is_binary=True)
+    return _mean(pairs, (made.offsets == 3) * outer_mask(made.batch.seq_mask))
+
+
+def distogram_loss(made: DesignPass) -> Float[Tensor, " b"]:
+    """Return the cross-entropy of the predicted distances to those of the known atoms, for fixed backbones.
+
+    Distances are of C-beta atoms, or of C-alpha where the designed residue is glycine. Raise `InputError` for a design
+    without known atoms.
+    """
+    if made.known is None:
+        raise InputError("the loss dgram needs atoms that the design is to have; leave it out, or give a structure")
+    logits, known, aatype = made.outputs.logits.distogram, made.known, made.batch.aatype
+    beta = pseudo_beta(aatype, known.positions)
+    has_beta = torch.where(aatype == _GLYCINE, known.mask[..., _CA], known.mask[..., _CB])
+    squared = (beta[:, :, None] - beta[:, None]).square().sum(-1, keepdim=True)
+    edges = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, logits.shape[-1] - 1, device=logits.device).to(logits.dtype)
+    true = one_hot((squared > edges.square()).sum(-1), logits.shape[-1]).to(logits.dtype)
+    losses = -(true * logits.log_softmax(-1)).sum(-1)
+    return _mean(losses, outer_mask(has_beta * made.batch.seq_mask))
+
+
+def contact_losses(logits: Float[Tensor, "b i j v"], cutoff: float, *, is_binary: bool) -> Float[Tensor, "b i j"]:
+    """Return how unlikely it is that each pair is closer than `cutoff` Angstrom.
+
+    A bin counts as closer if its lower edge is.
+    """
+    lower = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, logits.shape[-1] - 1, device=logits.device)
+    close = (torch.cat([lower.new_zeros(1), lower]) < cutoff).to(logits.dtype)
+    if is_binary:
+        return -(close * logits.softmax(-1) + _SMALL).sum(-1).log()
+    wanted = (logits - _FAR * (1 - close)).softmax(-1)
+    return -(wanted * logits.log_softmax(-1)).sum(-1)
+
+
+LOSSES: dict[str, Loss] = {
+    "plddt": plddt_loss,
+    "pae": pae_loss,
+    "i_pae": interface_pae_loss,
+    "con": ContactLoss(),
+    "i_con": InterfaceContactLoss(),
+    "helix": helix_loss,
+    "dgram": distogram_loss,
+}
+
+
+def total(losses: dict[str, WeightedLoss], made: DesignPass) -> tuple[Float[Tensor, ""], dict[str, float]]:
+    """Return the weighted sum of all losses of one sample, and each of them."""
+    found = {name: each.loss(made).sum() for name, each in losses.items()}
+    summed = torch.stack([losses[name].weight * value for name, value in found.items()]).sum()
+    return summed, {name: float(value.detach()) for name, value in found.items()}
+
+
+def _errors(made: DesignPass) -> Float[Tensor, "b i j"]:
+    logits = made.outputs.logits.aligned_error
+    if logits is None:
+        raise InputError("this model predicts no aligned errors; leave the losses pae and i_pae out, or take another")
+    errors = predicted_aligned_error(logits)[0] / _LARGEST_ERROR
+    return (errors + errors.mT) / 2
+
+
+def _mean(values: Float[Tensor, "b *n"], weights: Float[Tensor, "b *n"]) -> Float[Tensor, " b"]:
+    return (values * weights).flatten(1).sum(1) / (weights.flatten(1).sum(1) + _SMALL)
+
+
+def _least(values: Float[Tensor, "*b n"], count: int | None, counted: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
+    """Return the mean of the `count` smallest of the values that are counted, 0 if there are none."""
+    ordered = values.masked_fill(~counted, math.inf).sort(-1).values
+    places = torch.arange(values.shape[-1], device=values.device)
+    taken = ordered.isfinite() & (places < (values.shape[-1] if count is None else count))
+    return torch.where(taken, ordered, 0.0).sum(-1) / (taken.sum(-1) + _SMALL)

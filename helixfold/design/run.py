@@ -1,0 +1,241 @@
+"""Run `helixfold design`: every design of every target, with files that a killed run goes on from."""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.json_files import read_json
+from data_pipeline.parse.fasta import directory_name
+from helixfold.config import Method
+from helixfold.design import files
+from helixfold.design.check import checked, known_tm_score, refolded
+from helixfold.design.command import DesignCommand
+from helixfold.design.designer import Designer
+from helixfold.design.memory import check_memory
+from helixfold.design.options import DesignOptions
+from helixfold.design.task import DesignTask
+from helixfold.design.trajectory import Trajectory
+from helixfold.execution.device import limit_threads, pick_device
+from helixfold.execution.dtypes import cast_trunk, dtype_on
+from helixfold.ops.card import card_of
+from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.standard_streams import optional_output
+from helixfold.weights.find import ReadyModel, find_models
+from helixfold.write.json_object import AGAIN
+from helixfold.write.pdb import to_pdb
+from helixfold.write.results import to_json, write_failures, write_file
+
+SOME_FAILED = 1
+# Seconds between two states of a design that are written.
+_SAVE_EVERY = 5.0
+# A named target, and what reads it.
+Source = tuple[str, Callable[[], DesignTask]]
+
+
+@optional_output()
+def run(sources: Sequence[Source], command: DesignCommand) -> int:
+    """Design all targets; return 0, or 1 if one failed. Raise `InputError`, before anything is written, for options
+    that cannot be followed, and if no target can be read.
+    """
+    limit_threads()
+    options, weights = design_options(command), loss_weights(command.steps.loss)
+    tasks, failures = _read(sources, weights)
+    device = pick_device(command.models.device)
+    method: Method = "multimer" if all(len(task.chains) > 1 for task in tasks) else "monomer"
+    models = find_models(command.models.models, command.models.weights, seed=options.seed, method=method)
+    checks = _checking_models(command, models, seed=options.seed, method=method)
+    for model in checks:
+        cast_trunk(model.network.to(device), dtype_on("auto", card_of(device)))
+    for note in dict.fromkeys(note for model in (*models, *checks) for note in model.notes):
+        print(f"helixfold: {note}", file=sys.stderr)
+    output = command.targets.output
+    _check_names([task.name for task in tasks])
+    with os_errors_as_input_errors(output, "cannot be written"):
+        output.mkdir(parents=True, exist_ok=True)
+    with locked_directory(output):
+        for task in tasks:
+            directory = output / directory_name(task.name)
+            try:
+                check_memory(task, models, options, device, command.models.memory)
+                designer = Designer(task, models, options, device=device)
+                _begin(directory, task, options, models, checks, overwrite=command.targets.overwrite)
+                for number in range(options.designs):
+                    _design(directory, designer, number)
+                    _check(directory, designer, number, checks)
+            except (InputError, MemoryError, OSError) as error:
+                failures[task.name] = str(error) or "memory is used up"
+                print(f"helixfold: {printable(task.name)}: {failures[task.name]}", file=sys.stderr)
+            files.write_tables(output, tasks, failures, options.designs)
+        write_failures(output, failures)
+    print(f"{output / 'designs.html'}, {output / 'designs.tsv'}")
+    return SOME_FAILED if failures else 0
+
+
+def design_options(command: DesignCommand) -> DesignOptions:
+    """Return the options of the optimisation that a command asks for; raise `InputError` for impossible ones."""
+    steps = command.steps
+    return DesignOptions(
+        logits_steps=steps.logits_steps,
+        soft_steps=steps.soft_steps,
+        hard_steps=steps.hard_steps,
+        learning_rate=steps.learning_rate,
+        optimizer=steps.optimizer,
+        num_recycles=steps.num_recycles,
+        gradients_through=steps.gradients_through,
+        dropout=not steps.no_dropout,
+        excluded=command.targets.excluded,
+        designs=command.targets.designs,
+        seed=command.models.seed,
+        dtype=command.models.dtype,
+    )
+
+
+def loss_weights(words: Sequence[str]) -> dict[str, float]:
+    """Return the weights of losses that words such as con=1 give; raise `InputError` for other words."""
+    weights = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            weights[name] = float("nan")
+        if not equals or not abs(weights[name]) < 1e9:
+            raise InputError(f"--loss takes a name and a weight, such as con=1, got {printable(word)!r}")
+    return weights
+
+
+def _read(sources: Sequence[Source], weights: Mapping[str, float]) -> tuple[list[DesignTask], dict[str, str]]:
+    """Return the targets that can be read, and the reasons of the others. Raise `InputError` if none can."""
+    tasks, failures, problem = [], {}, None
+    for name, read in sources:
+        try:
+            tasks.append(read().weighted(dict(weights)))
+        except InputError as error:
+            failures[name], problem = str(error), error
+    if problem is not None and not tasks:
+        raise problem
+    for name, reason in failures.items():
+        print(f"helixfold: {printable(name)}: {reason}", file=sys.stderr)
+    return tasks, failures
+
+
+def _check_names(names: Sequence[str]) -> None:
+    directories = [directory_name(name) for name in names]
+    for number, directory in enumerate(directories):
+        if directory in directories[:number]:
+            raise InputError(f"two targets are called {directory}; design them with two commands and outputs")
+
+
+def _checking_models(
+    command: DesignCommand, models: Sequence[ReadyModel], *, seed: int, method: Method
+) -> list[ReadyModel]:
+    """Return the models that check; raise `InputError` if one of them also designs."""
+    given = command.models
+    if given.check_weights is None and not given.check_models:
+        return []
+    checks = find_models(given.check_models, given.check_weights, seed=seed, method=method)
+    designing = {model.digest for model in models}
+    if same := [model.preset.name for model in checks if model.digest in designing]:
+        raise InputError(f"{same[0]} also designs, so that its check would prove nothing; give other --check-weights")
+    return checks
+
+
+def _begin(
+    directory: Path,
+    task: DesignTask,
+    options: DesignOptions,
+    models: Sequence[ReadyModel],
+    checks: Sequence[ReadyModel],
+    *,
+    overwrite: bool,
+) -> None:
+    """Make the directory of a target, or make sure that an earlier run had the same settings."""
+    remove_partial_files([directory.parent, directory])
+    path = directory / files.SETTINGS_FILE
+    settings = {
+        "target": task.name,
+        "protocol": task.protocol,
+        "chains": _digest(task),
+        "losses": {name: each.weight for name, each in task.losses.items()},
+        "cyclic": None if task.cyclic is None else list(task.cyclic),
+        "options": {name: value for name, value in asdict(options).items() if name != "designs"},
+        "models": [model.digest for model in models],
+        "checks": [model.digest for model in checks],
+    }
+    if overwrite:
+        for old in (*directory.glob("design_*.*"), *directory.glob("trajectory_*.npz"), *directory.glob("check_*.*")):
+            old.unlink()
+    elif path.is_file() and (earlier := read_json(path, AGAIN)) != settings:
+        known = earlier if isinstance(earlier, dict) else {}
+        other = ", ".join(name for name, value in settings.items() if known.get(name) != value)
+        raise InputError.at(
+            path, f"designed before with other settings ({other}); add --overwrite, or another --output"
+        )
+    write_file(path, to_json(settings, indent=1))
+
+
+def _digest(task: DesignTask) -> str:
+    digest = hashlib.sha256()
+    for chain in task.chains:
+        digest.update(json.dumps([chain.name, chain.is_shown]).encode())
+        for array in (chain.aatype, chain.positions, chain.mask, chain.designed, chain.hotspots):
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _design(directory: Path, designer: Designer, number: int) -> None:
+    """Make one design, from the state that an earlier run has left, if there is one."""
+    if files.design_file(directory, number).is_file():
+        return
+    path, options = files.trajectory_file(directory, number), designer.options
+    trajectory = designer.begin(number)
+    if path.is_file():
+        trajectory = Trajectory.load(path, len(trajectory.numbers))
+    saved = time.monotonic()
+    with tqdm(total=options.steps, initial=trajectory.step, desc=f"{directory.name} {number}", leave=False) as bar:
+        while not designer.is_finished(trajectory):
+            trajectory = designer.advance(trajectory, number)
+            bar.update()
+            bar.set_postfix_str(f"loss {trajectory.losses[-1]['loss']:.3f}")
+            if time.monotonic() - saved > _SAVE_EVERY or designer.is_finished(trajectory):
+                trajectory.save(path)
+                saved = time.monotonic()
+    task, model = designer.task, designer.models[0]
+    design = designer.finished(trajectory, number)
+    files.write_design(
+        directory,
+        task,
+        design,
+        model=model.preset.name,
+        known_tm_score=known_tm_score(task, design.protein),
+        notes=model.notes,
+    )
+    path.unlink(missing_ok=True)
+    tqdm.write(f"{task.name} {number}: loss {design.loss:.3f}, mean pLDDT {design.plddt.mean():.1f}")
+
+
+def _check(directory: Path, designer: Designer, number: int, checks: Sequence[ReadyModel]) -> None:
+    """Fold a finished design again with each model that checks."""
+    if not checks or files.check_file(directory, number).is_file():
+        return
+    task, found = designer.task, []
+    design = files.read_design(directory, number)
+    for model in checks:
+        prediction = refolded(task, design.sequences, model, num_recycles=None, seed=designer.options.seed)
+        remark = "Predicted from the sequence of a design alone. The B-factor column holds pLDDT, 0 to 100."
+        text = to_pdb(prediction.protein, [remark, *prediction.notes], chain_ids=prediction.chain_ids)
+        write_file(directory / f"check_{number}_{model.preset.name}.pdb", text)
+        found.append(checked(task, design.protein, prediction))
+        tqdm.write(
+            f"{task.name} {number}: {model.preset.name} finds pLDDT {found[-1].plddt:.1f}, TM-score "
+            f"{found[-1].tm_score:.2f} to the design"
+        )
+    files.write_check(directory, number, found)

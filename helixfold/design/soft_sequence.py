@@ -1,0 +1,100 @@
+"""A sequence of probabilities as the network's input, and passes with gradients with respect to it.
+
+A soft sequence has a number for each residue and each of the 20 amino acids, in the order of
+`data_pipeline.residues.RESTYPES`. They reach the features of the target, the first row of the MSA, and on request
+templates (ColabDesign; Wicky et al. 2022). Numbers need not be probabilities: designs begin with logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from data_pipeline.residues import RESTYPES
+from helixfold.batch import Batch, MultimerBatch
+from helixfold.execution.recompute import MethodReplacement, replace_method
+from helixfold.geometry.frames import BackboneFrames
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.embedders import MSA_CHANNELS
+from helixfold.model.outputs import Outputs
+from helixfold.model.templates import TEMPLATE_TYPES
+from helixfold.model.update import Executor
+
+AMINO_ACIDS = len(RESTYPES)
+# Channels of a row of the MSA (AlphaFold 2, Suppl. Table 1): 23 letters, two of deletions, the 23 letters of the
+# profile, and the mean of deletions.
+_PROFILE = 25
+
+
+def with_sequence(
+    batch: Batch,
+    sequence: Float[Tensor, "b r 20"],
+    *,
+    profile: Float[Tensor, "b r 20"] | None = None,
+    templates: Sequence[int] = (),
+) -> Batch:
+    """Return the batch of a target with this soft sequence, through which gradients reach the sequence.
+
+    The sequence stands in the target's features and in the first row of the MSA, with `profile` as that row's profile,
+    by default the sequence itself. The templates of these numbers have the sequence's residue types. Other rows of the
+    MSA stay. Which atoms a residue has is not soft: they are those of its most probable amino acid.
+    """
+    profile = sequence if profile is None else profile
+    letters = pad(sequence, (0, _PROFILE - AMINO_ACIDS))
+    row = torch.cat([letters, pad(profile, (0, MSA_CHANNELS - _PROFILE - AMINO_ACIDS))], -1)
+    msa = torch.cat([row[:, None].to(batch.msa_feat.dtype), batch.msa_feat[:, 1:]], 1)
+    # A monomer's first channel marks breaks of the chain, which AlphaFold never sets; the last is the unknown residue.
+    target = pad(sequence, (0, 1) if isinstance(batch, MultimerBatch) else (1, 1))
+    changed = replace(batch, aatype=sequence.argmax(-1), target_feat=target.to(batch.target_feat.dtype), msa_feat=msa)
+    if not templates:
+        return changed
+    known = batch.template_types
+    types = one_hot(batch.template_aatype, TEMPLATE_TYPES).to(sequence.dtype) if known is None else known
+    own = torch.zeros(types.shape[1], dtype=torch.bool, device=types.device)
+    own[list(templates)] = True
+    soft = pad(sequence, (0, TEMPLATE_TYPES - AMINO_ACIDS))
+    return replace(changed, template_types=torch.where(rearrange(own, "t -> t 1 1"), soft[:, None], types))
+
+
+class AllPassedOn(MethodReplacement):
+    """Replacement of the structure module's `passed_on` that passes gradients of rotations on, too."""
+
+    def __call__(self, frames: BackboneFrames) -> BackboneFrames:
+        return frames
+
+
+def with_exact_gradients(model: AlphaFold) -> None:
+    """Let gradients pass through all iterations of the structure module, as they do not in training.
+
+    AlphaFold stops those of rotations for the sake of stability; without them the gradient of a sequence is not that of
+    the structure. ColabDesign lets them pass. `restore_methods` undoes this.
+    """
+    replace_method(model.structure_module, "passed_on", AllPassedOn)
+
+
+def fold_sequence(
+    model: AlphaFold,
+    run: Executor,
+    batch: Batch,
+    *,
+    num_recycles: int,
+    dtype: torch.dtype = torch.float32,
+    through_recycling: bool = True,
+) -> Outputs:
+    """Return the outputs of the last of `num_recycles + 1` passes on the same batch.
+
+    With `through_recycling`, gradients pass through all iterations, exactly, and memory grows with their number. Else
+    the iterations before the last have none, as in training, and take the memory of a prediction.
+    """
+    previous = None
+    for _ in range(num_recycles):
+        if through_recycling:
+            previous = model.fold(run, [batch], previous, dtype).recycled(with_gradients=True)
+        else:
+            with torch.no_grad():
+                previous = model.fold(run, [batch], previous, dtype).recycled()
+    return model(run, [batch], previous, dtype)

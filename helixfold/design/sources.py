@@ -1,0 +1,90 @@
+"""Read what is to be designed from structure files and from words of the command line."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.structure import Chain
+from helixfold.design import task
+from helixfold.design.task import DesignTask
+
+_SUFFIXES = (".gz", ".cif", ".mmcif", ".pdb", ".ent")
+_RANGE = re.compile(r"([A-Za-z0-9]*?)(-?[0-9]{1,6})(?:-(-?[0-9]{1,6}))?")
+
+
+def chain_of(path: Path, name: str | None) -> Chain:
+    """Return the chain of this name in a structure file, by default the only one; raise `InputError` if it is not."""
+    chains = {chain.name: chain for chain in read_structure(path).chains}
+    known = ", ".join(chains) or "none of protein"
+    if name is None:
+        if len(chains) != 1:
+            raise InputError.at(path, f"name one of its chains with --chain; they are {known}")
+        return next(iter(chains.values()))
+    if name not in chains:
+        raise InputError.at(path, f"there is no chain {printable(name)}; its chains are {known}")
+    return chains[name]
+
+
+def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str, int]]:
+    """Return the residues that words such as A5-20, 30 or B7 name, by chain and index.
+
+    Numbers are those of the file. A word without a chain names residues of the only one. Raise `InputError` for a word
+    that is none of these, and for a residue that there is not.
+    """
+    found = []
+    by_name = {chain.name: chain for chain in chains}
+    for word in (part for given in words for part in given.split(",") if part):
+        match = _RANGE.fullmatch(word)
+        if match is None:
+            raise InputError(f"residues are named as 5, 5-20 or A5-20, got {printable(word)!r}")
+        name = match[1] or (chains[0].name if len(chains) == 1 else "")
+        if name not in by_name:
+            raise InputError(f"{printable(word)!r} names no chain of the structure; they are {', '.join(by_name)}")
+        first, last = int(match[2]), int(match[3] or match[2])
+        numbers = by_name[name].residue_numbers
+        inside = np.flatnonzero((numbers >= first) & (numbers <= last))
+        if not len(inside) or last < first:
+            raise InputError(f"there are no residues {printable(word)} in chain {name} of the structure")
+        found += [(name, index) for index in inside.tolist()]
+    return found
+
+
+def title_of(path: Path) -> str:
+    """Return the name of a structure file without its suffixes, which is the name of its design."""
+    name = path.name
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def fixed_backbone_of(path: Path, chain: str | None, fixed: Sequence[str], *, cyclic: bool) -> DesignTask:
+    """Return the design of a sequence for the backbone of a chain in a file."""
+    given = chain_of(path, chain)
+    indices = [index for _, index in residues_of(fixed, [given])]
+    return task.fixed_backbone(given, name=title_of(path), fixed=indices, cyclic=cyclic)
+
+
+def partial_of(
+    path: Path, chain: str | None, kept: Sequence[str], *, length: int | None, start: int, fix_sequence: bool
+) -> DesignTask:
+    """Return the design of a chain with a part of one in a file; `start` is the number, from 1, where it begins."""
+    given = chain_of(path, chain)
+    indices = [index for _, index in residues_of(kept, [given])]
+    return task.partial(
+        given, indices, name=title_of(path), length=length, start=max(0, start - 1), fix_sequence=fix_sequence
+    )
+
+
+def binder_of(path: Path, chains: Sequence[str], length: int, hotspots: Sequence[str], *, cyclic: bool) -> DesignTask:
+    """Return the design of a binder for chains in a file, all of them if none is named."""
+    given = list(read_structure(path).chains)
+    if chains:
+        given = [chain_of(path, name) for name in chains]
+    if not given:
+        raise InputError.at(path, "it holds no protein to bind")
+    found = residues_of(hotspots, given)
+    return task.binder(given, length, name=title_of(path), hotspots=found, cyclic=cyclic)

@@ -1,0 +1,115 @@
+"""Write `designs.tsv`, `designs.fasta` and `designs.html`: designs, ranked by what another model says of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from helixfold import __version__
+from helixfold.report.page import page
+from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
+from helixfold.write.results import write_file
+from helixfold.write.text_tables import rounded, tab_separated
+
+TABLE_FILE: Final = "designs.tsv"
+PAGE_FILE: Final = "designs.html"
+SEQUENCES_FILE: Final = "designs.fasta"
+_WIDTH, _HEIGHT = 100, 24  # of the picture of losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignLine:
+    """A design in the table; what the check by another model gives is None without one."""
+
+    target: str
+    directory: str  # of its files, in the output directory
+    number: int  # from 0
+    protocol: str
+    sequences: Mapping[str, str]  # by chain
+    loss: float
+    losses: Mapping[str, float]
+    mean_plddt: float  # 0 to 100
+    ptm: float | None  # 0 to 1
+    iptm: float | None
+    known_tm_score: float | None  # to the backbone that it was designed for
+    loss_by_step: Sequence[float]
+    notes: Sequence[str] = ()
+    check_model: str | None = None
+    check_plddt: float | None = None
+    check_tm_score: float | None = None  # to the structure of the design
+    check_rmsd: float | None = None  # Angstrom
+    check_iptm: float | None = None
+    check_known_tm_score: float | None = None
+
+    @property
+    def agreement(self) -> float | None:
+        """Return the product of the check's pLDDT and TM-score, 0 to 1; None without a check."""
+        if self.check_plddt is None or self.check_tm_score is None:
+            return None
+        return self.check_plddt / 100 * self.check_tm_score
+
+    @property
+    def sequence(self) -> str:
+        """Return the sequences of all chains with colons between."""
+        return ":".join(self.sequences.values())
+
+    @property
+    def path(self) -> str:
+        """Return the points of the line of losses in a picture of 100 by 24, the largest loss on top."""
+        least, most = min(self.loss_by_step), max(self.loss_by_step)
+        height, steps = most - least or 1.0, max(1, len(self.loss_by_step) - 1)
+        return " ".join(
+            f"{_WIDTH * number / steps:.1f},{_HEIGHT * (most - loss) / height:.1f}"
+            for number, loss in enumerate(self.loss_by_step)
+        )
+
+
+def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[str, str]) -> None:
+    """Write the table, the sequences and the page of designs; `failures` has the reasons of targets that failed."""
+    order = ranked(lines)
+    write_file(output / TABLE_FILE, table(order))
+    records = (f">{line.directory}_{line.number}\n{line.sequence}\n" for line in order)
+    write_file(output / SEQUENCES_FILE, "".join(records))
+    text = page(
+        "designs.html",
+        styles=("page.css", "index.css", "designs.css"),
+        scripts=("banner.js", "index.js"),
+        version=__version__,
+        title=output.resolve().name,
+        lines=order,
+        failures=failures,
+        checked=any(line.agreement is not None for line in order),
+        untrained=sum(mark_of(line.notes) == UNTRAINED for line in order),
+        demonstrations=sum(mark_of(line.notes) == DEMONSTRATION for line in order),
+    )
+    write_file(output / PAGE_FILE, text)
+
+
+def ranked(lines: Iterable[DesignLine]) -> list[DesignLine]:
+    """Return designs with those first that another model agrees with most, then by loss."""
+    return sorted(
+        lines, key=lambda line: (1 if line.agreement is None else -line.agreement, line.loss, line.target, line.number)
+    )
+
+
+def table(lines: Sequence[DesignLine]) -> str:
+    """Return the table as tab-separated text, with NA for what is not known; `ranked` gives the order."""
+    losses = list(dict.fromkeys(name for line in lines for name in line.losses))
+    checks = ("model", "plddt", "tm_score", "rmsd", "iptm", "known_tm_score")
+    names = (
+        *("rank", "target", "design", "protocol", "loss", "mean_plddt", "ptm", "iptm", "known_tm_score"),
+        *(f"check_{name}" for name in checks),
+        *(f"loss_{name}" for name in losses),
+        *("residues", "sequence"),
+    )
+    rows = [
+        [
+            *(rank, line.target, line.number, line.protocol, line.loss, line.mean_plddt, line.ptm, line.iptm),
+            line.known_tm_score,
+            *(getattr(line, f"check_{name}") for name in checks),
+            *(line.losses.get(name) for name in losses),
+            *(len(line.sequence.replace(":", "")), line.sequence),
+        ]
+        for rank, line in enumerate(lines, start=1)
+    ]
+    return tab_separated(names, ([rounded(value) for value in row] for row in rows))

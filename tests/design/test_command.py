@@ -1,0 +1,183 @@
+"""`helixfold design` makes designs, checks them by another model, and goes on where it was killed."""
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.structures import read_structure
+from helixfold.cli.main import main
+from helixfold.design.memory import check_memory
+from helixfold.design.options import DesignOptions
+from helixfold.design.run import loss_weights
+from helixfold.design.sources import binder_of, chain_of, partial_of, residues_of
+from helixfold.design.task import hallucination
+from helixfold.presets import tiny
+from helixfold.report.designs import DesignLine, ranked
+from helixfold.weights.alphafold import from_state_dict
+from helixfold.weights.find import find_models
+from helixfold.weights.npz import write_npz
+from helixfold.weights.untrained import untrained_model
+from tests.killed_commands import Kill, end
+
+STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
+HAIRPIN, HELIX = STRUCTURES / "hairpin_short.pdb", STRUCTURES / "helix_short.pdb"
+STEPS = ["--models", "tiny", "--logits-steps", "2", "--soft-steps", "1", "--hard-steps", "1"]
+FILES = ["design_0.cif", "design_0.json", "design_0.pdb", "settings.json"]
+
+
+def files_in(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_designs_have_a_table_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken.pdb").write_text("ATOM\n")
+    output = tmp_path / "out"
+    words = [str(HAIRPIN), str(tmp_path / "broken.pdb"), "--fixed", "1-2", "--excluded", "CM", "--cyclic"]
+    words += ["--loss", "con=0", "plddt=1", "--designs", "2"]
+    assert main(["design", "fixbb", *words, *STEPS, "--output", str(output)]) == 1
+    names, *lines = [line.split("\t") for line in (output / "designs.tsv").read_text().splitlines()]
+    found = [dict(zip(names, line, strict=True)) for line in lines]
+    assert "designs.html" in capsys.readouterr().out
+    page = (output / "designs.html").read_text()
+    assert "No designs." in page  # its parameters are untrained
+    assert "broken.pdb" in page
+    assert list(json.loads((output / "failures.json").read_text())) == ["broken"]
+    native = chain_of(HAIRPIN, None).sequence
+    assert [line["rank"] for line in found] == ["1", "2"]
+    for line in found:
+        assert line["sequence"] in page
+        assert (line["target"], line["check_plddt"]) == ("hairpin_short", "NA")
+        assert line["sequence"][:2] == native[:2]
+        assert not set(line["sequence"][2:]) & set("CM")
+        assert float(line["loss"]) == pytest.approx(float(line["loss_dgram"]) + float(line["loss_plddt"]), abs=2e-4)
+    (ring,) = read_structure(output / "hairpin_short" / "design_0.pdb").chains
+    assert ring.is_cyclic
+    known = json.loads((output / "hairpin_short" / "design_1.json").read_text())
+    assert len(known["loss_by_step"]) == known["steps"] == 4
+    assert known["sequences"]["A"] in {line["sequence"] for line in found}
+    assert sorted(path.name for path in (output / "hairpin_short").iterdir() if "_1" not in path.name) == FILES
+
+
+def test_parts_and_binders_are_read_from_words() -> None:
+    part = partial_of(HAIRPIN, None, ["3-5"], length=8, start=2, fix_sequence=True)
+    native = chain_of(HAIRPIN, None).sequence
+    assert part.chains[0].placeholder == f"G{native[2:5]}GGGG"
+    assert part.chains[0].designed.tolist() == [True, False, False, False, True, True, True, True]
+    bound = binder_of(HELIX, [], 4, ["3"], cyclic=True)
+    assert [chain.name for chain in bound.chains] == ["A", "B"]
+    assert bound.cyclic == ("B",)
+    assert bound.chains[0].hotspots.nonzero()[0].tolist() == [2]
+
+
+def test_designs_are_folded_again_by_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+
+    other = tmp_path / "params_tiny.npz"
+    config = tiny().model
+    write_npz(other, from_state_dict(untrained_model(config, seed=9).state_dict(), config))
+    command = ["design", "fixbb", str(HAIRPIN), *STEPS, "--output", str(tmp_path / "out")]
+    checking = ["--check-models", "tiny", "--check-weights", str(other)]
+    assert main([*command, *checking]) == 0
+    directory = tmp_path / "out" / "hairpin_short"
+    check = json.loads((directory / "check_0.json").read_text())["checks"][0]
+    made = chain_of(directory / "design_0.pdb", None)
+    folded = chain_of(directory / "check_0_tiny.pdb", None)
+    assert folded.sequence == made.sequence
+    assert check["plddt"] == pytest.approx(folded.b_factors[:, 1].mean(), abs=0.01)
+    assert 0 < check["tm_score"] < 1
+    assert check["known_tm_score"] is not None
+    capsys.readouterr()
+    # The same model would only say again what it has been made to say.
+    assert main([*command, "--overwrite", "--check-models", "tiny"]) == 2
+    assert "tiny also designs, so that its check would prove nothing" in capsys.readouterr().err
+    assert main([*command, *checking, "--seed", "3"]) == 1
+    assert "designed before with other settings (options" in capsys.readouterr().err
+
+
+def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:
+    command = ["design", "hallucination", "--length", "6", "--designs", "2", *STEPS]
+    whole, output = tmp_path / "whole" / "out", tmp_path / "killed" / "out"
+    # What is forecast is known to the processes that are started afterwards.
+    task = hallucination(6)
+    check_memory(task, find_models(["tiny"], None, seed=0), DesignOptions(), torch.device("cpu"), None)
+    ended = end(main, [*command, "--output", str(whole)], whole)
+    assert ended.code == 0, ended.printed
+    for change in (6, ended.changes - 4):
+        end(main, [*command, "--output", str(output)], output, Kill(signal.SIGKILL, before_change=change))
+    assert end(main, [*command, "--output", str(output)], output).code == 0
+    assert files_in(output) == files_in(whole)
+
+
+def test_residues_are_named_as_in_the_file() -> None:
+    chain = chain_of(HAIRPIN, None)
+    first = int(chain.residue_numbers[0])
+    assert residues_of([f"{first}-{first + 2},{first + 4}"], [chain]) == [("A", 0), ("A", 1), ("A", 2), ("A", 4)]
+    assert residues_of([f"A{first + 1}"], [chain]) == [("A", 1)]
+    for word, problem in (
+        ("x-y", "residues are named as 5, 5-20 or A5-20, got 'x-y'"),
+        ("B1", "'B1' names no chain of the structure; they are A"),
+        ("9990", "there are no residues 9990 in chain A"),
+        ("5-3", "there are no residues 5-3 in chain A"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            residues_of([word], [chain])
+    with pytest.raises(InputError, match=r"hairpin_short\.pdb: there is no chain Z; its chains are A"):
+        chain_of(HAIRPIN, "Z")
+    assert loss_weights(["con=2", "plddt=-0.5"]) == {"con": 2.0, "plddt": -0.5}
+    for word in ("con", "con=x", "con=nan"):
+        with pytest.raises(InputError, match="--loss takes a name and a weight, such as con=1"):
+            loss_weights([word])
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["hallucination", "--length", "1"], "--length: must be a whole number from 2 to 2,000"),
+        (["hallucination"], "--length is required"),
+        (["hallucination", "--length", "9", "--loss", "beauty=1"], "there is no loss beauty"),
+        (["hallucination", "--length", "9", "--excluded", "B"], "excluded are one-letter codes"),
+        (["hallucination", "--length", "9", "--loss", "dgram=1"], "needs atoms that the design is to have"),
+        (["fixbb", "none.pdb"], "none.pdb"),
+        (["partial", str(HAIRPIN)], "--keep is required"),
+        (["binder", str(HELIX), "--length", "4", "--target-chains", "Q"], "there is no chain Q"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    words: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    code = main(["design", *words, *STEPS, "--output", str(output)])
+    error = capsys.readouterr().err.splitlines()
+    assert code in (1, 2)
+    assert problem in error[-1]
+    assert code == 1 or not output.exists()
+
+
+def test_what_another_model_agrees_with_comes_first() -> None:
+    def line(number: int, loss: float, plddt: float | None, tm_score: float | None) -> DesignLine:
+        return DesignLine(
+            target="x",
+            directory="x",
+            number=number,
+            protocol="hallucination",
+            sequences={"A": "AC"},
+            loss=loss,
+            losses={},
+            mean_plddt=50.0,
+            ptm=None,
+            iptm=None,
+            known_tm_score=None,
+            loss_by_step=[3.0, 1.0, 2.0],
+            check_plddt=plddt,
+            check_tm_score=tm_score,
+        )
+
+    lines = [line(0, 1.0, None, None), line(1, 3.0, 80.0, 0.9), line(2, 2.0, 90.0, 0.5), line(3, 0.5, None, None)]
+    assert [each.number for each in ranked(lines)] == [1, 2, 3, 0]
+    points = np.array([point.split(",") for point in lines[0].path.split()], float)
+    np.testing.assert_allclose(points, [[0, 0], [50, 24], [100, 12]])

@@ -1,0 +1,53 @@
+"""The forecast of a design step counts what the step takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.design import task
+from helixfold.design.memory import StepNeeds, _counted, check_memory, step_needs
+from helixfold.design.options import DesignOptions
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.ops.card import CARDS
+from helixfold.presets import tiny
+from helixfold.weights.find import ReadyModel
+from tests.networks import tiny_model
+
+CARD = CARDS["a100-80"]  # without what a CPU's libraries take beside tensors
+MODEL = ReadyModel(preset=tiny(), network=tiny_model(), digest="x")
+
+
+def needs(residues: int = 24, **settings: object) -> StepNeeds:
+    given = step_needs(task.hallucination(residues), MODEL, DesignOptions(), CARD)
+    return replace(given, **settings)  # type: ignore[arg-type]
+
+
+def test_blocks_are_counted_in_proportion() -> None:
+    deep = replace(
+        tiny().model,
+        evoformer=replace(tiny().model.evoformer, blocks=7),
+        extra_msa=replace(tiny().model.extra_msa, blocks=4),
+    )
+    given = needs(model=deep, residues=24)
+    # Tables that passes share are counted where they are made, at first.
+    forecast = given.forecast(CARD)
+    whole = _counted(given, CARD, 7).peak
+    assert 0.99 * whole <= forecast <= 1.1 * whole
+
+
+def test_more_is_kept_without_recompute_and_through_recycling() -> None:
+    usual = needs().forecast(CARD)
+    assert needs(recomputed=RecomputeConfig.everywhere("none")).forecast(CARD) > 1.5 * usual
+    through = needs(num_recycles=3).forecast(CARD)
+    last = needs(num_recycles=3, through_recycling=False).forecast(CARD)
+    assert usual < through
+    assert last < 1.2 * usual < through
+
+
+def test_what_does_not_fit_is_told_before_it_begins() -> None:
+    given = task.hallucination(24)
+    needed = check_memory(given, [MODEL], DesignOptions(), torch.device("cpu"), None)
+    with pytest.raises(InputError, match=r"hallucination: a step is forecast to take .* of the .* that there are"):
+        check_memory(given, [MODEL], DesignOptions(), torch.device("cpu"), needed // 2)
