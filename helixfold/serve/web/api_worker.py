@@ -20,7 +20,7 @@ from helixfold.serve.web.identity import CurrentWorker, ServiceOf
 from helixfold.serve.worker_reports import checked_progress, checked_summary
 
 _SECONDS_BETWEEN_LOOKS = 2.0
-_LONGEST_WAIT = 25.0
+_LONGEST_WAIT = 10.0
 router = APIRouter(prefix=f"{API}/worker", tags=["workers"])
 Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
 
