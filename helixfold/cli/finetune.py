@@ -12,7 +12,7 @@ _EXAMPLES = """examples:
       train low-rank changes of the attention, and compare held-out chains before and after
   helixfold predict protein.fasta --weights params_model_1_ptm.npz --adapter kinases_lora/adapter.safetensors
       predict with them
-  helixfold finetune --jobs jobs.toml --weights params_model_1_ptm.npz --output adapters
+  helixfold finetune --jobs jobs.toml --weights model_1_ptm.npz --output many
       several at once, over one set of parameters in memory
 
 Run the same command again to go on.

@@ -52,21 +52,28 @@ def parameter_bytes(model: ModelConfig, dtype: torch.dtype = torch.float32) -> i
 def run_memory(config: FinetuneConfig, card: Card, layout: Layout = ALONE) -> RunMemory:
     """Return the forecast of a fine-tuning on a card whose settings of recompute are settled."""
     run, dtype = config.run, dtype_on(config.run.dtype, card)
-    shapes = _trained_shapes(config)
-    numbers = sum(-(-math.prod(shape) // LINE) * LINE for shape in shapes.values())
-    # `FlatOptimizer` has values, both moments, the average and the sum of gradients, and gradients of a micro-batch.
-    rounded = config.adapter == "full" and dtype != torch.float32
-    of_micro_batch = (dtype.itemsize if rounded else _FLOAT) if run.optimizer.clipping == "sample" or rounded else 0
-    optimizer = numbers * (4 * _FLOAT + of_micro_batch)
+    values, optimizer = number_bytes(config, dtype)
     changed = _changed(config)
     needs = training_needs(run, card, layout)
     return RunMemory(
-        numbers=numbers * (_FLOAT + (dtype.itemsize if rounded else 0)) + optimizer,
+        numbers=values + optimizer,
         optimizer=optimizer,
         # The product B A is there together with the weights that it is added to.
         effective=sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT,
         passes=needs.samples * needs.forecast(run.recompute).peak,
     )
+
+
+def number_bytes(config: FinetuneConfig, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the bytes of what is trained, and those of its gradients, moments and averages (`FlatOptimizer`).
+
+    They are both moments, the average, the sum of gradients and, for some settings, the gradient of a micro-batch.
+    """
+    numbers = sum(-(-math.prod(shape) // LINE) * LINE for shape in _trained_shapes(config).values())
+    rounded = config.adapter == "full" and dtype != torch.float32
+    by_sample = config.run.optimizer.clipping == "sample"
+    of_micro_batch = (dtype.itemsize if rounded else _FLOAT) if by_sample or rounded else 0
+    return numbers * (_FLOAT + (dtype.itemsize if rounded else 0)), numbers * (4 * _FLOAT + of_micro_batch)
 
 
 def with_settled_memory(config: FinetuneConfig, card: Card, memory: int, layout: Layout = ALONE) -> FinetuneConfig:

@@ -37,7 +37,9 @@ class AdapterOptions:
     """Rank of the changes of each weight, for lora."""
     alpha: Annotated[Number | None, Parameter(show_default="twice the rank")] = None
     """Changes are multiplied by this number divided by the rank."""
-    targets: Annotated[str, Parameter(metavar="PATTERN,...")] = "evoformer.*attention*"
+    targets: Annotated[str, Parameter(metavar="PATTERN,...", show_default="all attention of the evoformer")] = (
+        "evoformer.*attention*"
+    )
     """Linear maps whose weights change, by patterns of their names in the model."""
     rank_stabilised: bool = False
     """rsLoRA: divide --alpha by the square root of the rank."""

@@ -49,6 +49,16 @@ def test_a_training_set_is_built_and_told(tmp_path: Path, capsys: pytest.Capture
     assert "6 chains, 0 made now" in capsys.readouterr().out
 
 
+def test_chains_are_held_out_with_their_nearest_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training_files(tmp_path)
+    assert main(command(tmp_path, "--hold-out", "0.4")) == 0
+    held_out = (tmp_path / "store/held_out.txt").read_text().split()
+    lines = (tmp_path / "store/leakage.tsv").read_text().splitlines()
+    assert sorted(line.split("\t")[0] for line in lines[1:]) == held_out
+    assert 0 < len(held_out) < 6
+    assert f"{len(held_out)} of 6 chains are held out; the most similar" in capsys.readouterr().out
+
+
 def test_a_failed_chain_gives_exit_code_1_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_training_files(tmp_path)
     write_a3m(tmp_path / "alignments/0abc_A/a3m/uniref90_hits.a3m", "MKV", "MK-V")

@@ -15,7 +15,9 @@ from tests.training.runs import MODEL
 PRESET = Preset(
     name="minute",
     model=MODEL,
-    sampling=SamplingConfig(max_msa_clusters=4, max_extra_msa=4, max_templates=1, target_as_extra=True),
+    sampling=SamplingConfig(
+        max_msa_clusters=4, max_extra_msa=4, max_templates=1, target_as_extra=True, masked_msa_fraction=0.0
+    ),
     num_recycles=1,
 )
 SETTINGS = (

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,23 @@ import torch
 from jaxtyping import config
 from scipy import stats
 
+from data_pipeline.complexes.complex_input import ComplexInput
+from data_pipeline.complexes.pipeline import target_features
+from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.cli.main import main
-from helixfold.finetune.task_heads import fit, published_binder_head
+from helixfold.execution.slabs import Slabs
+from helixfold.finetune.base import base_file, load_base
+from helixfold.finetune.task_heads import fit, published_binder_head, summary
 from helixfold.finetune.task_table import read_table
 from helixfold.inference import predict
+from helixfold.model_input import batch_of, draw, model_input
 from helixfold.prediction import Prediction
 from helixfold.weights.adapters import WeightedAdapter
+from tests.finetune.conftest import write_base
+from tests.finetune.runs import PRESET
 
 LETTERS = list("ARNDCQEGHILKMFPSTWYV")
 
@@ -45,19 +54,30 @@ def shapes_are_not_checked() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def labelled(weights: Path) -> list[tuple[str, str, float]]:
-    """Sequences whose predicted structures have the longest or the shortest steps between residues, and which."""
-    found = []
-    for number, sequence in enumerate(sequences(90)):
-        (prediction,) = predict(Target(name=f"t{number}", sequence=sequence), weights=weights, device="cpu")
-        alpha = prediction.protein.atom_positions[:, 1]
-        found.append((f"t{number}", sequence, float(np.linalg.norm(np.diff(alpha, axis=0), axis=1).mean())))
-    low, high = np.quantile([step for *_, step in found], [1 / 3, 2 / 3])
-    return [(name, sequence, float(step > high)) for name, sequence, step in found if not low <= step <= high]
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parameters of a model that predicts in a single pass."""
+    return write_base(tmp_path_factory.mktemp("once") / "once.safetensors", replace(PRESET, num_recycles=0), seed=3)
+
+
+@pytest.fixture(scope="module")
+def labelled(once: Path) -> list[tuple[str, str, float]]:
+    """Pairs of chains, and whether the network is surer than usual of where they stand to each other."""
+    preset, path = base_file(None, once)
+    model, found = load_base(preset, path, torch.device("cpu")).model().eval(), []
+    pairs = zip(sequences(40), sequences(40, seed=1), strict=True)
+    for number, chains in enumerate(":".join(pair) for pair in pairs):
+        target = ComplexInput(target=ComplexTarget.of(f"t{number}", chains.split(":")))
+        given = model_input(target_features(target), preset)
+        with torch.no_grad():
+            folded = model.fold(Slabs(), [batch_of(draw(given, preset, [0]), preset)])
+            error = float(summary(model, folded, torch.from_numpy(given.chain_index), "pae"))
+        found.append((f"t{number}", chains, error))
+    middle = float(np.median([error for *_, error in found]))
+    return [(name, chains, float(error < middle)) for name, chains, error in found]
 
 
 def test_a_planted_class_is_learnt_and_shuffled_ones_are_not(
-    labelled: list[tuple[str, str, float]], weights: Path, tmp_path: Path
+    labelled: list[tuple[str, str, float]], once: Path, tmp_path: Path
 ) -> None:
     shuffled = [value for *_, value in labelled]
     np.random.default_rng(1).shuffle(shuffled)
@@ -66,7 +86,7 @@ def test_a_planted_class_is_learnt_and_shuffled_ones_are_not(
         ("shuffled", [(name, sequence, value) for (name, sequence, _), value in zip(labelled, shuffled, strict=True)]),
     ):
         file = table(tmp_path / f"{name}.csv", rows)
-        command = ["--table", str(file), "--task", "classification", "--weights", str(weights), "--device=cpu"]
+        command = ["--table", str(file), "--task", "binder", "--weights", str(once), "--device=cpu"]
         assert main(["finetune", *command, "--adapter=heads", "--output", str(tmp_path / name)]) == 0
         score = json.loads((tmp_path / name / "task.json").read_text())["scores"]["frozen network"]["auc"]
         if name == "planted":

@@ -1,0 +1,52 @@
+"""One's own confident predictions become a training set, thinned, and marked as predictions."""
+
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.datasets import clustering
+from data_pipeline.datasets.store import FeatureStore
+from helixfold.cli.main import main
+
+SEQUENCES = {"one": "MKTAYIAKQRQISFVKSHFSRQ", "same": "MKTAYIAKQRQISFVKSHFSRQ", "two": "GSHMSLLNVPAGKDLPEDIYVV"}
+
+
+@pytest.fixture(scope="module")
+def predictions(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Predictions of three chains, of which two are equal, and of a complex."""
+    folder = tmp_path_factory.mktemp("predictions")
+    records = [f">{name}\n{each}\n" for name, each in SEQUENCES.items()]
+    (folder / "in.fasta").write_text("".join([*records, ">pair\nMKTA:MKTA\n"]))
+    command = ["predict", str(folder / "in.fasta"), "--weights", str(weights), "--output", str(folder / "out")]
+    assert main([*command, "--device=cpu", "--models-to-relax", "none"]) == 0
+    return folder / "out"
+
+
+def test_confident_chains_are_taken_once(
+    predictions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
+    command = ["features", "--from-predictions", str(predictions), "--output", str(tmp_path / "set"), "--workers", "1"]
+    assert main([*command, "--least-plddt", "0"]) == 0
+    store = FeatureStore.open(tmp_path / "set")
+    names = {entry.name for entry in store.entries}
+    (kept,) = names - {"two_A"}  # the more confident one of the two equal ones
+    assert kept in ("one_A", "same_A")
+    assert all(entry.is_distillation for entry in store.entries)
+    _, labels = store.load(kept)
+    assert 0 < float(labels.confidence.mean()) < 1
+    rows = [line.split("\t") for line in (tmp_path / "set/selected/selected.tsv").read_text().splitlines()[1:]]
+    taken, reasons = ({row[0]: row[place] for row in rows} for place in (2, 3))
+    left = ({"one", "same"} - {kept.removesuffix("_A")}).pop()
+    assert taken == {"one": "yes", "same": "yes", "two": "yes", "pair": "no", left: "no"}
+    assert reasons[left] == f"{kept.removesuffix('_A')} is similar and more confident"
+    assert reasons["pair"] == "it has 2 chains"
+    capsys.readouterr()
+    assert main([*command[:-4], "--output", str(tmp_path / "none"), "--least-plddt", "100"]) == 2
+    assert "none is a chain alone with a mean pLDDT of 100 or more" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_predictions_and_structures_exclude_each_other(predictions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["features", "--from-predictions", str(predictions), "--structures", str(predictions)]) == 2
+    assert "--from-predictions stands in place of --structures" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""What a fine-tuning takes is what is counted, and of adapters a fiftieth of what all parameters take."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
+from helixfold.finetune.memory import number_bytes, parameter_bytes
+from helixfold.finetune.settings import AdapterKind, finetuning
+from helixfold.model.alphafold import AlphaFold
+from helixfold.optim.trained import AllParameters, Trained
+from helixfold.presets import preset
+from helixfold.training.forecast import parameter_count
+from helixfold.weights.untrained import untrained_model
+from tests.finetune.runs import PRESET
+
+
+@pytest.mark.parametrize("adapter", ["lora", "heads", "full"])
+@pytest.mark.parametrize("clipping", ["sample", "global"])
+def test_the_optimizer_holds_what_is_counted(adapter: AdapterKind, clipping: str) -> None:
+    config = finetuning(PRESET, adapter)
+    config = replace(config, run=config.run.with_settings([f"optimizer.clipping={clipping}"]))
+    model = untrained_model(PRESET.model, 0)
+    base = FrozenParameters.of(model.state_dict(), PRESET.model, "base", torch.device("cpu"))
+    trained: Trained = AllParameters(AlphaFold(PRESET.model))
+    if adapter != "full":
+        trained = LowRankTrained(base, config.low_rank, seed=0) if adapter == "lora" else HeadsTrained(base)
+    optimizer = trained.optimizer(config.run.optimizer, torch.float32, averages=True)
+    tensors = {name: tensor for name, tensor in optimizer.tensors().items() if name != "updates"}
+    held = [*tensors.values(), optimizer.gradient_sum, *(each.gradient for each in optimizer.gathered)]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in held}
+    values, others = number_bytes(config, torch.float32)
+    assert values == tensors["master"].untyped_storage().nbytes()
+    assert values + others == sum(storages.values())
+
+
+def test_adapters_of_the_published_model_take_a_fiftieth_of_the_optimizer_of_all_parameters() -> None:
+    chosen = preset("model_1_ptm")
+    (lora, own), (full, everything) = (
+        number_bytes(finetuning(chosen, adapter), torch.float32) for adapter in ("lora", "full")
+    )
+    assert own / everything <= 0.02
+    assert lora < 6 * 2**20
+    assert full == pytest.approx(4 * parameter_count(chosen.model), rel=0.01)
+    assert parameter_bytes(chosen.model) == 4 * parameter_count(chosen.model)
