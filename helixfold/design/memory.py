@@ -22,7 +22,7 @@ from helixfold.model.confidence import plddt, predicted_aligned_error
 from helixfold.ops.card import Card, card_of, described
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.size import PassSize, gib
-from helixfold.planning.training import beside_tensors
+from helixfold.planning.training import beside_tensors, prepared_products
 from helixfold.weights.find import ReadyModel
 
 _META = torch.device("meta")
@@ -47,7 +47,7 @@ class StepNeeds:
         found = _counted(self, card)
         further = {"evoformer": self.model.evoformer.blocks - 2, "extra_msa": self.model.extra_msa.blocks - 2}
         kept = sum(max(0, count) * found.kept[stack] for stack, count in further.items())
-        return found.peak + kept + beside_tensors(card)
+        return found.peak + kept + beside_tensors(card) + prepared_products(card)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,7 +131,7 @@ class TrainingNeeds:
 
     def _forecast(self, keep: RecomputeConfig, branch_rank: int) -> Forecast:
         held, stages = 0, {}
-        beside = beside_tensors(self.card) + _PREPARED * (self.card.kind == "cpu")
+        beside = beside_tensors(self.card) + prepared_products(self.card)
         for part in PARTS:
             cost = self.cost(keep, part, branch_rank)
             if part == "template" and not cost.kept + cost.forward.peak:
@@ -144,6 +144,11 @@ class TrainingNeeds:
 def beside_tensors(card: Card) -> int:
     """Return the bytes that libraries take beside tensors in a training pass; 0 for a GPU."""
     return _OF_THREAD * torch.get_num_threads() * (card.kind == "cpu")
+
+
+def prepared_products(card: Card) -> int:
+    """Return the bytes that oneDNN takes for prepared products of a whole network; 0 for a GPU."""
+    return _PREPARED * (card.kind == "cpu")
 
 
 def keep_of(keep: RecomputeConfig, part: str) -> Keep:
