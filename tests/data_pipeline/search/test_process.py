@@ -136,11 +136,16 @@ def test_control_c_ends_the_whole_family(tmp_path: Path) -> None:
         family(tmp_path)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # A shell that starts the tests in the background lets them ignore the signal.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_program(python(textwrap.dedent(FAMILY) + "time.sleep(600)"), timeout=60, directory=tmp_path)
-    thread.join()
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run_program(python(textwrap.dedent(FAMILY) + "time.sleep(600)"), timeout=60, directory=tmp_path)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, handler)
     assert_ended(family(tmp_path))
 
 
