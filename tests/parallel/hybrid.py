@@ -58,7 +58,10 @@ def sample(part: int, dtype: torch.dtype) -> tuple[Batch, Labels]:
 
 def _in(dtype: torch.dtype, tensors: Tensors) -> Tensors:
     given = {field.name: getattr(tensors, field.name) for field in fields(tensors)}
-    return replace(tensors, **{name: each.to(dtype) for name, each in given.items() if each.is_floating_point()})
+    return replace(
+        tensors,
+        **{name: each.to(dtype) for name, each in given.items() if each is not None and each.is_floating_point()},
+    )
 
 
 def learn(model: AlphaFold, run: Executor, parts: Iterable[int], dtype: torch.dtype) -> Tensor:
