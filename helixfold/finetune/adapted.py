@@ -140,7 +140,8 @@ class HeadsTrained:
 
 def _first_values(weight: Tensor, config: LowRankConfig, seed: int, name: str) -> dict[str, Tensor]:
     outputs, inputs = weight.shape
-    generator = torch.Generator().manual_seed((seed * 2**32 + zlib.crc32(name.encode())) % 2**63)
+    # PyTorch's generator on a CPU takes 32 bits of a seed.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     # As Hu et al.'s program: the distribution of `nn.Linear`, uniform with a variance of 1 / (3 inputs).
     limit = 1 / math.sqrt(inputs)
     a = torch.empty(config.rank, inputs).uniform_(-limit, limit, generator=generator)

@@ -103,7 +103,10 @@ def _complex(dtype: torch.dtype) -> MultimerBatch:
 
 def _in(dtype: torch.dtype, tensors: Tensors) -> Tensors:
     given = {field.name: getattr(tensors, field.name) for field in fields(tensors)}
-    return replace(tensors, **{name: each.to(dtype) for name, each in given.items() if each.is_floating_point()})
+    return replace(
+        tensors,
+        **{name: each.to(dtype) for name, each in given.items() if each is not None and each.is_floating_point()},
+    )
 
 
 def _outputs(model: AlphaFold, run: Executor, batch: MultimerBatch, dtype: torch.dtype) -> Outputs:
