@@ -46,7 +46,7 @@ small.STREAM = 0
 HAS_HYPOTHESIS = find_spec("hypothesis") is not None
 IS_BARE = not (HAS_HYPOTHESIS and all(map(find_spec, ("beartype", "cyclopts", "gemmi", "pyhmmer"))))
 NOT_ON_A_BARE_MACHINE = [
-    Path(__file__).parent / name for name in ("examples", "predict", "report", "serve", "training")
+    Path(__file__).parent / name for name in ("examples", "finetune", "predict", "report", "serve", "training")
 ]
 if HAS_HYPOTHESIS:
     from hypothesis import settings

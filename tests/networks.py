@@ -21,6 +21,12 @@ def to_device(given: Tensors, device: torch.device | str) -> Tensors:
     return with_tensors_changed(lambda tensor: tensor.to(device), given)
 
 
+def without_templates(batch: Batch) -> Batch:
+    """The same sample with no template at all, in place of masked ones."""
+    names = [name for name in batch.__dataclass_fields__ if name.startswith("template_")]
+    return replace(batch, **{name: getattr(batch, name)[:, :0] for name in names if getattr(batch, name) is not None})
+
+
 def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:
     """A tiny network whose every parameter is random, biases and norms too."""
     return with_every_parameter_random(tiny_config(outer_product), seed)

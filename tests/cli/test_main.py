@@ -122,4 +122,4 @@ def test_the_help_of_a_command_comes_without_torch(words: list[str]) -> None:
     modules = imported(*words) if "--other-names" in words else imported(*words, "--help")
     assert not {"torch", "numpy", "gemmi"} & modules
     commands = {name for name in modules if name.startswith("helixfold.cli.")}
-    assert commands == {f"helixfold.cli.{name}" for name in ("main", "interruption", "app", "help", words[0])}
+    assert commands == {f"helixfold.cli.{name}" for name in ("main", "app", "help", words[0])}

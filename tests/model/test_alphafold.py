@@ -24,6 +24,7 @@ from tests.networks import (
     tiny_model,
     tiny_multimer_config,
     with_every_parameter_random,
+    without_templates,
 )
 
 DEEPMIND = [name for name in PRESETS if name.startswith("model_")]
@@ -165,9 +166,8 @@ def test_recycled_distances_are_of_beta_carbons_and_of_glycines_alpha_carbon() -
 
 def test_absent_templates_are_as_masked_ones() -> None:
     model, batch = tiny_model(), random_batch(templates=2)
-    names = [name for name in batch.__dataclass_fields__ if name.startswith("template_")]
-    absent = replace(batch, **{name: getattr(batch, name)[:, :0] for name in names})
-    masks = [name for name in names if "mask" in name]
+    absent = without_templates(batch)
+    masks = [name for name in batch.__dataclass_fields__ if name.startswith("template_") and "mask" in name]
     masked = replace(batch, **{name: torch.zeros_like(getattr(batch, name)) for name in masks})
     with torch.no_grad():
         present, without, hidden = (floats(model(Whole(), [each])) for each in (batch, absent, masked))
@@ -180,7 +180,8 @@ def test_a_sample_without_templates_is_alone_beside_one_that_has_some() -> None:
     model, one, other = tiny_model(), random_batch(seed=0), random_batch(seed=1)
     masks = [name for name in other.__dataclass_fields__ if name.startswith("template_") and "mask" in name]
     other = replace(other, **{name: torch.zeros_like(getattr(other, name)) for name in masks})
-    joined = {each.name: torch.cat([getattr(one, each.name), getattr(other, each.name)]) for each in fields(one)}
+    pairs = {each.name: [getattr(one, each.name), getattr(other, each.name)] for each in fields(one)}
+    joined = {name: torch.cat(pair) for name, pair in pairs.items() if pair != [None, None]}
     with torch.no_grad():
         together = floats(model(Whole(), [replace(one, **joined)]))
         apart = [floats(model(Whole(), [each])) for each in (one, other)]
