@@ -24,7 +24,7 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.step import forward_losses
 from tests.data_pipeline.datasets.memory_store import small_store
-from tests.networks import random_batch, tiny_model
+from tests.networks import random_batch, tiny_model, to_device
 from tests.training.runs import small_config
 from tests.waiting import HostWaits, no_host_waits
 
@@ -88,8 +88,7 @@ def test_no_training_step_waits(loss: LossConfig, dtype: str, backends: str) -> 
 @pytest.mark.parametrize("run", [Whole(), Slabs(rows=4)], ids=["whole", "slabs"])
 def test_no_prediction_waits_before_its_numbers_are_read(run: Whole | Slabs, card: str) -> None:
     model = meta_model(tiny_ptm()).eval()
-    batch = random_batch()
-    batch = replace(batch, **{name: getattr(batch, name).to(META) for name in batch.__dataclass_fields__})
+    batch = to_device(random_batch(), META)
 
     @torch.no_grad()
     def predict() -> None:

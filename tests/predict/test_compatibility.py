@@ -138,3 +138,9 @@ def test_who_names_the_output_last_is_told_how(tmp_path: Path, capsys: pytest.Ca
     fasta.write_text(">x\nMKV\n")
     assert main(["predict", str(fasta), str(tmp_path / "results")]) == 2
     assert f"to write results there, give --output {tmp_path / 'results'}" in capsys.readouterr().err
+
+
+def test_options_are_read_where_pydantic_is_loaded() -> None:
+    """The reader of options then checks all values by it."""
+    pytest.importorskip("pydantic")
+    assert read("--amber", "--num-recycle", 7).num_recycles == 7

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from cyclopts import Group, Parameter, Token
 
@@ -241,10 +241,23 @@ _SWITCHES = tuple(name for name, flag in _BY_NAME.items() if flag.takes == "swit
 _NEGATIVES = {f"--no{name[2:]}": name for name in _SWITCHES if _BY_NAME[name].program == ALPHAFOLD}
 
 
-def _collect(_: Any, tokens: Sequence[Token]) -> tuple[tuple[str, str], ...]:
-    """Return the name and the value of each option; a switch has the value true or false."""
+class GivenOption(str):
+    """The value of an option of another program, true or false for a switch, with the `name` that it was given by."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str, value: str) -> Self:
+        """Return the option of this name with this value."""
+        given = super().__new__(cls, value)
+        given.name = name
+        return given
+
+
+def _collect(_: Any, tokens: Sequence[Token]) -> tuple[GivenOption, ...]:
+    """Return each option that was given."""
     return tuple(
-        (
+        GivenOption(
             str(token.keyword),
             str(token.implicit_value).lower() if token.implicit_value in (True, False) else token.value,
         )
@@ -255,7 +268,7 @@ def _collect(_: Any, tokens: Sequence[Token]) -> tuple[tuple[str, str], ...]:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CompatibilityOptions:
-    """Options of other programs, given as pairs of name and value."""
+    """Options of other programs. Those that are given are stored as `GivenOption`, switches too."""
 
     values: Annotated[
         tuple[str, ...], Parameter(name=_VALUES, converter=_collect, consume_multiple=False, show=False)
@@ -272,18 +285,18 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
 
     Remarks about an option are printed to stderr. Raise `InputError` for an option that cannot be followed.
     """
-    given: Any = (*others.values, *others.switches)  # pairs, as `_collect` returns them
+    given: Any = (*others.values, *others.switches)
     ours = _flat(options)
-    ours.defaults, ours.others = _flat(PredictOptions()), {_known(name): value for name, value in given}
-    for name, value in given:
-        convert = _BY_NAME[_known(name)].convert
+    ours.defaults, ours.others = _flat(PredictOptions()), {_known(option.name): str(option) for option in given}
+    for option in given:
+        convert = _BY_NAME[_known(option.name)].convert
         assert convert is not None
         try:
-            remark = convert(ours, value)
+            remark = convert(ours, str(option))
         except (UnsupportedError, ValueError) as error:
-            raise InputError(f"{name}: {error}") from None
+            raise InputError(f"{option.name}: {error}") from None
         if remark is not None:
-            print(f"helixfold: {name}: {remark}", file=sys.stderr)
+            print(f"helixfold: {option.name}: {remark}", file=sys.stderr)
     models(ours)
     return _grouped(ours)
 
