@@ -18,7 +18,7 @@ from helixfold.weights.find import ReadyModel
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What another model predicts for a design, and how near that is to what the design was made for.
+    """Prediction of a design by another model, and its distance to what the design was made for.
 
     `plddt` is the mean, 0 to 100. `tm_score` and `rmsd` (Angstrom) compare C-alpha atoms with the structure of the
     design, and `known_tm_score` those of fixed backbones with the backbone, None for other designs.

@@ -71,7 +71,7 @@ def write_design(
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedDesign:
-    """What is needed of a finished design to check it: its sequences by chain, and its structure."""
+    """A finished design as its check needs it: its sequences by chain, and its structure."""
 
     sequences: dict[str, str]
     protein: Protein

@@ -27,7 +27,7 @@ from helixfold.presets import Preset
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInput:
-    """What one model reads of a design, and which residues are what, in the order in which it reads them.
+    """Input of one model for a design, with the kind of each residue, in the order in which the model reads them.
 
     `fixed` are the residue types that are fixed, and `FREE` elsewhere; `batch` has placeholders where they are free.
     """

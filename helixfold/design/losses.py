@@ -1,4 +1,4 @@
-"""What designs are judged by while they are made: ColabDesign's losses, which are the smaller the better.
+"""Losses by which designs are judged while they are made, the smaller the better, as in ColabDesign.
 
 A loss is a function from a `DesignPass` to a number for each sample; whoever designs from Python may add others. Those
 here have ColabDesign's definitions (`colabdesign.af.loss`), and its constants as defaults.
@@ -43,7 +43,7 @@ class KnownAtoms:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignPass:
-    """What a loss may read: the network's input and outputs, the sequence, and which residues are what.
+    """Values that a loss may read: the network's input and outputs, the sequence, and the kind of each residue.
 
     `designed` is 1 for residues that are judged by how sure the network is of them: of a binder, its own. `target` is
     1 for the residues that it binds, and `hotspots` for those of them that it must touch, if any. `chain_index` is the

@@ -1,4 +1,4 @@
-"""What is to be designed: chains with free and fixed residues, atoms that they are to have, and losses."""
+"""Tasks of design: chains with free and fixed residues, atoms that they are to have, and losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -38,7 +38,7 @@ _KEPT = ("name", "residues", *TargetScores.SCORES)
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a fine-tuning is to do: its data, its settings and the directory of its run.
+    """Plan of a fine-tuning: its data, its settings and the directory of its run.
 
     `deadline` is in seconds from the beginning of several fine-tunings, and None for one that has time.
     """

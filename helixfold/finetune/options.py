@@ -73,7 +73,7 @@ class TaskOptions:
     head: Annotated[Literal["pae", "single", "pair"] | None, Parameter(show_default="pae for binder, else single")] = (
         None
     )
-    """What the head reads. pae: the predicted error between chains. single, pair: representations."""
+    """Input of the head. pae: the predicted error between chains. single, pair: representations."""
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
     """Directory with <name>.a3m for each target of the table."""
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning came to: the scores of each held-out target before and after, as JSON and as a page."""
+"""Results of a fine-tuning: the scores of each held-out target before and after, as JSON and as a page."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -35,7 +35,7 @@ from helixfold.presets import Preset
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be learnt: rows of a table with their inputs, what a head reads, and how the network is trained."""
+    """A task to learn: rows of a table with their inputs, the input of the head, and how the network is trained."""
 
     kind: TaskKind
     reads: HeadInput

@@ -227,7 +227,7 @@ class ConformationOptions:
     mask_window: Annotated[str | None, Parameter(metavar="N[:STEP]")] = None
     """The same with each window of so many residues; the next one begins STEP residues later, or where it ends."""
     mask_with: Replacement = "alanine"
-    """What stands in place of the residues; gaps stay gaps."""
+    """Residue that replaces the masked ones; gaps stay gaps."""
     subsample_msa: Annotated[tuple[str, ...], Parameter(metavar="ROWS:EXTRA...")] = ()
     """Also predict with at most so many rows of the alignment and extra rows in each pass, such as 16:32,32:64; drawn
     anew with each seed (--num-seeds)."""

@@ -1,4 +1,4 @@
-"""What other programs ask of ColabFold's MSA server: alignments of numbered sequences, pairs, or templates."""
+"""Requests of other programs to ColabFold's MSA server: alignments of numbered sequences, pairs, or templates."""
 
 import hashlib
 import hmac

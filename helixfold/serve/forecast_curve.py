@@ -10,7 +10,7 @@ from helixfold.serve.queue.workers import WorkerOffers
 
 @dataclass(frozen=True, kw_only=True)
 class JobForecast:
-    """What a job will take on the worker that is best for it.
+    """Forecast of a job on the worker that is best for it.
 
     `fits` is False if no worker has the memory; `seconds` are those of folding alone, without searches.
     """

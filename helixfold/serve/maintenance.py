@@ -1,4 +1,4 @@
-"""What a server does now and then: give back jobs of dead workers, remove what has expired, call webhooks."""
+"""Repeated tasks of a server: give back jobs of dead workers, remove what has expired, call webhooks."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What a user submits, and the check of it by the same readers as `helixfold predict` has."""
+"""Submissions of users, checked by the readers of `helixfold predict`."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What workers tell of jobs, reduced to what pages and answers show: numbers, and short printable texts."""
+"""Reports of workers about jobs, reduced to what pages and answers show: numbers, and short printable texts."""
 
 import math
 from collections.abc import Mapping

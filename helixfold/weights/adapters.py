@@ -30,7 +30,7 @@ _KINDS: tuple[Kind, ...] = ("lora", "heads")
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterCard:
-    """What an adapter is and what made it.
+    """Description of an adapter and of its making.
 
     `base` is the SHA-256 of the parameters that it changes (`digest_of` their state dict in float32) and `base_name`
     the name of their file. `low_rank` has LoRA's settings. `training` has the training set, the held-out chains, the

@@ -20,7 +20,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """What is asked for; `request` is what a worker is told, as JSON objects, and `bytes` what it takes on the disk."""
+    """A job as submitted; `request` holds the JSON objects for a worker, `bytes` the size of its files on the disk."""
 
     user: str
     name: str
@@ -84,7 +84,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a user has in the service: jobs that wait or run, their residues, and bytes on the disk of all jobs."""
+    """Usage of the service by a user: jobs that wait or run, their residues, and bytes on the disk of all jobs."""
 
     active_jobs: int
     active_residues: int

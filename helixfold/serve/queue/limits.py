@@ -1,4 +1,4 @@
-"""What a user may have in the service at a time, and how long results stay."""
+"""Limits of a user in the service, and the time for which results stay."""
 
 from dataclasses import dataclass
 from typing import Final

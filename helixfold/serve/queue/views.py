@@ -1,4 +1,4 @@
-"""What is read of the queue: a job, a user's history, places in the queue, and counts for metrics."""
+"""Views of the queue: a job, a user's history, places in the queue, and counts for metrics."""
 
 from dataclasses import dataclass
 

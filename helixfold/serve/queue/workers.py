@@ -14,7 +14,7 @@ _FORGOTTEN_SECONDS = 7 * 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOffers:
-    """What a worker can do: models by name with their forecasts, whether it searches databases, its device."""
+    """Abilities of a worker: models by name with their forecasts, whether it searches databases, its device."""
 
     device: str = ""
     models: tuple[str, ...] = ()

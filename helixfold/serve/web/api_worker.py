@@ -47,7 +47,7 @@ class HeartbeatBody(BaseModel):
 
 
 class FinishBody(BaseModel):
-    """What a worker tells of a result whose files it has sent."""
+    """Summary that a worker sends after the files of a result."""
 
     summary: dict[str, Any] = Field(default_factory=dict)
     files: Annotated[int, Field(ge=0, le=MAX_RESULT_FILES)]

@@ -84,7 +84,7 @@ def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
 
 
 class ForecastBody(BaseModel):
-    """What a job takes on the worker that is best for it; seconds without searches."""
+    """Forecast of a job on the worker that is best for it; seconds without searches."""
 
     seconds: float | None
     peak_bytes: int | None
@@ -149,7 +149,7 @@ class ShareBody(BaseModel):
 
 
 class ServiceBody(BaseModel):
-    """What the service offers, and how much waits."""
+    """Models and limits that the service offers, and how many jobs wait."""
 
     version: str
     models: list[str]

@@ -1,4 +1,4 @@
-"""What a worker offers: its models, each with curves of time and memory by the number of residues on its device."""
+"""Offer of a worker: its models, each with curves of time and memory by the number of residues on its device."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -22,7 +22,7 @@ from helixfold.serve.forecast_curve import usual_model
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What a worker predicts with: weights, models by name (none: those there are), databases and a device."""
+    """Options of a worker: weights, models by name (none: those there are), databases and a device."""
 
     device: str = "auto"
     models: tuple[str, ...] = ()

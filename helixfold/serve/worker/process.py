@@ -37,7 +37,7 @@ class Outcome:
 
 @dataclass
 class Progress:
-    """What the process prints: its stages in the JSON lines of `--progress json`, and the last of its other lines."""
+    """Output of the process: its stages in the JSON lines of `--progress json`, and the last of its other lines."""
 
     stages: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)

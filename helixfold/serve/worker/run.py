@@ -15,7 +15,7 @@ _NICENESS = 5  # of the workers beside a server, which answers meanwhile
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerCall:
-    """What a worker needs to know: its server, its token, and with what it predicts."""
+    """Settings of a worker: its server, its token, and with what it predicts."""
 
     url: str
     token: str

@@ -1,4 +1,4 @@
-"""What the predicting process of a worker does: predict a job, search for other programs, tell what it offers."""
+"""Tasks of the predicting process of a worker: predict a job, search for other programs, tell what it offers."""
 
 import os
 import shutil
