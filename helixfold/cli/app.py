@@ -86,6 +86,9 @@ def run(words: Sequence[str]) -> Any:
         ) from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
+    if "console" in bound.arguments:
+        # The console of a command keeps the width of the screen on which the process first showed help.
+        bound.arguments["console"] = type(bound.arguments["console"])()
     # Results record the command that made them.
     if "command" in inspect.signature(command).parameters:
         bound.arguments["command"] = ("helixfold", *words)
