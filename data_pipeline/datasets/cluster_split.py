@@ -4,17 +4,19 @@ Leakage is similarity between the two parts that clusters did not see: each held
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.datasets.assembly_index import AssemblyEntry
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
 
 HELD_OUT_FILE, LEAKAGE_FILE = "held_out.txt", "leakage.tsv"
+HELD_OUT_ASSEMBLIES_FILE = "held_out_assemblies.txt"
 # Chains that share most words of this many residues are aligned; more than 20 % identity rarely comes without any.
 _WORD, _ALIGNED = 4, 5
 
@@ -58,6 +60,26 @@ def split_by_cluster(entries: Sequence[IndexEntry], fraction: float, seed: int =
     return tuple(sorted(held_out))
 
 
+def with_joined_clusters(entries: Sequence[IndexEntry], assemblies: Iterable[AssemblyEntry]) -> list[IndexEntry]:
+    """Return chains with clusters that are joined where an assembly has chains of several.
+
+    So a split by cluster divides no assembly, and no assembly to train on has a chain like one that is held out.
+    """
+    cluster_of = {entry.name: entry.cluster for entry in entries}
+    joined = {cluster: cluster for cluster in cluster_of.values()}
+
+    def first(cluster: str) -> str:
+        while joined[cluster] != cluster:
+            joined[cluster] = cluster = joined[joined[cluster]]
+        return cluster
+
+    for assembly in assemblies:
+        one, *others = (first(cluster_of[chain]) for chain in assembly.chains)
+        for other in others:
+            joined[first(other)] = first(one)
+    return [replace(entry, cluster=first(entry.cluster)) for entry in entries]
+
+
 def nearest_chains(sequences: Mapping[str, str], held_out: Sequence[str]) -> Iterator[NearestChain]:
     """Yield the most similar chain to train on for each held-out one, given the sequences of all."""
     from Bio.Align import PairwiseAligner, substitution_matrices  # noqa: PLC0415 (it takes long to import)
@@ -94,12 +116,19 @@ def nearest_chains(sequences: Mapping[str, str], held_out: Sequence[str]) -> Ite
         yield best
 
 
-def write_split(directory: Path, held_out: Sequence[str], nearest: Sequence[NearestChain]) -> None:
-    """Write `held_out.txt`, one name on each line, and `leakage.tsv`, most similar chains first."""
+def write_split(
+    directory: Path, held_out: Sequence[str], nearest: Sequence[NearestChain], assemblies: Sequence[str] = ()
+) -> None:
+    """Write `held_out.txt`, one name on each line, and `leakage.tsv`, most similar chains first.
+
+    `assemblies` are the names of held-out assemblies, which `held_out_assemblies.txt` has, if there are any.
+    """
     rows = ["held_out\tnearest\tidentity\tcoverage\n"]
     for each in sorted(nearest, key=lambda one: (-one.identity * one.coverage, one.name)):
         rows.append(f"{each.name}\t{each.nearest or ''}\t{each.identity:.3f}\t{each.coverage:.3f}\n")
     texts = {HELD_OUT_FILE: "".join(f"{name}\n" for name in held_out), LEAKAGE_FILE: "".join(rows)}
+    if assemblies:
+        texts[HELD_OUT_ASSEMBLIES_FILE] = "".join(f"{name}\n" for name in assemblies)
     for name, text in texts.items():
         path = directory / name
         with os_errors_as_input_errors(path, "cannot be written"), atomic_write(path) as temporary:

@@ -13,9 +13,8 @@ from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.replay import replayed
 from helixfold.benchmark.table import Readings, show
-from helixfold.benchmark.timing import PLAIN, measure
+from helixfold.benchmark.timing import PLAIN, measure, replayed
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack

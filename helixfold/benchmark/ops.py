@@ -14,9 +14,8 @@ from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
 from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.replay import replayed
 from helixfold.benchmark.table import Readings, show
-from helixfold.benchmark.timing import PLAIN, measure
+from helixfold.benchmark.timing import PLAIN, measure, replayed
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.options import Positive

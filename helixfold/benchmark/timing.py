@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from helixfold.execution.allocator import return_free_memory, returning_freed_memory
+from helixfold.execution.graphs import GraphRecorder, Recording
 from helixfold.execution.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
 
 Action = Callable[[], object]
 # A reading on a CPU lasts at least so long; shorter work is repeated.
 _LEAST_SECONDS = 5e-3
 _LINE_LENGTH = 200
+# Calls before a recording, in which kernels are compiled and libraries allocate what they keep.
+_CALLS_BEFORE = 3
 PLAIN, WHOLE = "plain", "whole"
 
 
@@ -120,6 +123,30 @@ def peak_beyond(action: Action, device: torch.device) -> int:
 def held_memory(device: torch.device) -> int:
     """Return the bytes in use now; on a CPU this is right only just after the peak was reset."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else peak_memory(device)
+
+
+def replayed(action: Action, device: torch.device) -> Action:
+    """Return a call that records `action` the first time, and from then on replays it and returns the same tensors.
+
+    The action may compute gradients. It must read and write the same memory at each call: values that are changed in
+    place are seen by the next replay. On a CPU there are no graphs, and the action itself is returned.
+    """
+    if device.type != "cuda":
+        return action
+
+    @cache
+    def recorded() -> Recording[object]:
+        recorder = GraphRecorder(device)
+        for _ in range(_CALLS_BEFORE):
+            recorder.launch(action)
+        return recorder.record(action)
+
+    def replay() -> object:
+        recording = recorded()
+        recording.replay()
+        return recording.result
+
+    return replay
 
 
 def _seconds(action: Action, device: torch.device, times: int = 1) -> float:

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "loader": "Measure training examples per second, from a store and from the files that it was made of.",
     "search": "Measure a search for a batch of targets beside searches for one after another.",
     "recompute": "Measure the memory of a training pass by what is recomputed.",
+    "finetuning": "Measure the memory of a fine-tuning step by what is trained, beside the forecast.",
     "ablation": "Measure a training step and a prediction with everything on, then with one technique off at a time.",
     "layouts": "Measure a training step by how ranks are divided, beside the forecast.",
     "optimizer": "Measure an optimizer step, beside PyTorch's Adam, clipping and moving average by tensor.",

@@ -13,8 +13,8 @@ from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.weights.adapters import changed_parameters
-from helixfold.weights.checkpoint import digest_of
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight, row_lengths
+from helixfold.weights.tensor_file import digest_of
 
 HEADS = "heads."
 

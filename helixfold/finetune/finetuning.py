@@ -77,7 +77,8 @@ class Finetuning:
         )
         if mesh.is_first:
             self.files.check()
-            require_same_run(task, base, self.held_out)
+            changes = {**trained_numbers(task.config, base), "held_out": list(self.held_out)}
+            require_same_run(task.output, changes, task.config.run)
         self.trainer = Trainer(
             task.config.run,
             self.store,
@@ -123,7 +124,7 @@ class Finetuning:
         entries = sorted((entry.name, entry.key) for entry in self.store.entries)
         chains = "\n".join(f"{name}\t{key}" for name, key in entries)
         return {
-            **_changes(self.task, self.base),
+            **trained_numbers(self.task.config, self.base),
             "base_file": self.base.name,
             "training_set": {
                 "name": self.task.training_set.name,
@@ -209,29 +210,27 @@ class Finetuning:
         )
 
 
-def require_same_run(task: Task, base: FrozenParameters, held_out: tuple[str, ...] | None = None) -> None:
-    """Raise `ConfigError` if the run in the directory changes another model, or has other settings than the task.
+def require_same_run(directory: Path, changes: Mapping[str, Any], given: TrainingConfig) -> None:
+    """Raise `ConfigError` if the run in the directory learns something else from something else, or otherwise.
 
-    `held_out` are the names of its held-out data; None: they are not compared.
+    `changes` are facts of its `config.json` that must be equal, and `given` are the settings of the training.
     """
-    directory = task.output
     try:
         stored = read_json(directory / CONFIG_FILE, "")
     except ValueError:
         return  # it has not begun yet
-    changes = {**_changes(task, base), **({} if held_out is None else {"held_out": list(held_out)})}
     for name, now in changes.items():
         if name in stored and stored[name] != now:
             raise ConfigError(
                 f"{directory}: this run began with another {name.replace('_', '-')} ({json.dumps(stored[name])}, "
                 f"now {json.dumps(now)}); repeat it, or name another directory"
             )
-    before, given = TrainingConfig.from_dict(stored["config"]), task.config.run
+    before = TrainingConfig.from_dict(stored["config"])
     # What is chosen for the device stays as it was.
     require_same_settings(before, replace(given, dtype=before.dtype) if given.dtype == AUTO else given, directory)
 
 
-def _changes(task: Task, base: FrozenParameters) -> dict[str, Any]:
+def trained_numbers(config: FinetuneConfig, base: FrozenParameters) -> dict[str, Any]:
     """Return what of which parameters a fine-tuning changes, as `config.json` has it."""
-    low_rank = task.config.low_rank.to_dict() if task.config.adapter == "lora" else None
-    return {"adapter": task.config.adapter, "low_rank": low_rank, "base": base.sha256}
+    low_rank = config.low_rank.to_dict() if config.adapter == "lora" else None
+    return {"adapter": config.adapter, "low_rank": low_rank, "base": base.sha256}

@@ -1,6 +1,5 @@
 """Run one fine-tuning, or several that take turns, from options to an exit code."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from helixfold.execution.device import limit_threads, pick_device
 from helixfold.execution.dtypes import dtype_on
 from helixfold.finetune.adapted import FrozenParameters
 from helixfold.finetune.base import base_file, load_base
-from helixfold.finetune.finetuning import Finetuning, Task, require_same_run
+from helixfold.finetune.finetuning import Finetuning, Task, require_same_run, trained_numbers
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.memory import parameter_bytes, run_memory, with_settled_memory
 from helixfold.finetune.options import FinetuneOptions
@@ -25,19 +24,15 @@ from helixfold.finetune.result import PAGE_FILE, read_result, signed
 from helixfold.finetune.schedule import Place, Schedule
 from helixfold.finetune.settings import FinetuneConfig
 from helixfold.ops.card import Card, card_of
-from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave
-from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
+from helixfold.parallel.mesh import Mesh, join
 from helixfold.planning.size import gib
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.forecast import memory_per_rank
 from helixfold.training.progress import RunProgress, print_message
+from helixfold.training.run import FAILED, exit_code_of, usual_workers
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.stopping import StopRequest
-from helixfold.training.trainer import DivergedError
 from helixfold.weights import demonstration
-
-FAILED = 1
-_GPU_WORKERS = 4
 
 
 def values_of(options: FinetuneOptions) -> dict[str, Any]:
@@ -96,8 +91,9 @@ def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
     limit_threads()
     preset, path = base_file(options.model, options.weights)
     config = config_of(preset, values_of(options))
-    try:
-        with report_lost_ranks(TIMEOUT), StopRequest().handling_signals() as stop:
+
+    def work() -> int:
+        with StopRequest().handling_signals() as stop:
             mesh = join(options.device, options.layout, any_dp=bool(checkpoint_steps(output / "checkpoints")))
             task = Task(
                 name=output.resolve().name,
@@ -115,12 +111,8 @@ def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
             if mesh.is_first:
                 _tell(output)
             return 0
-    except (LostRankError, DivergedError) as error:
-        if not isinstance(error, LostRankError) or error.should_report:
-            print(f"helixfold: error: {error}", file=sys.stderr)
-        return FAILED
-    finally:
-        leave()
+
+    return exit_code_of(work)
 
 
 def begin(
@@ -141,14 +133,12 @@ def begin(
         # What is free now does not have the frozen parameters, which are there already.
         there += 0 if memory is not None else parameter_bytes(run.model)
         config = with_settled_memory(config, card_of(mesh.device), there, mesh.layout)
-    if workers is None:
-        workers = _GPU_WORKERS if mesh.device.type == "cuda" else 0
     return Finetuning(
         replace(task, config=config),
         base,
         mesh,
         descends_from=demonstration.ancestor(path),
-        workers=workers,
+        workers=usual_workers(mesh.device) if workers is None else workers,
         progress=progress,
     )
 
@@ -224,7 +214,7 @@ def _has_result(task: Task, base: FrozenParameters) -> bool:
     result = read_result(task.output)
     if result is None:
         return False
-    require_same_run(task, base)
+    require_same_run(task.output, trained_numbers(task.config, base), task.config.run)
     progress = RunProgress(step=result.steps, best_step=result.best_step)
     return result.steps >= task.config.run.steps or progress.is_settled(task.config.run.evaluation)
 

@@ -1,46 +1,59 @@
 """Carry out `helixfold finetune --table`: read the table, learn with and without changes of the network, and tell."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.complexes.sequence_files import read_table_targets
 from data_pipeline.errors import InputError
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.files import os_errors_as_input_errors, unmoved_directory
+from data_pipeline.json_files import read_json
+from helixfold.analysis.intervals import Estimate
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import limit_threads, pick_device
 from helixfold.finetune.adapted import FrozenParameters
 from helixfold.finetune.base import base_file, load_base
-from helixfold.finetune.finetuning import ADAPTER_FILE
+from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_run, trained_numbers
 from helixfold.finetune.jobs import config_of
 from helixfold.finetune.memory import with_settled_memory
 from helixfold.finetune.options import FinetuneOptions, TaskOptions
 from helixfold.finetune.result import PAGE_FILE
+from helixfold.finetune.settings import FinetuneConfig
 from helixfold.finetune.task_heads import published_binder_head
 from helixfold.finetune.task_page import write_task_page
 from helixfold.finetune.task_run import (
     LearntTask,
     Task,
-    frozen_numbers,
+    head_inputs,
     judged,
     save_head,
     with_adapted_network,
     with_frozen_network,
 )
-from helixfold.finetune.task_table import read_table
+from helixfold.finetune.task_table import TaskRow, read_table
+from helixfold.finetune.task_training import TaskTraining
 from helixfold.model_input import ModelInput, model_input
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.predict.targets import target_of, with_search_files
 from helixfold.presets import Preset
+from helixfold.training.progress import print_message
+from helixfold.training.run_dtype import with_settled_dtype
+from helixfold.training.run_files import RunFiles
+from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import AdapterCard, save_adapter
+from helixfold.weights.tensor_file import open_tensors, read_tensors, write_tensors
 from helixfold.write.results import to_json, write_file
 
 HEAD_FILE, TABLE_FILE, RESULT_FILE = "task_head.safetensors", "predictions.tsv", "task.json"
+# What a head reads of each row by the frozen network, beside the checkpoints.
+_FROZEN_FILE, _FORMAT, _VERSION = "frozen_network.safetensors", "helixfold task numbers", "1"
 # Steps of the head and the network together, unless they are given.
 _STEPS = 200
 
@@ -48,45 +61,90 @@ _STEPS = 200
 def finetune_task(table: Path, options: FinetuneOptions, values: Mapping[str, object], output: Path) -> int:
     """Learn what the table says, with a head on the frozen network and, for lora, one that changes the network, too.
 
-    Raise `InputError` for wrong input, before anything is written.
+    The same command again goes on where it was killed. Return 0 at the end, and after a signal that stopped the
+    training its exit code. Raise `InputError` for wrong input, before anything is written.
     """
     limit_threads()
-    what = options.task
-    rows = read_table(table, what.task)
+    rows = read_table(table, options.task.task)
     if options.what.adapter == "full":
         raise InputError("--table takes --adapter lora, or heads for a head on the frozen network alone")
     preset, path = base_file(options.model, options.weights)
-    device = pick_device(options.device)
-    config = config_of(
-        preset, {"steps": _STEPS, **{name: value for name, value in values.items() if value is not None}}
-    )
-    config = with_settled_memory(config, card_of(device), available_memory(device))
-    task = Task(
-        kind=what.task,
-        reads=what.head or ("pae" if what.task == "binder" else "single"),
-        rows=rows,
-        inputs=_inputs(table, what, preset),
-        preset=preset,
-        config=config,
-    )
-    base = load_base(preset, path, device)
-    numbers = frozen_numbers(task, base.model(), device, "frozen network")
+    mesh = Mesh.alone(pick_device(options.device))
+    files = RunFiles(directory=output, name=preset.name)
+    task = _task(table, rows, options.task, preset, _config(preset, values, mesh, files))
+    base = load_base(preset, path, mesh.device)
+    facts = {
+        **trained_numbers(task.config, base),
+        "base_file": base.name,
+        "task": task.kind,
+        "head": task.reads,
+        "table": task.digest(),
+    }
+    files.check()
+    require_same_run(output, facts, task.config.run)
+    if not _has_ended(output / RESULT_FILE, task):
+        with os_errors_as_input_errors(output, "cannot be written"):
+            files.checkpoints.mkdir(parents=True, exist_ok=True)
+        files.write_config(task.config.run, facts)
+        with StopRequest().handling_signals() as stop, unmoved_directory(output):
+            if not _learn(task, base, mesh, files, stop):
+                return stop.exit_code
+    _tell(task, output)
+    return 0
+
+
+def _has_ended(path: Path, task: Task) -> bool:
+    """Return whether a run has come to its end before, with as many steps as are asked for now."""
+    try:
+        return int(read_json(path, "")["steps"]) >= _steps(task.config)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _steps(config: FinetuneConfig) -> int:
+    return config.run.steps if config.adapter == "lora" else 0
+
+
+def _config(preset: Preset, values: Mapping[str, object], mesh: Mesh, files: RunFiles) -> FinetuneConfig:
+    """Return the settings of a task, of which those are settled that depend on the device."""
+    given = {name: value for name, value in values.items() if value is not None}
+    config = config_of(preset, {"steps": _STEPS, **given})
+    config = replace(config, run=with_settled_dtype(config.run, mesh, files.checkpoints, print_message))
+    return with_settled_memory(config, card_of(mesh.device), available_memory(mesh.device))
+
+
+def _task(table: Path, rows: Sequence[TaskRow], what: TaskOptions, preset: Preset, config: FinetuneConfig) -> Task:
+    reads = what.head or ("pae" if what.task == "binder" else "single")
+    inputs = _inputs(table, what, preset)
+    return Task(kind=what.task, reads=reads, rows=rows, inputs=inputs, preset=preset, config=config)
+
+
+def _learn(task: Task, base: FrozenParameters, mesh: Mesh, files: RunFiles, stop: StopRequest) -> bool:
+    """Learn the task in each way, and write the results; return False if `stop` ended the training earlier."""
+    numbers = _frozen_numbers(task, base, mesh.device, files.checkpoints / _FROZEN_FILE)
     learnt = {"frozen network": with_frozen_network(task, numbers)}
     changes: dict[str, Tensor] = {}
-    if options.what.adapter == "lora":
-        begin = learnt["frozen network"].head
-        learnt["adapted network"], changes = with_adapted_network(task, base, begin, Mesh.alone(device))
+    if task.config.adapter == "lora":
+        training = TaskTraining(task, base, learnt["frozen network"].head, mesh, files.checkpoints)
+        if not training.run(stop):
+            return False
+        head, changes = training.averages()
+        learnt["adapted network"] = with_adapted_network(task, base, head, changes, mesh.device)
     if task.reads == "pae":
         learnt["published function of the error"] = judged(task, published_binder_head(), numbers)
-    with os_errors_as_input_errors(output, "cannot be written"):
-        output.mkdir(parents=True, exist_ok=True)
-        _write(output, task, base, learnt, changes)
-    for name, each in learnt.items():
-        score = each.scores.deciding
-        shown = "is not defined" if score is None else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
-        print(f"{name}: {'AUC' if task.kind != 'regression' else 'Spearman correlation'} of held-out rows {shown}")
-    print(f"-> {output / PAGE_FILE}")
-    return 0
+    with os_errors_as_input_errors(files.directory, "cannot be written"):
+        _write(files.directory, task, base, learnt, changes)
+    return True
+
+
+def _frozen_numbers(task: Task, base: FrozenParameters, device: torch.device, path: Path) -> Float[Tensor, "n f"]:
+    """Return what a head reads of each row by the frozen network, which is kept in a file for a run that goes on."""
+    if path.is_file():
+        with open_tensors(path, _FORMAT, _VERSION, "is of another program; delete it") as file:
+            return read_tensors(path, file)["numbers"]
+    numbers = head_inputs(task, base.model(), device, "frozen network")
+    write_tensors(path, {"numbers": numbers}, {"format": _FORMAT, "version": _VERSION})
+    return numbers
 
 
 def _inputs(table: Path, what: TaskOptions, preset: Preset) -> list[ModelInput]:
@@ -114,8 +172,10 @@ def _write(
     save_head(output / HEAD_FILE, best.head, task, best.scores)
     write_file(output / TABLE_FILE, _table(task, learnt).encode())
     scores = {each: asdict(found.scores) for each, found in learnt.items()}
-    write_file(output / RESULT_FILE, to_json({"task": task.kind, "reads": task.reads, "scores": scores}, indent=1))
+    content = {"task": task.kind, "reads": task.reads, "steps": _steps(task.config), "scores": scores}
     write_task_page(output / PAGE_FILE, output.resolve().name, task, learnt)
+    # Last: by it the run counts as ended.
+    write_file(output / RESULT_FILE, to_json(content, indent=1))
 
 
 def _table(task: Task, learnt: Mapping[str, LearntTask]) -> str:
@@ -127,3 +187,14 @@ def _table(task: Task, learnt: Mapping[str, LearntTask]) -> str:
         predicted = (f"{float(np.round(each.predicted[number], 6)):g}" for each in learnt.values())
         lines.append("\t".join([row.name, row.split, value, *predicted]))
     return "".join(f"{line}\n" for line in lines)
+
+
+def _tell(task: Task, output: Path) -> None:
+    """Print the scores of a run that has ended."""
+    measure = "Spearman correlation" if task.kind == "regression" else "AUC"
+    name = "spearman" if task.kind == "regression" else "auc"
+    for way, scores in read_json(output / RESULT_FILE, "delete it, and start the run again")["scores"].items():
+        score = None if scores[name] is None else Estimate(**scores[name])
+        shown = "is not defined" if score is None else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
+        print(f"{way}: {measure} of held-out rows {shown}")
+    print(f"-> {output / PAGE_FILE}")

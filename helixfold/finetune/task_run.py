@@ -1,36 +1,33 @@
-"""Learn a value of whole targets from a table: a head on the frozen network, and one that changes the network, too."""
+"""Tasks: values of whole targets in a table, what heads read of each target, and how well they predict the values."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
 from helixfold.analysis.intervals import Estimate
 from helixfold.analysis.rank_scores import auc, spearman, with_interval
 from helixfold.execution.dtypes import dtype_on
 from helixfold.execution.slabs import Slabs
-from helixfold.finetune.adapted import FrozenParameters, LowRankTrained
+from helixfold.finetune.adapted import FrozenParameters
 from helixfold.finetune.settings import FinetuneConfig
-from helixfold.finetune.task_heads import HeadInput, LinearHead, fit, loss_of, stacked, summary
+from helixfold.finetune.task_heads import HeadInput, LinearHead, fit, stacked, summary
 from helixfold.finetune.task_table import TaskKind, TaskRow
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor
 from helixfold.model_input import ModelInput, batch_of, draw
 from helixfold.ops.card import card_of
-from helixfold.parallel.mesh import Mesh
-from helixfold.parallel.parallelize import parallelize
 from helixfold.presets import Preset
+from helixfold.weights.adapters import changed_parameters
+from helixfold.weights.tensor_file import write_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +44,17 @@ class Task:
     def of(self, *splits: str) -> list[int]:
         """Return the numbers of the rows of these splits."""
         return [number for number, row in enumerate(self.rows) if row.split in splits]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what is learnt from: the rows, and what the network reads of each."""
+        digest = hashlib.sha256()
+        for row, given in zip(self.rows, self.inputs, strict=True):
+            digest.update(f"{row.name}\t{row.sequence}\t{row.value}\t{row.split}\n".encode())
+            for field in fields(given.features):
+                if isinstance(array := getattr(given.features, field.name), np.ndarray):
+                    digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
+                    digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     def values(self, numbers: Sequence[int]) -> Float[Tensor, " n"]:
         """Return the values of rows that have one."""
@@ -82,12 +90,12 @@ class LearntTask:
     scores: TaskScores
 
 
-def frozen_numbers(task: Task, model: AlphaFold, device: torch.device, label: str) -> Float[Tensor, "n f"]:
+def head_inputs(task: Task, model: AlphaFold, device: torch.device, label: str) -> Float[Tensor, "n f"]:
     """Return what a head reads of every row, by a network that is not trained further."""
     model.eval()
     with torch.no_grad():
         bar = tqdm(range(len(task.rows)), desc=label, unit="target", disable=None)
-        return stacked([_numbers(task, number, model, Slabs(), device, position=0) for number in bar])
+        return stacked([head_input(task, number, model, Slabs(), device, position=0) for number in bar])
 
 
 def with_frozen_network(task: Task, numbers: Float[Tensor, "n f"]) -> LearntTask:
@@ -98,55 +106,20 @@ def with_frozen_network(task: Task, numbers: Float[Tensor, "n f"]) -> LearntTask
 
 
 def with_adapted_network(
-    task: Task, base: FrozenParameters, begin: LinearHead, mesh: Mesh
-) -> tuple[LearntTask, dict[str, Tensor]]:
-    """Train low-rank changes of the network and a head together, from a fitted head on.
-
-    Return what was learnt, and the moving averages of the changes by name.
-    """
-    config, train = task.config.run, task.of("train")
-    trained = LowRankTrained(base, task.config.low_rank, seed=config.seed)
-    head = LinearHead(len(begin.weight)).to(mesh.device)
-    head.load_state_dict(begin.state_dict())
-    trained.numbers.add_module("task_head", head)
-    dtype = dtype_on(config.dtype, card_of(mesh.device))
-    optimizer = trained.optimizer(config.optimizer, dtype, averages=True)
-    run = parallelize(trained.model.train(), mesh, config.recompute)
-    values = torch.tensor([row.value or 0.0 for row in task.rows])
-    skipped = 0
-    for step in tqdm(range(config.steps), desc="training", unit="step", disable=None):
-        rng = random_stream(config.seed, StreamUse.DROPOUT, step, 0)
-        chosen = rng.choice(train, min(config.batch_size, len(train)), replace=False)
-        for part, number in enumerate(chosen):
-            torch.manual_seed(int(rng.integers(2**62)))
-            trained.apply()
-            read = _numbers(task, int(number), trained.model, run, mesh.device, position=1 + step, part=part)
-            predicted = head(read[None])
-            optimizer.backward(loss_of(predicted, values[int(number)][None].to(mesh.device), task.kind))
-            optimizer.collect()
-        report = optimizer.step(config.optimizer.rate(step), micro_batches=len(chosen))
-        skipped = skipped + 1 if report.skipped else 0
-        if skipped > config.max_skipped:
-            raise InputError(
-                f"{skipped} steps in a row had a loss or gradient that is not finite; lower --learning-rate"
-            )
-    averages = optimizer.averaged()
-    learnt = LinearHead(len(begin.weight))
-    learnt.load_state_dict({**begin.state_dict(), **_below(averages, "task_head.")})
-    changes = {name: tensor for name, tensor in averages.items() if not name.startswith("task_head.")}
-    trained.release()
+    task: Task, base: FrozenParameters, head: LinearHead, changes: Mapping[str, Tensor], device: torch.device
+) -> LearntTask:
+    """Return what a head predicts from a network with low-rank changes of the frozen parameters."""
+    merged = {**base.state, **changed_parameters(base.state, changes, task.config.low_rank)}
     with torch.device("meta"):
         model = AlphaFold(base.config)
-    model.load_state_dict(trained.state(changes), assign=True)
-    return judged(task, learnt, frozen_numbers(task, model, mesh.device, "adapted network")), changes
+    model.load_state_dict(merged, assign=True)
+    return judged(task, head, head_inputs(task, model, device, "adapted network"))
 
 
 def save_head(path: Path, head: LinearHead, task: Task, scores: TaskScores) -> None:
     """Write a head as safetensors, with what it reads and how well it did."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
     about = {"kind": task.kind, "reads": task.reads, "model": task.preset.name, "scores": json.dumps(asdict(scores))}
-    with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "helixfold task head", "version": "1", **about})
+    write_tensors(path, head.state_dict(), {"format": "helixfold task head", "version": "1", **about})
 
 
 def judged(task: Task, head: LinearHead, numbers: Float[Tensor, "n f"]) -> LearntTask:
@@ -159,7 +132,7 @@ def judged(task: Task, head: LinearHead, numbers: Float[Tensor, "n f"]) -> Learn
     return LearntTask(head=head, predicted=shown, scores=scores)
 
 
-def _numbers(
+def head_input(
     task: Task, number: int, model: AlphaFold, run: Executor, device: torch.device, *, position: int, part: int = 0
 ) -> Float[Tensor, " f"]:
     """Return what a head reads of a row after all passes, of which the last has gradients where they are enabled."""
@@ -174,7 +147,3 @@ def _numbers(
     batch = batch_of(draw(given, task.preset, [seed, position, part, passes - 1]), task.preset, device)
     folded = model.fold(run, [batch], previous, dtype)
     return summary(model, folded, torch.from_numpy(given.chain_index).to(device), task.reads)
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import read_file
 from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
-from helixfold.weights.checkpoint import sort_metadata
+from helixfold.weights.tensor_file import sort_metadata
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1

@@ -6,7 +6,12 @@ from pathlib import Path
 from data_pipeline.datasets.assembly_index import SKIPPED_ASSEMBLIES_FILE
 from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.cluster_split import nearest_chains, split_by_cluster, write_split
+from data_pipeline.datasets.cluster_split import (
+    nearest_chains,
+    split_by_cluster,
+    with_joined_clusters,
+    write_split,
+)
 from data_pipeline.datasets.clustering import join_shards
 from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
@@ -105,15 +110,18 @@ def _join(output: Path, options: StoreOptions) -> int:
 
 def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
     """Write which chains are held out, and how similar they are to the others."""
-    held_out = split_by_cluster(store.entries, fraction)
+    held_out = split_by_cluster(with_joined_clusters(store.entries, store.assemblies), fraction)
+    assemblies = [each.name for each in store.assemblies if not set(held_out).isdisjoint(each.chains)]
     sequences = {entry.name: _sequence(store.load(entry.name)[0]) for entry in store.entries}
     nearest = list(nearest_chains(sequences, held_out))
-    write_split(output, held_out, nearest)
+    write_split(output, held_out, nearest, assemblies)
     closest = max(nearest, key=lambda each: each.identity * each.coverage)
     print(
         f"{output}: {len(held_out)} of {len(store.entries)} chains are held out; the most similar, {closest.name}, has "
         f"{closest.identity:.0%} identity over {closest.coverage:.0%} of its residues to {closest.nearest or 'none'}"
     )
+    if store.assemblies:
+        print(f"{output}: {len(assemblies)} of {len(store.assemblies)} assemblies are held out with them")
 
 
 def _say(report: BuildReport) -> None:

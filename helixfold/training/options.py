@@ -82,7 +82,7 @@ class StoreOptions:
     """Cluster the chains of all finished shards together, and do nothing else."""
     hold_out: Annotated[Number | None, Parameter(metavar="FRACTION")] = None
     """Also write held_out.txt for --held-out, whole clusters with this fraction of the chains, and leakage.tsv: the
-    nearest chain to train on of each."""
+    nearest chain to train on of each. With --assemblies, also held_out_assemblies.txt: no assembly is divided."""
 
 
 @Parameter(name="*")

@@ -33,7 +33,6 @@ from helixfold.weights import demonstration
 from helixfold.weights.transfer import initial_weights
 
 FAILED = 1
-_GPU_WORKERS = 4
 
 
 def train(
@@ -65,32 +64,27 @@ def train(
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
     limit_threads()
     files = RunFiles(directory=output, name=name, draw=draw)
-    try:
-        with report_lost_ranks(timeout):
-            has_checkpoints = bool(checkpoint_steps(files.checkpoints))
-            mesh = join(device, None if layout == AUTO_LAYOUT else layout, timeout, any_dp=has_checkpoints)
-            if mesh.is_first and (warning := untried(card_of(mesh.device))) is not None:
-                print_message(warning)
-            if layout == AUTO_LAYOUT and mesh.size > 1:
-                work = workload(with_settled_dtype(config, mesh, files.checkpoints), card_of(mesh.device))
-                chosen = chosen_layout(work, mesh, memory_per_rank(mesh))
-                mesh = make_mesh(chosen, mesh.device, timeout)
-            return _train_on(
-                mesh,
-                store,
-                config,
-                files,
-                held_out=held_out,
-                weights=weights,
-                workers=workers,
-                cuda_graphs=cuda_graphs,
-            )
-    except (LostRankError, DivergedError) as error:
-        if not isinstance(error, LostRankError) or error.should_report:
-            print(f"helixfold: error: {error}", file=sys.stderr)
-        return FAILED
-    finally:
-        leave()
+
+    def work() -> int:
+        has_checkpoints = bool(checkpoint_steps(files.checkpoints))
+        mesh = join(device, None if layout == AUTO_LAYOUT else layout, timeout, any_dp=has_checkpoints)
+        if mesh.is_first and (warning := untried(card_of(mesh.device))) is not None:
+            print_message(warning)
+        if layout == AUTO_LAYOUT and mesh.size > 1:
+            of_a_step = workload(with_settled_dtype(config, mesh, files.checkpoints), card_of(mesh.device))
+            mesh = make_mesh(chosen_layout(of_a_step, mesh, memory_per_rank(mesh)), mesh.device, timeout)
+        return _train_on(
+            mesh,
+            store,
+            config,
+            files,
+            held_out=held_out,
+            weights=weights,
+            workers=workers,
+            cuda_graphs=cuda_graphs,
+        )
+
+    return exit_code_of(work, timeout)
 
 
 def _train_on(
@@ -110,8 +104,6 @@ def _train_on(
     began_with = None if weights is None or initial is None else initial.description(printable(weights.name))
     if mesh.is_first:
         files.check()
-    if workers is None:
-        workers = _GPU_WORKERS if mesh.device.type == "cuda" else 0
     with StopRequest().handling_signals() as stop:
         trainer = Trainer(
             config,
@@ -122,7 +114,7 @@ def _train_on(
             initial=None if initial is None else initial.state,
             descends_from=None if weights is None else demonstration.ancestor(weights),
             began_with=began_with,
-            workers=workers,
+            workers=usual_workers(mesh.device) if workers is None else workers,
             cuda_graphs=cuda_graphs,
         )
         if mesh.is_first:
@@ -140,6 +132,28 @@ def _train_on(
             )
         with unmoved_directory(files.directory) if mesh.is_first else nullcontext():
             return 0 if trainer.run(stop) else stop.exit_code
+
+
+def exit_code_of(work: Callable[[], int], timeout: float = TIMEOUT) -> int:
+    """Carry out a run that may join other ranks, leave them at its end, and return its exit code.
+
+    It is what `work` returns, and 1 if a rank did not answer for `timeout` seconds or the run diverged, which the error
+    output says once.
+    """
+    try:
+        with report_lost_ranks(timeout):
+            return work()
+    except (LostRankError, DivergedError) as error:
+        if not isinstance(error, LostRankError) or error.should_report:
+            print(f"helixfold: error: {error}", file=sys.stderr)
+        return FAILED
+    finally:
+        leave()
+
+
+def usual_workers(device: torch.device) -> int:
+    """Return the number of processes that prepare examples ahead, unless it is given."""
+    return 4 if device.type == "cuda" else 0
 
 
 def held_out_names(path: Path, store: FeatureStore, config: TrainingConfig) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helixfold.verification.checks import Check
-from helixfold.weights.checkpoint import digest_of
+from helixfold.weights.tensor_file import digest_of
 
 LISTED = 8
 _LAYER = re.compile(r"(?P<stack>.+?)\.blocks\.(?P<layer>\d+)\.(?P<rest>.+)")

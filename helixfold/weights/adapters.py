@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, require_file
 from data_pipeline.json_files import parse_json
 from helixfold.config import ConfigError
-from helixfold.weights.checkpoint import MAX_HEADER_BYTES, digest_of, sort_metadata
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight
+from helixfold.weights.tensor_file import digest_of, open_tensors, read_tensors, write_tensors
 
 FORMAT, VERSION = "helixfold adapter", "1"
 Kind = Literal["lora", "heads"]
@@ -113,35 +110,14 @@ def parse_adapters(words: Sequence[str]) -> tuple[WeightedAdapter, ...]:
 
 def save_adapter(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], card: AdapterCard) -> None:
     """Write an adapter with its card as one atomic file. Equal arguments give equal bytes."""
-    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, "version": VERSION, "card": card.to_json(), "sha256": digest_of(own)}
-    with atomic_write(Path(path)) as temporary:
-        save_file(own, temporary, metadata=metadata)
-        sort_metadata(temporary)
+    write_tensors(Path(path), tensors, {"format": FORMAT, "version": VERSION, "card": card.to_json()})
 
 
 def read_adapter(path: str | os.PathLike[str]) -> Adapter:
     """Read an adapter. Raise `InputError` if the file is none, or if any bit of it has changed."""
     path = Path(path)
-    require_file(path)
-    try:
-        with path.open("rb") as start:
-            length = int.from_bytes(start.read(8), "little")
-        if length > MAX_HEADER_BYTES:
-            raise InputError.at(path, f"claims a header of {length:,} bytes, which no adapter needs")
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise InputError.at(path, "is no adapter; `helixfold finetune` writes them")
-            if metadata.get("version") != VERSION:
-                version = printable(metadata.get("version", "none"))
-                raise InputError.at(path, f"has format version {version}, this helixfold reads {VERSION}; update it")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        problem = printable(str(error))
-        raise InputError.at(path, f"is no complete safetensors file ({problem}); fetch or make it again") from error
-    if digest_of(tensors) != metadata.get("sha256"):
-        raise InputError.at(path, "its numbers do not have the checksum that it was written with; fetch it again")
+    with open_tensors(path, FORMAT, VERSION, "is no adapter; `helixfold finetune` writes them") as file:
+        tensors, metadata = read_tensors(path, file), file.metadata()
     if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
         raise InputError.at(path, "has numbers that are not finite; train it again")
     try:

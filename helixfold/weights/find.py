@@ -19,8 +19,9 @@ from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.cache import parameters_directory
-from helixfold.weights.checkpoint import digest_of, read_header
+from helixfold.weights.checkpoint import read_header
 from helixfold.weights.load import file_format, load_weights
+from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.untrained import untrained_model
 
 # The models that predict if DeepMind's parameters were downloaded and none is named.

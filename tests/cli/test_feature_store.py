@@ -59,6 +59,18 @@ def test_chains_are_held_out_with_their_nearest_ones(tmp_path: Path, capsys: pyt
     assert f"{len(held_out)} of 6 chains are held out; the most similar" in capsys.readouterr().out
 
 
+def test_assemblies_are_held_out_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    structures, output = Path(__file__).parents[2] / "examples/complexes", tmp_path / "store"
+    words = ["--structures", str(structures), "--assemblies", "--hold-out", "0.3", "--workers", "1"]
+    assert main(["features", *words, "--output", str(output)]) == 0
+    chains, names = ((output / name).read_text().split() for name in ("held_out.txt", "held_out_assemblies.txt"))
+    store = FeatureStore.open(output)
+    assert 0 < len(names) < len(store.assemblies)
+    for each in store.assemblies:
+        assert {chain in chains for chain in each.chains} == {each.name in names}
+    assert f"{len(names)} of {len(store.assemblies)} assemblies are held out" in capsys.readouterr().out
+
+
 def test_a_failed_chain_gives_exit_code_1_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_training_files(tmp_path)
     write_a3m(tmp_path / "alignments/0abc_A/a3m/uniref90_hits.a3m", "MKV", "MK-V")

@@ -22,12 +22,15 @@ from helixfold.execution.slabs import Slabs
 from helixfold.finetune.base import base_file, load_base
 from helixfold.finetune.task_heads import fit, published_binder_head, summary
 from helixfold.finetune.task_table import read_table
+from helixfold.finetune.task_training import TaskTraining
 from helixfold.inference import predict
 from helixfold.model_input import batch_of, draw, model_input
 from helixfold.prediction import Prediction
+from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter
 from tests.finetune.conftest import write_base
 from tests.finetune.runs import PRESET
+from tests.training.ranks import Ranks, finetune
 
 LETTERS = list("ARNDCQEGHILKMFPSTWYV")
 
@@ -116,9 +119,59 @@ def test_the_network_learns_with_the_head_and_its_changes_are_an_adapter(
     assert any(line[3] != line[4] for line in lines[1:])
     assert {path.name for path in output.iterdir()} == {
         "adapter.safetensors", "task_head.safetensors", "predictions.tsv", "task.json", "finetuning.html",
+        "config.json", "checkpoints",
     }  # fmt: skip
     (prediction,) = predict_with(output / "adapter.safetensors", weights)
     assert "The adapter adapter.safetensors" in prediction.notes[0]
+
+
+def files_of(output: Path) -> dict[str, bytes]:
+    """What a task came to, down to the last bit."""
+    return {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
+
+
+@pytest.mark.distributed
+def test_a_killed_task_goes_on_to_the_same_bits(weights: Path, tmp_path: Path) -> None:
+    rows = [(f"c{n}", sequence, n % 3 + n / 10) for n, sequence in enumerate(sequences(6))]
+    file = table(tmp_path / "table.csv", rows, ["train"] * 4 + ["test"] * 2)
+    for name in ("unbroken", "killed"):
+        output = tmp_path / name / "task"
+        command = ["--table", str(file), "--weights", str(weights), "--device=cpu", "--output", str(output)]
+        command += ["--steps=12", "--set=save_every=1", "--set=batch_size=1"]
+        if name == "killed":
+            with Ranks(1, tmp_path / "out.txt", finetune, command) as processes:
+                while not (output / "checkpoints/step_00000002").exists():
+                    assert not processes.wait(0.002), processes.printed()
+            assert not (output / "task.json").exists()
+        with Ranks(1, tmp_path / "out.txt", finetune, command) as processes:
+            assert processes.finish() == [0], processes.printed()
+    assert "going on after " in (tmp_path / "out.txt").read_text()
+    assert files_of(tmp_path / "killed/task") == files_of(tmp_path / "unbroken/task")
+
+
+def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(f"c{n}", sequence, n / 10) for n, sequence in enumerate(sequences(5))]
+    file, output = table(tmp_path / "table.csv", rows, ["train"] * 3 + ["test"] * 2), tmp_path / "out"
+    command = ["finetune", "--table", str(file), "--weights", str(weights), "--device=cpu", "--output", str(output)]
+    command += ["--steps=2", "--set=batch_size=1"]
+    with monkeypatch.context() as stopping:
+        stopping.setattr(StopRequest, "is_requested", lambda _: True)
+        assert main(command) == 143
+    assert not (output / "task.json").exists()
+    assert main(command) == 0
+    first, before = capsys.readouterr(), files_of(output)
+    assert "going on after 1 steps" in first.err
+    monkeypatch.setattr(TaskTraining, "run", None)
+    assert main(command) == 0
+    assert capsys.readouterr().out == first.out
+    assert main([*command, "--rank=3"]) == 2
+    assert "this run began with another low-rank" in capsys.readouterr().err
+    table(file, rows[::-1], ["train"] * 3 + ["test"] * 2)
+    assert main(command) == 2
+    assert "this run began with another table" in capsys.readouterr().err
+    assert files_of(output) == before
 
 
 def predict_with(adapter: Path, weights: Path) -> list[Prediction]:

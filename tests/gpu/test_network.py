@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helixfold.benchmark.block import evoformer, random_streams
-from helixfold.benchmark.replay import replayed
+from helixfold.benchmark.timing import replayed
 from helixfold.execution import spilled
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.slabs import Slabs

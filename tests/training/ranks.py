@@ -36,6 +36,7 @@ COMMANDS = tuple(
         "training.run",
         "cli.finetune",
         "finetune.run",
+        "finetune.task_command",
     )
 )
 # And what they import in the midst of their work, which would take each process a second.

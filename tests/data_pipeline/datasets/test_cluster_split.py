@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.datasets.cluster_split import nearest_chains, split_by_cluster, write_split
+from data_pipeline.datasets.assembly_index import AssemblyEntry
+from data_pipeline.datasets.cluster_split import nearest_chains, split_by_cluster, with_joined_clusters, write_split
 from data_pipeline.errors import InputError
 from tests.data_pipeline.datasets.memory_store import entry
 
@@ -28,6 +29,28 @@ def test_no_cluster_is_divided_and_the_fraction_is_met(sizes: list[int], fractio
     assert all(len(sides) == 1 for sides in clusters.values())
     assert abs(len(held_out) - fraction * len(entries)) <= max(sizes)
     assert held_out == set(split_by_cluster(entries, fraction, seed))
+
+
+@given(
+    chains=st.lists(st.integers(0, 7), min_size=6, max_size=12),
+    assemblies=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), max_size=4),
+)
+def test_no_assembly_is_divided_and_none_outside_is_like_one_that_is_held_out(
+    chains: list[int], assemblies: list[list[int]]
+) -> None:
+    entries = [entry(f"x{number}", cluster=f"c{cluster}") for number, cluster in enumerate(chains)]
+    made = [
+        AssemblyEntry(name=f"a{number}", key="", chains=tuple(f"x{chain}" for chain in each))
+        for number, each in enumerate(assemblies)
+    ]
+    joined = {each.name: each.cluster for each in with_joined_clusters(entries, made)}
+    together = {frozenset(name for name in joined if joined[name] == group) for group in joined.values()}
+    expected = {frozenset({each.name}) for each in entries}
+    links = [{each.name for each in entries if each.cluster == f"c{cluster}"} for cluster in chains]
+    for link in [*links, *(set(each.chains) for each in made)]:
+        touched = {group for group in expected if group & link}
+        expected = (expected - touched) | {frozenset().union(*touched)}
+    assert together == expected
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
