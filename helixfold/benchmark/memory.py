@@ -13,7 +13,7 @@ import torch
 
 from data_pipeline.errors import InputError
 from helixfold.annotations import Parameter
-from helixfold.benchmark.memory_points import EVOFORMER, MemoryMeasurement, Point, measure
+from helixfold.benchmark.memory_points import DESIGN, EVOFORMER, MemoryMeasurement, Point, measure
 from helixfold.benchmark.options import Device, Model
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
@@ -31,7 +31,7 @@ _HEADER = (
 )
 
 
-Part = Literal["prediction", "evoformer"]
+Part = Literal["prediction", "evoformer", "design"]
 MeasuredExecutor = Literal["plain", "whole", "slabs", "spilled"]
 # A point with its measurement.
 Reading = tuple[Point, MemoryMeasurement]
@@ -54,11 +54,11 @@ class MemoryBenchmarkOptions:
     """Options of `helixfold benchmark memory`."""
 
     part: Part = "prediction"
-    """Part of the network."""
+    """Part of the network, or a step of a design, which is computed whole."""
     preset: Model = "model_1_ptm"
     """Model to measure."""
     blocks: Annotated[Positive | None, Parameter(show_default="all")] = None
-    """Blocks of each stack; memory does not depend on their number."""
+    """Blocks of each stack; the memory of a prediction does not depend on their number."""
     residues: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (512, 1024, 2048)
     """Numbers of residues."""
     rows: Positive = 128
@@ -70,7 +70,7 @@ class MemoryBenchmarkOptions:
     ensemble: Positive = 1
     """Samples of the alignment for each pass."""
     passes: Positive = 2
-    """Passes, each starting from the results of the one before."""
+    """Passes, each starting from the results of the one before; a design has gradients through all."""
     dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
     """Precisions to measure in."""
     executors: tuple[MeasuredExecutor, ...] = ("slabs", "spilled")
@@ -102,6 +102,8 @@ def run(options: MemoryBenchmarkOptions = _USUAL) -> int:
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path} cannot be written: {path.parent} is no directory")
+    if options.part == DESIGN and ({*options.executors} - {"plain", "whole"} or {*options.ranks} != {1}):
+        raise InputError("a step of a design is computed whole by one process: give --executors whole, and no --ranks")
     earlier = [reading for path in options.also for reading in _read(path)]
     limit = None if options.memory_limit is None else int(options.memory_limit * 2**30)
     points = _points(options)
@@ -143,16 +145,19 @@ def _title(point: Point) -> str:
     blocks = "all blocks" if point.blocks is None else f"{point.blocks} block{'' if point.blocks == 1 else 's'}"
     if point.part == EVOFORMER:
         return f"Evoformer of {point.preset}, {blocks}, {point.rows} rows"
+    passes = f"{point.passes} pass{'' if point.passes == 1 else 'es'}"
+    if point.part == DESIGN:
+        return f"step of a hallucination with {point.preset}, {blocks} of each stack, {passes}"
     templates = f"{point.templates} template{'' if point.templates == 1 else 's'}"
     sizes = f"{point.rows} rows, {point.extra_rows:,} extra rows, {templates}"
     ensemble = f", ensemble of {point.ensemble}" if point.ensemble > 1 else ""
-    passes = f"{point.passes} pass{'' if point.passes == 1 else 'es'}"
     return f"prediction with {point.preset}, {blocks} of each stack, {sizes}{ensemble}, {passes}"
 
 
 def _common(point: Point) -> Point:
-    # Memory does not depend on the number of blocks.
-    return replace(point, residues=0, dtype="", executor="", blocks=None)
+    # The memory of a prediction does not depend on the number of blocks.
+    blocks = point.blocks if point.part == DESIGN else None
+    return replace(point, residues=0, dtype="", executor="", blocks=blocks)
 
 
 def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:

@@ -1,4 +1,4 @@
-"""Measure the peak memory of a prediction, or of an Evoformer alone, in fresh processes."""
+"""Measure the peak memory of a prediction, of an Evoformer alone, or of a design's step, in fresh processes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +13,10 @@ from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.timing import PLAIN, held_memory, settle
 from helixfold.config import ModelConfig
+from helixfold.design.designer import Designer
+from helixfold.design.memory import StepNeeds, step_needs
+from helixfold.design.options import DesignOptions
+from helixfold.design.task import hallucination
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, is_out_of_memory, limit_memory
 from helixfold.execution.dtypes import DTYPES
@@ -31,10 +35,12 @@ from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.size import PassSize, floor, gib, of_blocks
-from helixfold.presets import preset
+from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.presets import Preset, preset
+from helixfold.weights.find import ReadyModel
 from helixfold.weights.untrained import untrained_model
 
-PREDICTION, EVOFORMER = PARTS = ("prediction", "evoformer")
+PREDICTION, EVOFORMER, DESIGN = PARTS = ("prediction", "evoformer", "design")
 # Plain attention holds at most so many float32 numbers for each of its logits.
 _PLAIN_LOGITS = 4
 _LINE_LENGTH = 200
@@ -45,7 +51,8 @@ Run = Callable[["Point", Executor], None]
 class Point:
     """A measurement to make: the computation, its size, and the executor.
 
-    `blocks` is the number of blocks of each stack, or None for all. `ranks` processes compute it together.
+    `blocks` is the number of blocks of each stack, or None for all. `ranks` processes compute it together. A design is
+    a hallucination, which has one row and no template; gradients pass through all of its `passes`.
     """
 
     part: str
@@ -69,8 +76,26 @@ class Point:
         return of_blocks(model, self.blocks or model.evoformer.blocks)
 
     @property
+    def network(self) -> Preset:
+        """Return the preset with as many blocks as are run."""
+        return replace(preset(self.preset), model=self.config)
+
+    @property
+    def design_options(self) -> DesignOptions:
+        """Return the options of a design whose step is measured."""
+        return DesignOptions(num_recycles=self.passes - 1, dtype=self.dtype)
+
+    @property
+    def design_needs(self) -> StepNeeds:
+        """Return everything on which the memory of a design's step depends."""
+        card = card_of(torch.device(self.device))
+        return step_needs(hallucination(self.residues), self.network, self.design_options, card)
+
+    @property
     def size(self) -> PassSize:
         """Return the size of a pass for forecasts; an Evoformer alone has no extra MSA, templates or ensemble."""
+        if self.part == DESIGN:
+            return self.design_needs.size
         alone = self.part == EVOFORMER
         return PassSize(
             residues=self.residues,
@@ -100,7 +125,10 @@ class Point:
         return self._predicted("whole") + _PLAIN_LOGITS * torch.float32.itemsize * logits
 
     def _predicted(self, executor: str) -> int:
-        found = forecast_prediction(self.config, self.size, executor, card_of(torch.device(self.device)))
+        card = card_of(torch.device(self.device))
+        if self.part == DESIGN:
+            return self.design_needs.forecast(card)
+        found = forecast_prediction(self.config, self.size, executor, card)
         return found.stages["Evoformer"] if self.part == EVOFORMER else found.peak
 
 
@@ -148,11 +176,11 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Memory
         return mesh_executor(mesh, policy.executor(kind, spill, device))
 
     with (
-        policy.memory_kept(kind, mesh.size),
+        allocator.keeping_freed_memory(KEPT_BLOCKS) if point.part == DESIGN else policy.memory_kept(kind, mesh.size),
         torch.no_grad(),
         forced("reference") if point.executor == PLAIN else nullcontext(),
     ):
-        run = _evoformer(point, device) if point.part == EVOFORMER else _prediction(point, device)
+        run = {PREDICTION: _prediction, EVOFORMER: _evoformer, DESIGN: _design}[point.part](point, device)
         # A small run first, for what libraries allocate once, such as the threads' buffers, is not part of the cost.
         run(replace(point, residues=8), executor())
         settle()
@@ -215,5 +243,17 @@ def _evoformer(point: Point, device: torch.device) -> Run:
 
         msa, pair = stream(point.rows, config.evoformer.c_m), stream(residues, config.c_z)
         stack(executor, msa, pair, *(torch.ones(1, rows, residues, device=device) for rows in (point.rows, residues)))
+
+    return run
+
+
+def _design(point: Point, device: torch.device) -> Run:
+    """Return a function that makes the first step of a hallucination, as `helixfold design` does."""
+    model = ReadyModel(preset=point.network, network=untrained_model(point.config, seed=0), digest="")
+
+    def run(point: Point, _: Executor) -> None:
+        designer = Designer(hallucination(point.residues), [model], point.design_options, device=device)
+        with torch.enable_grad():
+            designer.advance(designer.begin(0), 0)
 
     return run

@@ -1,12 +1,22 @@
-"""Fold designs again with another model, which has not seen them: what it finds is evidence, one's own pLDDT is not."""
+"""Fold designs again with another model, which has not seen them: what it finds is evidence, one's own pLDDT is not.
 
+The same is done for sequences that nobody designed, a shuffled copy of each design and a random sequence: a design
+counts only where the other model is surer of it, and agrees better with the model that designed it, than of both.
+"""
+
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
+from jaxtyping import Bool
 
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.protein import Protein
+from data_pipeline.residues import RESTYPES
 from helixfold.analysis.metrics import superposed_scores
+from helixfold.design.designer import Design, Designer
 from helixfold.design.inputs import task_target
 from helixfold.design.task import DesignTask
 from helixfold.execution.stages import Stages
@@ -15,50 +25,109 @@ from helixfold.folding import FoldingOptions, fold
 from helixfold.prediction import Prediction
 from helixfold.weights.find import ReadyModel
 
+SHUFFLED, RANDOM = CONTROLS = ("shuffled", "random")
+_MOST_DIGITS: Final = 12  # of a model's digest, which tell it apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Mean pLDDT, 0 to 100, by a model that checks, and the TM-score of its prediction to that of the designing one."""
+
+    plddt: float
+    tm_score: float
+
+    @property
+    def product(self) -> float:
+        """Return the product of both, 0 to 1, by which checked designs are ranked."""
+        return self.plddt / 100 * self.tm_score
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
     """Prediction of a design by another model, and its distance to what the design was made for.
 
-    `plddt` is the mean, 0 to 100. `tm_score` and `rmsd` (Angstrom) compare C-alpha atoms with the structure of the
-    design, and `known_tm_score` those of fixed backbones with the backbone, None for other designs.
+    `tm_score` in `agreement` and `rmsd` (Angstrom) compare C-alpha atoms with the structure of the design, and
+    `known_tm_score` those of fixed backbones with the backbone, None for other designs. `controls` has the agreement
+    on sequences that nobody designed, by their kind (`CONTROLS`).
     """
 
     model: str
-    plddt: float
+    digest: str  # the beginning of the digest of the model's parameters
+    agreement: Agreement
     ptm: float | None
     iptm: float | None
-    tm_score: float
     rmsd: float
     known_tm_score: float | None
+    controls: Mapping[str, Agreement]
 
     @property
-    def agreement(self) -> float:
-        """Return the product of pLDDT and TM-score, 0 to 1, by which checked designs are ranked."""
-        return self.plddt / 100 * self.tm_score
+    def beats_controls(self) -> bool:
+        """Return whether both numbers of the design are above those of every control."""
+        own = self.agreement
+        return all(own.plddt > each.plddt and own.tm_score > each.tm_score for each in self.controls.values())
+
+
+def short_digest(model: ReadyModel) -> str:
+    """Return the beginning of the digest of a model's parameters."""
+    return model.digest[:_MOST_DIGITS]
 
 
 def refolded(
-    task: DesignTask, sequences: dict[str, str], model: ReadyModel, *, num_recycles: int | None, seed: int
+    task: DesignTask, sequences: Mapping[str, str], model: ReadyModel, *, num_recycles: int | None, seed: int
 ) -> Prediction:
     """Return the prediction of a design's sequences, from them alone, as `helixfold predict` makes it."""
-    features = target_features(task_target(task, sequences))
+    features = target_features(task_target(task, dict(sequences)))
     options = FoldingOptions(num_recycles=num_recycles, seed=seed, cyclic=task.cyclic)
     return fold(model.network, Whole(), features, model.preset, options, stages=Stages(), notes=model.notes)
 
 
-def checked(task: DesignTask, protein: Protein, prediction: Prediction) -> Checked:
+def checked(
+    task: DesignTask,
+    protein: Protein,
+    prediction: Prediction,
+    model: ReadyModel,
+    controls: Mapping[str, Agreement],
+) -> Checked:
     """Return how the prediction of a design by another model compares with the structure of the design."""
-    found = superposed_scores(_alpha(prediction.protein), _alpha(protein))
     return Checked(
         model=prediction.model,
-        plddt=float(prediction.plddt.mean()),
+        digest=short_digest(model),
+        agreement=agreement(protein, prediction),
         ptm=prediction.ptm,
         iptm=prediction.iptm,
-        tm_score=found.tm_score,
-        rmsd=found.rmsd,
+        rmsd=superposed_scores(_alpha(prediction.protein), _alpha(protein)).rmsd,
         known_tm_score=known_tm_score(task, prediction.protein),
+        controls=controls,
     )
+
+
+def agreement(protein: Protein, prediction: Prediction) -> Agreement:
+    """Return how sure another model is of its prediction, and how like that is to the structure `protein`."""
+    found = superposed_scores(_alpha(prediction.protein), _alpha(protein))
+    return Agreement(plddt=float(prediction.plddt.mean()), tm_score=found.tm_score)
+
+
+def control_designs(designer: Designer, sequences: Mapping[str, str], number: int) -> dict[str, Design]:
+    """Return the controls of a design, by their kind, as the first designing model predicts them.
+
+    They have the residues that are fixed, and elsewhere the design's own in another order or random amino acids.
+    """
+    given = designer.inputs[0]
+    letters = "".join(sequences[name] for name in given.given.chain_ids)
+    is_free = given.is_free[0].cpu().numpy()
+    changed = {kind: control_sequence(letters, is_free, kind, designer, number) for kind in CONTROLS}
+    return {kind: designer.evaluated(sequence, designer.begin(number), number) for kind, sequence in changed.items()}
+
+
+def control_sequence(letters: str, is_free: Bool[np.ndarray, "r"], kind: str, designer: Designer, number: int) -> str:
+    """Return the letters of a design with those of free residues in another order, or random ones of those allowed."""
+    options = designer.options
+    random = np.random.default_rng([zlib.crc32(kind.encode()), options.seed + number])
+    found = np.array(list(letters))
+    allowed = [letter for letter in RESTYPES if letter not in options.excluded]
+    free = found[is_free]
+    found[is_free] = random.permutation(free) if kind == SHUFFLED else random.choice(allowed, len(free))
+    return "".join(found.tolist())
 
 
 def known_tm_score(task: DesignTask, protein: Protein) -> float | None:

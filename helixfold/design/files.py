@@ -10,10 +10,10 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
-from helixfold.design.check import Checked
+from helixfold.design.check import CONTROLS, Agreement, Checked
 from helixfold.design.designer import Design
 from helixfold.design.task import DesignTask
-from helixfold.report.designs import DesignLine, write_designs
+from helixfold.report.designs import CheckLine, DesignLine, write_designs
 from helixfold.write.json_object import JsonObject
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.model_scores import ModelScores
@@ -94,7 +94,21 @@ def check_file(directory: Path, number: int) -> Path:
 
 def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
     """Write the checks of a design by other models."""
-    write_file(check_file(directory, number), to_json({"checks": [asdict(each) for each in found]}, indent=1))
+    content = [
+        {
+            "model": each.model,
+            "digest": each.digest,
+            **asdict(each.agreement),
+            "ptm": each.ptm,
+            "iptm": each.iptm,
+            "rmsd": each.rmsd,
+            "known_tm_score": each.known_tm_score,
+            "controls": {kind: asdict(control) for kind, control in each.controls.items()},
+            "beats_controls": each.beats_controls,
+        }
+        for each in found
+    ]
+    write_file(check_file(directory, number), to_json({"checks": content}, indent=1))
 
 
 def read_checks(directory: Path, number: int) -> list[Checked]:
@@ -105,15 +119,20 @@ def read_checks(directory: Path, number: int) -> list[Checked]:
     return [
         Checked(
             model=each.get("model", str),
-            plddt=each.get("plddt", float),
+            digest=each.get("digest", str),
+            agreement=_agreement(each),
             ptm=each.optional_number("ptm"),
             iptm=each.optional_number("iptm"),
-            tm_score=each.get("tm_score", float),
             rmsd=each.get("rmsd", float),
             known_tm_score=each.optional_number("known_tm_score"),
+            controls={kind: _agreement(each.child("controls").child(kind)) for kind in CONTROLS},
         )
         for each in JsonObject.read(path).children("checks")
     ]
+
+
+def _agreement(given: JsonObject) -> Agreement:
+    return Agreement(plddt=given.get("plddt", float), tm_score=given.get("tm_score", float))
 
 
 def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[str, str], designs: int) -> None:
@@ -130,7 +149,7 @@ def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[st
 def _line(directory: Path, task: DesignTask, number: int) -> DesignLine:
     known = JsonObject.read(design_file(directory, number))
     checks = read_checks(directory, number)
-    best = max(checks, key=lambda each: each.agreement, default=None)
+    best = max(checks, key=lambda each: each.agreement.product, default=None)
     letters = known.child("sequences")
     return DesignLine(
         target=task.name,
@@ -146,10 +165,23 @@ def _line(directory: Path, task: DesignTask, number: int) -> DesignLine:
         known_tm_score=known.optional_number("known_tm_score"),
         loss_by_step=known.list_of("loss_by_step", float),
         notes=known.list_of("notes", str, []),
-        check_model=None if best is None else best.model,
-        check_plddt=None if best is None else best.plddt,
-        check_tm_score=None if best is None else best.tm_score,
-        check_rmsd=None if best is None else best.rmsd,
-        check_iptm=None if best is None else best.iptm,
-        check_known_tm_score=None if best is None else best.known_tm_score,
+        check=None if best is None else _check_line(best),
+    )
+
+
+def _check_line(found: Checked) -> CheckLine:
+    shuffled, random = (found.controls[kind] for kind in CONTROLS)
+    return CheckLine(
+        model=found.model,
+        plddt=found.agreement.plddt,
+        tm_score=found.agreement.tm_score,
+        rmsd=found.rmsd,
+        iptm=found.iptm,
+        known_tm_score=found.known_tm_score,
+        agreement=found.agreement.product,
+        plddt_shuffled=shuffled.plddt,
+        tm_score_shuffled=shuffled.tm_score,
+        plddt_random=random.plddt,
+        tm_score_random=random.tm_score,
+        beats_controls="yes" if found.beats_controls else "no",
     )

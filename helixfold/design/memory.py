@@ -23,6 +23,7 @@ from helixfold.ops.card import Card, card_of, described
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.size import PassSize, gib
 from helixfold.planning.training import beside_tensors, prepared_products
+from helixfold.presets import Preset
 from helixfold.weights.find import ReadyModel
 
 _META = torch.device("meta")
@@ -67,7 +68,7 @@ def check_memory(
 ) -> int:
     """Return the forecast of the memory of a design's steps; raise `InputError` if it is more than there is."""
     card = card_of(device)
-    needed = max(step_needs(task, model, options, card).forecast(card) for model in models)
+    needed = max(step_needs(task, model.preset, options, card).forecast(card) for model in models)
     available = available_memory(device) if memory is None else memory
     if RESERVE * needed > available:
         raise InputError(
@@ -77,9 +78,8 @@ def check_memory(
     return needed
 
 
-def step_needs(task: DesignTask, model: ReadyModel, options: DesignOptions, card: Card) -> StepNeeds:
+def step_needs(task: DesignTask, preset: Preset, options: DesignOptions, card: Card) -> StepNeeds:
     """Return what determines the memory of the steps of a design with one model."""
-    preset = model.preset
     slots = 0
     if preset.model.template is not None:
         is_shown = any(chain.is_shown for chain in task.chains)

@@ -16,16 +16,18 @@ from data_pipeline.json_files import read_json
 from data_pipeline.parse.fasta import directory_name
 from helixfold.config import Method
 from helixfold.design import files
-from helixfold.design.check import checked, known_tm_score, refolded
+from helixfold.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
 from helixfold.design.command import DesignCommand
 from helixfold.design.designer import Designer
 from helixfold.design.memory import check_memory
 from helixfold.design.options import DesignOptions
 from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory
+from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import limit_threads, pick_device
 from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.ops.card import card_of
+from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
@@ -60,13 +62,13 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
     _check_names([task.name for task in tasks])
     with os_errors_as_input_errors(output, "cannot be written"):
         output.mkdir(parents=True, exist_ok=True)
-    with locked_directory(output):
+    with locked_directory(output), keeping_freed_memory(KEPT_BLOCKS):
         for task in tasks:
             directory = output / directory_name(task.name)
             try:
                 check_memory(task, models, options, device, command.models.memory)
                 designer = Designer(task, models, options, device=device)
-                _begin(directory, task, options, models, checks, overwrite=command.targets.overwrite)
+                _begin(directory, task, options, models, overwrite=command.targets.overwrite)
                 for number in range(options.designs):
                     _design(directory, designer, number)
                     _check(directory, designer, number, checks)
@@ -153,7 +155,6 @@ def _begin(
     task: DesignTask,
     options: DesignOptions,
     models: Sequence[ReadyModel],
-    checks: Sequence[ReadyModel],
     *,
     overwrite: bool,
 ) -> None:
@@ -168,7 +169,6 @@ def _begin(
         "cyclic": None if task.cyclic is None else list(task.cyclic),
         "options": {name: value for name, value in asdict(options).items() if name != "designs"},
         "models": [model.digest for model in models],
-        "checks": [model.digest for model in checks],
     }
     if overwrite:
         for old in (*directory.glob("design_*.*"), *directory.glob("trajectory_*.npz"), *directory.glob("check_*.*")):
@@ -223,19 +223,28 @@ def _design(directory: Path, designer: Designer, number: int) -> None:
 
 
 def _check(directory: Path, designer: Designer, number: int, checks: Sequence[ReadyModel]) -> None:
-    """Fold a finished design again with each model that checks."""
-    if not checks or files.check_file(directory, number).is_file():
+    """Fold a finished design and its controls again with each model that checks and has not done so."""
+    found = files.read_checks(directory, number)
+    known = {each.digest for each in found}
+    missing = [model for model in checks if short_digest(model) not in known]
+    if not missing:
         return
-    task, found = designer.task, []
+    task, options = designer.task, designer.options
     design = files.read_design(directory, number)
-    for model in checks:
-        prediction = refolded(task, design.sequences, model, num_recycles=None, seed=designer.options.seed)
+    controls = control_designs(designer, design.sequences, number)
+    for model in missing:
+        prediction = refolded(task, design.sequences, model, num_recycles=None, seed=options.seed)
+        again = {
+            kind: refolded(task, control.sequences, model, num_recycles=None, seed=options.seed)
+            for kind, control in controls.items()
+        }
         remark = "Predicted from the sequence of a design alone. The B-factor column holds pLDDT, 0 to 100."
         text = to_pdb(prediction.protein, [remark, *prediction.notes], chain_ids=prediction.chain_ids)
         write_file(directory / f"check_{number}_{model.preset.name}.pdb", text)
-        found.append(checked(task, design.protein, prediction))
+        agreed = {kind: agreement(control.protein, again[kind]) for kind, control in controls.items()}
+        found.append(checked(task, design.protein, prediction, model, agreed))
         tqdm.write(
-            f"{task.name} {number}: {model.preset.name} finds pLDDT {found[-1].plddt:.1f}, TM-score "
-            f"{found[-1].tm_score:.2f} to the design"
+            f"{task.name} {number}: {model.preset.name} finds pLDDT {found[-1].agreement.plddt:.1f}, TM-score "
+            f"{found[-1].agreement.tm_score:.2f} to the design"
         )
     files.write_check(directory, number, found)

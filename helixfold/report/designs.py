@@ -1,7 +1,7 @@
 """Write `designs.tsv`, `designs.fasta` and `designs.html`: designs, ranked by what another model says of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,27 @@ _WIDTH, _HEIGHT = 100, 24  # of the picture of losses
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckLine:
+    """The check of a design by another model, in the table."""
+
+    model: str
+    plddt: float
+    tm_score: float  # to the structure of the design
+    rmsd: float  # Angstrom
+    iptm: float | None
+    known_tm_score: float | None
+    agreement: float  # pLDDT times TM-score, 0 to 1
+    # Of sequences that nobody designed: the design in another order, and random residues.
+    plddt_shuffled: float
+    tm_score_shuffled: float
+    plddt_random: float
+    tm_score_random: float
+    beats_controls: str  # yes if its pLDDT and its TM-score are above those of both, else no
+
+
+@dataclass(frozen=True, kw_only=True)
 class DesignLine:
-    """A design in the table; what the check by another model gives is None without one."""
+    """A design in the table; `check` is None if no other model has folded it again."""
 
     target: str
     directory: str  # of its files, in the output directory
@@ -34,19 +53,7 @@ class DesignLine:
     known_tm_score: float | None  # to the backbone that it was designed for
     loss_by_step: Sequence[float]
     notes: Sequence[str] = ()
-    check_model: str | None = None
-    check_plddt: float | None = None
-    check_tm_score: float | None = None  # to the structure of the design
-    check_rmsd: float | None = None  # Angstrom
-    check_iptm: float | None = None
-    check_known_tm_score: float | None = None
-
-    @property
-    def agreement(self) -> float | None:
-        """Return the product of the check's pLDDT and TM-score, 0 to 1; None without a check."""
-        if self.check_plddt is None or self.check_tm_score is None:
-            return None
-        return self.check_plddt / 100 * self.check_tm_score
+    check: CheckLine | None = None
 
     @property
     def sequence(self) -> str:
@@ -78,7 +85,8 @@ def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[s
         title=output.resolve().name,
         lines=order,
         failures=failures,
-        checked=any(line.agreement is not None for line in order),
+        checked=sum(line.check is not None for line in order),
+        counting=sum(line.check is not None and line.check.beats_controls == "yes" for line in order),
         untrained=sum(mark_of(line.notes) == UNTRAINED for line in order),
         demonstrations=sum(mark_of(line.notes) == DEMONSTRATION for line in order),
     )
@@ -88,14 +96,15 @@ def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[s
 def ranked(lines: Iterable[DesignLine]) -> list[DesignLine]:
     """Return designs with those first that another model agrees with most, then by loss."""
     return sorted(
-        lines, key=lambda line: (1 if line.agreement is None else -line.agreement, line.loss, line.target, line.number)
+        lines,
+        key=lambda line: (1 if line.check is None else -line.check.agreement, line.loss, line.target, line.number),
     )
 
 
 def table(lines: Sequence[DesignLine]) -> str:
     """Return the table as tab-separated text, with NA for what is not known; `ranked` gives the order."""
     losses = list(dict.fromkeys(name for line in lines for name in line.losses))
-    checks = ("model", "plddt", "tm_score", "rmsd", "iptm", "known_tm_score")
+    checks = [each.name for each in fields(CheckLine) if each.name != "agreement"]
     names = (
         *("rank", "target", "design", "protocol", "loss", "mean_plddt", "ptm", "iptm", "known_tm_score"),
         *(f"check_{name}" for name in checks),
@@ -106,7 +115,7 @@ def table(lines: Sequence[DesignLine]) -> str:
         [
             *(rank, line.target, line.number, line.protocol, line.loss, line.mean_plddt, line.ptm, line.iptm),
             line.known_tm_score,
-            *(getattr(line, f"check_{name}") for name in checks),
+            *(getattr(line.check, name, None) for name in checks),
             *(line.losses.get(name) for name in losses),
             *(len(line.sequence.replace(":", "")), line.sequence),
         ]

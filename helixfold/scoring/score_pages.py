@@ -225,8 +225,8 @@ class ScorePlot:
     horizontal: str
     vertical: str
     points: tuple[tuple[float, float, str], ...]
-    left: tuple[str, str]  # the ends of the horizontal axis
-    bottom: tuple[str, str]
+    horizontal_ends: tuple[str, str]
+    vertical_ends: tuple[str, str]
 
 
 def _plot(lines: Sequence[ScoredLine], score: str) -> ScorePlot | None:
@@ -256,8 +256,8 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> ScorePlot | None:
         horizontal=COLUMNS[truth][0],
         vertical=COLUMNS[score][0],
         points=points,
-        left=(f"{ends[0][0]:.2f}", f"{ends[0][1]:.2f}"),
-        bottom=(f"{ends[1][0]:.2f}", f"{ends[1][1]:.2f}"),
+        horizontal_ends=(f"{ends[0][0]:.3g}", f"{ends[0][1]:.3g}"),
+        vertical_ends=(f"{ends[1][0]:.3g}", f"{ends[1][1]:.3g}"),
     )
 
 

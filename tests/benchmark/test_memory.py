@@ -67,6 +67,26 @@ def test_an_evoformer_alone_is_held_to_a_limit(tmp_path: Path) -> None:
     assert measured_here(Mesh.alone(), large, tmp_path, held + 64 * MIB).failure == "out of memory"
 
 
+def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    point = replace(POINT, part="design", executor="whole", residues=24, passes=1)
+    found = measured_here(Mesh.alone(), point, tmp_path, None)
+    assert found.failure is None
+    assert found.seconds > 0
+    assert (point.size.msa_rows, point.size.extra_rows, point.size.templates) == (1, 1, 0)
+    once, again = (replace(point, passes=passes).predicted() for passes in (1, 2))
+    alone = replace(point, part="prediction").predicted()
+    assert alone is not None
+    assert once is not None
+    assert again is not None
+    # Each pass keeps what its gradients need.
+    assert alone < once < again
+    capsys.readouterr()
+    assert run("--part", "design") == 2
+    assert "computed whole by one process: give --executors whole" in capsys.readouterr().err
+
+
 def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_ranks(monkeypatch, tmp_path / "printed.txt")
     point = replace(POINT, part="evoformer", residues=256)

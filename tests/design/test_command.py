@@ -6,22 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from helixfold.cli.main import main
-from helixfold.design.memory import check_memory
-from helixfold.design.options import DesignOptions
+from helixfold.design.designer import Designer
 from helixfold.design.run import loss_weights
 from helixfold.design.sources import binder_of, chain_of, partial_of, residues_of
-from helixfold.design.task import hallucination
 from helixfold.presets import tiny
-from helixfold.report.designs import DesignLine, ranked
+from helixfold.report.designs import CheckLine, DesignLine, ranked
 from helixfold.weights.alphafold import from_state_dict
-from helixfold.weights.find import find_models
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model
+from tests.design.designs import design
 from tests.killed_commands import Kill, end
 
 STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
@@ -75,15 +72,23 @@ def test_parts_and_binders_are_read_from_words() -> None:
     assert bound.chains[0].hotspots.nonzero()[0].tolist() == [2]
 
 
-def test_designs_are_folded_again_by_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-
+def test_designs_are_folded_again_by_another_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "params_tiny.npz"
     config = tiny().model
     write_npz(other, from_state_dict(untrained_model(config, seed=9).state_dict(), config))
     command = ["design", "fixbb", str(HAIRPIN), *STEPS, "--output", str(tmp_path / "out")]
     checking = ["--check-models", "tiny", "--check-weights", str(other)]
-    assert main([*command, *checking]) == 0
     directory = tmp_path / "out" / "hairpin_short"
+    assert main(command) == 0
+    designed = files_in(directory)
+    with monkeypatch.context() as patch:
+        # What is designed is not designed again.
+        patch.delattr(Designer, "advance")
+        for _ in range(2):
+            assert main([*command, *checking]) == 0
+    assert designed.items() <= files_in(directory).items()
     check = json.loads((directory / "check_0.json").read_text())["checks"][0]
     made = chain_of(directory / "design_0.pdb", None)
     folded = chain_of(directory / "check_0_tiny.pdb", None)
@@ -91,6 +96,12 @@ def test_designs_are_folded_again_by_another_model(tmp_path: Path, capsys: pytes
     assert check["plddt"] == pytest.approx(folded.b_factors[:, 1].mean(), abs=0.01)
     assert 0 < check["tm_score"] < 1
     assert check["known_tm_score"] is not None
+    assert check["controls"].keys() == {"shuffled", "random"}
+    names, line = [line.split("\t") for line in (tmp_path / "out" / "designs.tsv").read_text().splitlines()]
+    row = dict(zip(names, line, strict=True))
+    assert float(row["check_plddt_random"]) == pytest.approx(check["controls"]["random"]["plddt"], abs=1e-3)
+    assert row["check_beats_controls"] == ("yes" if check["beats_controls"] else "no")
+    assert "of 1 checked design beat" in (tmp_path / "out" / "designs.html").read_text()
     capsys.readouterr()
     # The same model would only say again what it has been made to say.
     assert main([*command, "--overwrite", "--check-models", "tiny"]) == 2
@@ -100,16 +111,16 @@ def test_designs_are_folded_again_by_another_model(tmp_path: Path, capsys: pytes
 
 
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:
-    command = ["design", "hallucination", "--length", "6", "--designs", "2", *STEPS]
+    command = ["hallucination", "--length", "6", "--designs", "2", *STEPS]
     whole, output = tmp_path / "whole" / "out", tmp_path / "killed" / "out"
-    # What is forecast is known to the processes that are started afterwards.
-    task = hallucination(6)
-    check_memory(task, find_models(["tiny"], None, seed=0), DesignOptions(), torch.device("cpu"), None)
-    ended = end(main, [*command, "--output", str(whole)], whole)
+    ended = end(design, [*command, "--output", str(whole)], whole)
     assert ended.code == 0, ended.printed
-    for change in (6, ended.changes - 4):
-        end(main, [*command, "--output", str(output)], output, Kill(signal.SIGKILL, before_change=change))
-    assert end(main, [*command, "--output", str(output)], output).code == 0
+    states = []
+    for change in (ended.changes // 4, ended.changes * 3 // 5):
+        end(design, [*command, "--output", str(output)], output, Kill(signal.SIGKILL, before_change=change))
+        states.append([path.name for path in output.rglob("trajectory_*.npz")])
+    assert states == [["trajectory_0.npz"], ["trajectory_1.npz"]]
+    assert end(design, [*command, "--output", str(output)], output).code == 0
     assert files_in(output) == files_in(whole)
 
 
@@ -159,7 +170,12 @@ def test_wrong_input_is_one_sentence(
 
 
 def test_what_another_model_agrees_with_comes_first() -> None:
-    def line(number: int, loss: float, plddt: float | None, tm_score: float | None) -> DesignLine:
+    def line(number: int, loss: float, agreement: float | None) -> DesignLine:
+        check = None
+        if agreement is not None:
+            numbers = dict.fromkeys(("plddt", "tm_score", "rmsd", "iptm", "known_tm_score"), 0.0)
+            controls = dict.fromkeys(("plddt_shuffled", "tm_score_shuffled", "plddt_random", "tm_score_random"), 0.0)
+            check = CheckLine(model="x", agreement=agreement, beats_controls="no", **numbers, **controls)
         return DesignLine(
             target="x",
             directory="x",
@@ -173,11 +189,10 @@ def test_what_another_model_agrees_with_comes_first() -> None:
             iptm=None,
             known_tm_score=None,
             loss_by_step=[3.0, 1.0, 2.0],
-            check_plddt=plddt,
-            check_tm_score=tm_score,
+            check=check,
         )
 
-    lines = [line(0, 1.0, None, None), line(1, 3.0, 80.0, 0.9), line(2, 2.0, 90.0, 0.5), line(3, 0.5, None, None)]
+    lines = [line(0, 1.0, None), line(1, 3.0, 0.72), line(2, 2.0, 0.45), line(3, 0.5, None)]
     assert [each.number for each in ranked(lines)] == [1, 2, 3, 0]
     points = np.array([point.split(",") for point in lines[0].path.split()], float)
     np.testing.assert_allclose(points, [[0, 0], [50, 24], [100, 12]])

@@ -17,7 +17,7 @@ from helixfold.design.memory import step_needs
 from helixfold.design.options import DesignOptions, Optimizer
 from helixfold.design.sequence import SequenceMixture, designed_sequence
 from helixfold.design.task import DesignTask
-from helixfold.design.trajectory import Trajectory
+from helixfold.design.trajectory import Trajectory, begun, generator
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.presets import tiny, tiny_multimer
@@ -53,6 +53,8 @@ def test_what_is_read_goes_from_numbers_over_probabilities_to_amino_acids() -> N
     assert torch.equal(designed_sequence(numbers, bias, mixture).mixed, numbers)
     soft = designed_sequence(numbers, bias, replace(mixture, soft=1.0)).mixed
     torch.testing.assert_close(soft, (2 * numbers).softmax(-1))
+    cold = designed_sequence(numbers, bias, replace(mixture, soft=1.0, temperature=0.2)).mixed
+    torch.testing.assert_close(cold, (10 * numbers).softmax(-1))
     hard = designed_sequence(numbers, bias, replace(mixture, soft=1.0, hard=1.0)).mixed
     assert sorted(hard[0, 0].tolist())[-2:] == pytest.approx([0, 1], abs=1e-6)
     weights = torch.randn(1, 4, 20, generator=torch.Generator().manual_seed(1))
@@ -78,6 +80,59 @@ def test_a_loss_is_made_small(optimizer: Optimizer, excluded: str) -> None:
     else:
         assert found.sequences == {"A": "AAAAA"}
         assert found.loss == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_steps_are_those_of_pytorchs_optimizers(optimizer: Optimizer) -> None:
+    options = DesignOptions(optimizer=optimizer, normalize_gradients=False)
+    found = begun(task.hallucination(4), options, 0, 4)
+    numbers = torch.from_numpy(found.numbers.copy()).requires_grad_()
+    theirs = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]([numbers], lr=0.3)
+    for step in range(3):
+        gradient = np.random.default_rng(step).normal(size=(4, 20))
+        numbers.grad = torch.from_numpy(gradient.copy())
+        theirs.step()
+        found = found.moved(gradient, 0.3, options)
+    np.testing.assert_allclose(found.numbers, numbers.detach().numpy(), rtol=1e-12)
+
+
+def test_gradients_have_the_length_of_the_root_of_the_residues_that_have_any() -> None:
+    found = begun(task.hallucination(5), DesignOptions(), 0, 5)
+    gradient = np.random.default_rng(0).normal(size=(5, 20))
+    gradient[3] = 0
+    for scale in (1.0, 1e3):
+        moved = found.moved(scale * gradient, 0.1, DesignOptions()).numbers - found.numbers
+        assert np.linalg.norm(moved) == pytest.approx(0.1 * 4**0.5)
+        np.testing.assert_allclose(moved / moved[0, 0], gradient / gradient[0, 0])
+
+
+def test_the_best_of_the_hard_steps_is_the_design() -> None:
+    losses = iter([5.0, 9.0, 3.0, 4.0])
+    given = task.hallucination(5)
+    wanted = {"own": WeightedLoss(loss=lambda made: made.sequence.mixed.sum((-1, -2)) * 0 + next(losses), weight=1.0)}
+    options = replace(SHORT, logits_steps=1, soft_steps=0, hard_steps=3)
+    designer = Designer(replace(given, losses=wanted), [ready()], options)
+    trajectory, letters = designer.begin(0), []
+    while not designer.is_finished(trajectory):
+        # Each step has other numbers.
+        other = generator(given, options, 7, trajectory.step).normal(size=(5, 20))
+        trajectory = designer.advance(replace(trajectory, numbers=other), 0)
+        letters.append("".join(LETTERS[kind] for kind in other.argmax(-1)))
+    # The first step, whose sequence was soft, does not count.
+    assert (trajectory.best_loss, trajectory.best_sequence) == (3.0, letters[2])
+
+
+def test_every_step_drops_out_other_parts_and_hard_ones_none() -> None:
+    given, options = task.hallucination(6), replace(SHORT, logits_steps=0, soft_steps=2, hard_steps=2)
+    designer = Designer(given, [ready()], options)
+    begin = designer.begin(0)
+    found = [designer.advance(replace(begin, step=step), 0).losses[-1]["loss"] for step in range(options.steps)]
+    again = [designer.advance(replace(begin, step=step), 0).losses[-1]["loss"] for step in range(options.steps)]
+    assert found == again
+    warm = replace(designer._settings[1], mixture=designer._settings[0].mixture)
+    designer._settings[1] = warm
+    assert designer.advance(replace(begin, step=1), 0).losses[-1]["loss"] != found[0]
+    assert found[2] == found[3]
 
 
 def test_restarts_follow_from_their_seeds_alone() -> None:
@@ -189,7 +244,7 @@ def test_a_binder_sees_its_target(preset: object) -> None:
     assert found.sequences["A"] == CHAIN.sequence
     assert len(found.sequences["B"]) == 5
     assert found.iptm is not None
-    needs = step_needs(given, model, SHORT, CARDS["cpu"])
+    needs = step_needs(given, model.preset, SHORT, CARDS["cpu"])
     assert needs.size.residues == length + 5
     assert needs.size.templates == batch.template_mask.shape[1]
 

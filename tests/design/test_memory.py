@@ -20,7 +20,7 @@ MODEL = ReadyModel(preset=tiny(), network=tiny_model(), digest="x")
 
 
 def needs(residues: int = 24, **settings: object) -> StepNeeds:
-    given = step_needs(task.hallucination(residues), MODEL, DesignOptions(), CARD)
+    given = step_needs(task.hallucination(residues), MODEL.preset, DesignOptions(), CARD)
     return replace(given, **settings)  # type: ignore[arg-type]
 
 

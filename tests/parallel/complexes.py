@@ -24,6 +24,7 @@ from helixfold.model.confidence import aligned_error
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.parallel.parallelize import parallelize
+from helixfold.residue_offsets import offsets_with_rings
 from tests.losses.complexes import a_complex, labels_of_complex, random_truth
 from tests.networks import relative_error, tiny_multimer_config, with_every_parameter_random
 from tests.parallel.hybrid import gradients, joined, order_on
@@ -98,7 +99,10 @@ def compare_on_ranks(
 
 
 def _complex(dtype: torch.dtype) -> MultimerBatch:
-    return _in(dtype, a_complex("ABA", RESIDUES))
+    batch = a_complex("ABA", RESIDUES)
+    # The second chain is a ring.
+    numbers, chains = batch.residue_index[0].numpy(), batch.asym_id[0].numpy() - 1
+    return _in(dtype, replace(batch, offsets=torch.from_numpy(offsets_with_rings(numbers, chains, [1]))[None]))
 
 
 def _in(dtype: torch.dtype, tensors: Tensors) -> Tensors:

@@ -38,6 +38,7 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
+from helixfold.residue_offsets import ring_offsets
 from helixfold.training.stopping import StopRequest
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
 from tests.training.runs import MODEL, small_config, small_run
@@ -53,6 +54,9 @@ def sample(part: int, dtype: torch.dtype) -> tuple[Batch, Labels]:
     torch.manual_seed(part)
     batch = random_batch(residues=RESIDUES, rows=5, extra=7, templates=2, seed=part)
     batch = replace(batch, msa_mask=batch.msa_mask * (torch.rand(batch.msa_mask.shape) > 0.2))
+    if part % 2 == 0:
+        # A ring, whose offsets are not the differences of its residues' numbers.
+        batch = replace(batch, offsets=torch.from_numpy(ring_offsets(RESIDUES))[None])
     return _in(dtype, batch), _in(dtype, random_labels(batch))
 
 

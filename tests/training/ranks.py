@@ -37,6 +37,8 @@ COMMANDS = tuple(
         "cli.finetune",
         "finetune.run",
         "finetune.task_command",
+        "cli.design",
+        "design.run",
     )
 )
 # And what they import in the midst of their work, which would take each process a second.

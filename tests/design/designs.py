@@ -1,0 +1,12 @@
+"""`helixfold design` in processes that are to be killed."""
+
+from collections.abc import Sequence
+from unittest.mock import patch
+
+from helixfold.cli.main import main
+
+
+def design(arguments: Sequence[str]) -> int:
+    """The command with a state after every step; its memory is not counted anew in each process."""
+    with patch("helixfold.design.run._SAVE_EVERY", -1.0), patch("helixfold.design.run.check_memory"):
+        return main(["design", *arguments])
