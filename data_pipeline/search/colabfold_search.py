@@ -204,7 +204,8 @@ class ColabfoldPairing:
         """Return the a3m of each of these different sequences, first the sequence itself, under "101", "102", ....
 
         All have equally many rows; rows of one number are of one species, and are gaps alone for a sequence that has
-        none. Raise `SearchError` if MMseqs2 fails.
+        none. A sequence alone has its own row, and with `complete` one of each species. Raise `SearchError` if MMseqs2
+        fails.
         """
         (results,) = self.search_many([sequences])
         return results
@@ -212,8 +213,8 @@ class ColabfoldPairing:
     def search_many(self, complexes: Sequence[Sequence[str]]) -> list[list[bytes]]:
         """Return the result of `search` for each complex; they are searched together, equal ones once."""
         for sequences in complexes:
-            if len(set(sequences)) < max(2, len(sequences)):
-                raise ValueError("rows are paired between two or more different sequences")
+            if len(set(sequences)) < max(1, len(sequences)):
+                raise ValueError("rows are paired between different sequences")
         keys = [":".join(sequences) for sequences in complexes]
         groups = dict(zip(keys, complexes, strict=True))
         found = {key: kept for key, group in groups.items() if (kept := self._kept(group)) is not None}

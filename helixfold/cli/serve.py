@@ -17,7 +17,7 @@ from helixfold.standard_streams import optional_output
 if TYPE_CHECKING:
     from helixfold.serve.worker.options import WorkerOptions
 
-_DATA = Path("helixfold-service")
+_DATA, _WORK = Path("helixfold-service"), Path("helixfold-worker")
 _EXTRA = ("fastapi", "uvicorn", "python_multipart")
 _EXAMPLES = """examples:
   helixfold serve
@@ -27,6 +27,8 @@ _EXAMPLES = """examples:
       for a network, to those with tokens
   helixfold serve worker http://server:8000 --token-file worker.token
       on another machine
+  helixfold serve worker http://server:8000 --token-file worker.token --cluster cluster.toml --work /shared/jobs
+      on the nodes of a cluster
 """
 app = App(name="serve", usage="helixfold serve [ACTION] [options]", help_epilogue=_EXAMPLES)
 tokens = App(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke tokens of users.")
@@ -143,6 +145,8 @@ def worker(
     *,
     token_file: File,
     name: Annotated[str | None, Parameter(show_default="this machine's")] = None,
+    cluster: File | None = None,
+    work: Directory = _WORK,
     predicting: PredictingOptions = _PREDICTING,
 ) -> None:
     """Predict jobs of a server, from this or any other machine, until it is told to stop.
@@ -155,12 +159,24 @@ def worker(
         File with a token that `helixfold serve token create NAME --worker` printed.
     name
         Name of the worker in the server's log.
+    cluster
+        File (TOML) that describes a cluster, as for predict: its nodes predict, and this machine only speaks to the
+        server.
+    work
+        Directory of the jobs of a cluster, which all nodes see at the same path.
     """
     from data_pipeline.files import read_file
     from helixfold.serve.worker.run import WorkerCall, run_worker
 
     token = read_file(token_file, 1_000).decode("ascii", "replace").strip()
-    run_worker(WorkerCall(url=url, token=token, options=_worker_options(predicting), name=name))
+    call = WorkerCall(url=url, token=token, options=_worker_options(predicting), name=name)
+    if cluster is None:
+        run_worker(call)
+        return
+    require("cluster", "parsl", action="--cluster")
+    from helixfold.serve.worker.cluster import run_on_cluster
+
+    run_on_cluster(call, cluster, work.absolute())
 
 
 @tokens.command(usage="helixfold serve token create USER [--data DIR] [options]")

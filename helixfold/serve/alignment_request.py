@@ -1,4 +1,4 @@
-"""Requests of other programs to ColabFold's MSA server: alignments of numbered sequences, pairs, or templates."""
+"""Requests of other programs to ColabFold's MSA server: alignments of named sequences, pairs, or templates."""
 
 import hashlib
 import hmac
@@ -22,7 +22,8 @@ MODES: Final[dict[str, tuple[str, ...]]] = {
 MAX_SEQUENCES: Final = 100
 MAX_TEMPLATES: Final = 50
 _MAX_TEXT: Final = 2**20
-_RECORD_NAME = re.compile(r"[0-9]{1,9}")
+# ColabFold numbers its records from 101, Protenix names them query_0.
+_RECORD_NAME = re.compile(r"[A-Za-z0-9_]{1,40}")
 _TEMPLATE_NAME = re.compile(r"(pdb_)?[A-Za-z0-9]{4,12}_[A-Za-z0-9]{1,8}")
 
 
@@ -38,8 +39,6 @@ class AlignmentRequest:
     def __post_init__(self) -> None:
         if self.mode not in MODES[self.kind]:
             raise InputError(f"mode must be one of {', '.join(MODES[self.kind])}, got {self.mode[:40]!a}")
-        if self.kind == "pair" and len(set(self.sequences)) < 2:
-            raise InputError("rows are paired between two or more different sequences")
 
     @property
     def residues(self) -> int:
@@ -63,7 +62,7 @@ class AlignmentRequest:
 
     @classmethod
     def of_text(cls, kind: AlignmentKind, text: str, mode: str) -> Self:
-        """Return the request for numbered FASTA records, as clients of ColabFold's server write them."""
+        """Return the request for FASTA records with short names, as clients of ColabFold's server write them."""
         if len(text) > _MAX_TEXT:
             raise InputError(f"the query has {len(text):,} characters, and at most {_MAX_TEXT:,} are read")
         names, sequences = [], []
@@ -71,14 +70,14 @@ class AlignmentRequest:
             header, _, body = record.partition("\n")
             name, sequence = header.strip(), "".join(body.split()).upper()
             if not _RECORD_NAME.fullmatch(name):
-                raise InputError(f"records are named by numbers, such as >101, got {name[:40]!a}")
+                raise InputError(f"records are named by digits, letters and _, such as >101, got {name[:40]!a}")
             if (invalid := find_invalid_letter(sequence)) is not None or not sequence:
                 problem = "it has no sequence" if invalid is None else f"letter {invalid[0] + 1}: {invalid[1]}"
                 raise InputError(f"record {name}: {problem}")
             names.append(name)
             sequences.append(sequence)
         if not 0 < len(names) <= MAX_SEQUENCES or len(set(names)) < len(names):
-            raise InputError(f"a query has 1 to {MAX_SEQUENCES} records with different numbers, got {len(names)}")
+            raise InputError(f"a query has 1 to {MAX_SEQUENCES} records with different names, got {len(names)}")
         return cls(kind=kind, mode=mode, names=tuple(names), sequences=tuple(sequences))
 
     @classmethod

@@ -81,6 +81,7 @@ class Service:
             try:
                 for name, file in submission.stored_files().items():
                     write_durably(directory / name, file.content)
+                self.storage.flush_names(directory)
                 check_upload(request, directory)
                 size = self.storage.size(directory)
             except BaseException:

@@ -11,6 +11,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,8 @@ class Storage:
         with os_errors_as_input_errors(self.directory, "cannot be made"):
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.directory / "jobs").mkdir(exist_ok=True, mode=0o700)
+            for folder in (self.directory, self.directory.parent):
+                _flush_folder(folder)
 
     @property
     def database(self) -> Path:
@@ -53,8 +56,9 @@ class Storage:
         if not path.is_file() or path.stat().st_size < 32:
             temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
             temporary.touch(0o600)
-            temporary.write_bytes(secrets.token_bytes(32))
+            write_durably(temporary, secrets.token_bytes(32))
             os.replace(temporary, path)
+            _flush_folder(self.directory)
         return path.read_bytes()
 
     def job(self, job: str) -> Path:
@@ -118,19 +122,33 @@ class Storage:
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)
 
+    def flush_names(self, directory: Path) -> None:
+        """Let the names of all files in a directory, and its own, survive a power cut, as their content does."""
+        above = takewhile(lambda folder: folder != self.directory.parent, directory.parents)
+        for folder in (*(Path(folder) for folder, _, _ in os.walk(directory)), *above):
+            _flush_folder(folder)
+
     def size(self, directory: Path) -> int:
         """Return the bytes of all files below a directory."""
         return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file so that it survives a power cut, before anything says that it is there."""
+    """Write a file so that its content survives a power cut; its name does once its directory is flushed."""
     with os_errors_as_input_errors(path.name, "cannot be kept"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def file_name_of(name: str) -> str:

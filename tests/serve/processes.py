@@ -1,8 +1,5 @@
 """A server and quick workers as processes of their own, to be killed at any moment.
 
-    python -m tests.serve.processes server DIRECTORY PORT TOKEN
-    python -m tests.serve.processes worker URL TOKEN NAME LOG SECONDS
-
 A quick worker does as a worker does but predicts nothing: after some time it sends two small files. Each result that
 the server took is a line of LOG: the job and its lease.
 """
@@ -10,26 +7,25 @@ the server took is a line of LOG: the job and its lease.
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import helixfold.serve.worker.worker as worker_module
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.queue.limits import QueueOptions
 from helixfold.serve.run import LocalWorkerOptions, serve
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.web.local_tokens import LocalTokens
-from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.process import Outcome, Progress
 from helixfold.serve.worker.worker import Worker
-from tests.sources import ROOT
+from tests.training.ranks import SERVER
 
 
 class QuickProcess:
@@ -40,7 +36,7 @@ class QuickProcess:
 
     def do(self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Any) -> Outcome:
         if kind == "offers":
-            return Outcome(result={"device": "none", "models": ["quick"], "alignments": False})
+            return Outcome(result={"device": "none", "models": ["quick"], "alignments": False, "forecasts": {}})
         until = time.monotonic() + random.uniform(0, 2 * self.seconds)
         progress = Progress()
         while time.monotonic() < until:
@@ -74,8 +70,7 @@ class QuickWorker(Worker):
 
 
 def work(url: str, token: str, name: str, log: Path, seconds: float) -> None:
-    worker_module.JobProcess = lambda *_: QuickProcess(seconds)  # type: ignore[assignment, misc]
-    worker = QuickWorker(HttpClient(url, token), WorkerOptions(), name=name, say=lambda _: None).log_to(log)
+    worker = QuickWorker(HttpClient(url, token), QuickProcess(seconds), name=name, say=lambda _: None).log_to(log)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
     worker.run()
 
@@ -102,7 +97,7 @@ class Processes:
     workers: int
     seconds: float  # that a job takes on average
     token: str = "t" * 43
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    running: dict[str, BaseProcess] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -123,26 +118,18 @@ class Processes:
             client.service()
 
     def start_one(self, name: str) -> None:
-        words = ["server", str(self.directory / "data"), str(self.port), self.token]
+        call: tuple[Any, ...] = (run_server, self.directory / "data", self.port, self.token)
         if name != "server":
-            words = ["worker", self.url, self.token, name, str(self.log), str(self.seconds)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with self.lock, (self.directory / f"{name}.txt").open("ab") as printed:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "tests.serve.processes", *words],
-                stdout=printed,
-                stderr=printed,
-                env=environment,
-                cwd=ROOT,
-                start_new_session=True,
-            )
+            call = (work, self.url, self.token, name, self.log, self.seconds)
+        with self.lock:
+            process = SERVER.Process(target=_begin, args=(self.directory / f"{name}.txt", *call))
+            process.start()
+            self.running[name] = process
 
     def kill(self, *names: str) -> None:
         """Kill processes, with whatever they have started, at once; then start them again."""
         for name in names:
-            os.killpg(self.running[name].pid, signal.SIGKILL)
-        for name in names:
-            self.running[name].wait()
+            _kill(self.running[name])
         for name in names:
             self.start_one(name)
 
@@ -150,11 +137,9 @@ class Processes:
         for process in self.running.values():
             process.terminate()
         for process in self.running.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.join(20)
+            if process.is_alive():
+                _kill(process)
 
     def finished(self) -> list[tuple[str, str]]:
         """The jobs whose results were taken, each with the lease."""
@@ -162,8 +147,19 @@ class Processes:
         return [(line.split()[0], line.split()[1]) for line in lines]
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "server":
-        run_server(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
-    else:
-        work(sys.argv[2], sys.argv[3], sys.argv[4], Path(sys.argv[5]), float(sys.argv[6]))
+def _begin(printed: Path, function: Callable[..., None], *arguments: Any) -> None:
+    """Do something in a session of its own, whose output goes to a file."""
+    os.setsid()
+    with printed.open("ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    function(*arguments)
+
+
+def _kill(process: BaseProcess) -> None:
+    assert process.pid is not None
+    with suppress(ProcessLookupError):  # it may have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()

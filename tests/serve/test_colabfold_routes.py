@@ -1,7 +1,9 @@
 """Clients of ColabFold's MSA server get from this service what a search of the same databases finds."""
 
 import io
+import os
 import shutil
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, find_mmseqs
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch, ServerTemplates
 from helixfold.serve.worker.alignments import packed, split_databases
 from tests.data_pipeline.search.made_databases import Made
+from tests.serve.msa_clients import PROGRAMS, compare, is_there
 from tests.serve.running import Running, running
 from tests.serve.searching import serve_searches
 from tests.sources import ROOT
@@ -103,13 +106,22 @@ def test_equal_requests_are_one_search(tmp_path: Path) -> None:
         ("msa", {"q": ">../x\nMKTA\n", "mode": "env"}),
         ("msa", {"q": "", "mode": "env"}),
         ("msa", {"q": ">101\nMKTA\n", "mode": "--shell"}),
-        ("pair", {"q": ">101\nMKTA\n>102\nMKTA\n", "mode": "pairgreedy"}),
+        ("pair", {"q": ">101\nMKTA\n>101\nMKTAY\n", "mode": "pairgreedy"}),
     ],
 )
 def test_what_is_no_query_is_answered_with_an_error(server: Running, path: str, fields: dict[str, str]) -> None:
     status, _, body = server.asked("POST", f"/ticket/{path}", body=urlencode(fields).encode(), headers=FORM)
     assert status == 400
     assert b'"status":"ERROR"' in body
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_clients_of_other_programs_get_what_a_search_finds(program: str, searching: Searching, tmp_path: Path) -> None:
+    python = os.environ.get("HELIXFOLD_MSA_CLIENTS", sys.executable)
+    if not is_there(python, program):
+        pytest.skip(f"{python} has no package with the client of {program} (set HELIXFOLD_MSA_CLIENTS to one that has)")
+    compare(python, program, searching.server.url, searching.made, tmp_path / program)
 
 
 def test_tickets_that_there_are_not_are_unknown(server: Running) -> None:

@@ -215,6 +215,37 @@ def test_jobs_of_dead_workers_are_tried_again_and_then_fail(database: Database) 
     assert "2 times" in (job.error or "")
 
 
+def test_a_server_that_was_away_lets_workers_keep_their_jobs(database: Database) -> None:
+    now = [0.0]
+    queue = JobQueue(database, OPTIONS, clock=lambda: now[0])
+    queue.submit(new())
+    claimed = queue.claim("worker", ["prediction"])
+    assert claimed is not None
+    assert claimed.lease is not None
+    now[0] += OPTIONS.lease_seconds + 1
+    queue.extend_all()
+    assert queue.recover() == []
+    queue.heartbeat(claimed.id, claimed.lease)
+
+
+def test_a_worker_gets_the_first_job_that_its_memory_has_room_for(database: Database) -> None:
+    queue = JobQueue(database, OPTIONS)
+    long, short = (queue.submit(new(residues=residues))[0].id for residues in (100, 10))
+    claimed = [queue.claim("worker", ["prediction"], longest) for longest in (50, 50, 100)]
+    assert [None if job is None else job.id for job in claimed] == [short, None, long]
+
+
+def test_results_stay_for_their_time_and_no_longer(database: Database) -> None:
+    now = [0.0]
+    queue = JobQueue(database, OPTIONS, clock=lambda: now[0])
+    job, _ = queue.submit(new())
+    queue.cancel(job.id)
+    now[0] = OPTIONS.keep_seconds
+    assert queue.expire() == []
+    now[0] += 1
+    assert [each.id for each in queue.expire()] == [job.id]
+
+
 def test_shared_links_end_and_their_secrets_are_not_stored(database: Database, tmp_path: Path) -> None:
     now = [0.0]
     shares = Shares(database, clock=lambda: now[0])

@@ -9,10 +9,18 @@ from data_pipeline.errors import InputError
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.submission import JobOptions, read_submissions
+from helixfold.serve.worker import process
 from helixfold.serve.worker.options import WorkerOptions, predict_options
 from helixfold.serve.worker.process import JobProcess, Progress
 from helixfold.serve.worker.worker import Worker
 from tests.serve.running import running
+from tests.training.ranks import SERVER
+
+
+@pytest.fixture(autouse=True)
+def begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that predict are forked from one that has everything imported."""
+    monkeypatch.setattr(process, "_SPAWN", SERVER)
 
 
 @pytest.mark.distributed
@@ -22,8 +30,8 @@ def test_a_worker_predicts_with_one_process_and_releases_what_it_has_when_it_sto
     with running(tmp_path / "service", offers=None) as server, Client(server.url) as client:
         worker = Worker(
             HttpClient(server.url, server.worker_token),
-            WorkerOptions(device="cpu", models=("tiny",)),
-            environment={"OMP_NUM_THREADS": "1"},
+            JobProcess(WorkerOptions(device="cpu", models=("tiny",)), {"OMP_NUM_THREADS": "1"}),
+            name="one",
             say=lambda _: None,
         )
         thread = threading.Thread(target=worker.run)
@@ -62,18 +70,20 @@ def test_what_a_process_prints_is_progress_or_a_line() -> None:
 
 
 def test_a_process_that_dies_is_told_from_one_that_fails(tmp_path: Path) -> None:
-    process = JobProcess(WorkerOptions(device="nowhere"))
+    own = JobProcess(WorkerOptions(device="nowhere"))
     try:
-        assert process.do("offers", {}, tmp_path, lambda _: False).error == "stopped"
-        assert process.pid is None
-        failed = process.do("offers", {}, tmp_path, lambda _: True)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(process, "_SECONDS_BETWEEN_SIGNS", 0.0)  # it is asked before there is an answer
+            assert own.do("offers", {}, tmp_path, lambda _: False).error == "stopped"
+        assert own.pid is None
+        failed = own.do("offers", {}, tmp_path, lambda _: True)
         assert "there is no device 'nowhere'" in (failed.error or "")
         assert not failed.has_died
-        killed = process.do("prediction", {"no": "request"}, tmp_path, lambda _: True)
+        killed = own.do("prediction", {"no": "request"}, tmp_path, lambda _: True)
         assert killed.has_died
         assert "KeyError" in (killed.error or "")
     finally:
-        process.stop()
+        own.stop()
 
 
 def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:

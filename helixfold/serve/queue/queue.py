@@ -13,6 +13,11 @@ from helixfold.serve.queue.database import Database
 from helixfold.serve.queue.jobs import Job, JobKind, JobState, NewJob, Usage
 from helixfold.serve.queue.limits import QueueOptions
 
+# Columns of a job that waits once more: nothing of its earlier end is left, or is still to be told.
+_AFRESH = (
+    "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL, "
+    "webhook_next = NULL, webhook_attempts = 0"
+)
 _LOST = "its worker ended or fell silent {count} times while it worked on the job; a smaller one may fit into memory"
 
 
@@ -75,16 +80,20 @@ class JobQueue:
             record.insert(connection)
         return self._changed(row), True
 
-    def claim(self, worker: str, kinds: Sequence[JobKind]) -> Job | None:
-        """Give the first waiting job of these kinds to a worker, with a new lease; return None if there is none."""
+    def claim(self, worker: str, kinds: Sequence[JobKind], longest: int | None = None) -> Job | None:
+        """Give the first waiting job of these kinds to a worker, with a new lease; return None if there is none.
+
+        A worker takes no prediction of more than `longest` residues, which its memory has no room for.
+        """
         now = self._clock()
         marks = ", ".join("?" * len(kinds))
         with self._database.transaction() as connection:
             row = connection.execute(
                 "UPDATE jobs SET state = 'running', lease = ?, lease_until = ?, worker = ?, attempts = attempts + 1, "
                 "started = ?, progress = NULL, error = NULL WHERE number = (SELECT number FROM jobs "
-                f"WHERE state = 'queued' AND kind IN ({marks}) ORDER BY number LIMIT 1) RETURNING *",
-                (secrets.token_urlsafe(24), now + self.options.lease_seconds, worker, now, *kinds),
+                f"WHERE state = 'queued' AND kind IN ({marks}) AND (kind != 'prediction' OR residues <= ?) "
+                "ORDER BY number LIMIT 1) RETURNING *",
+                (secrets.token_urlsafe(24), now + self.options.lease_seconds, worker, now, *kinds, longest or 2**62),
             ).fetchone()
         return None if row is None else self._changed(row)
 
@@ -153,7 +162,7 @@ class JobQueue:
             job,
             "queued",
             ("failed", "cancelled"),
-            "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL",
+            _AFRESH,
         )
         if not is_changed:
             raise JobStateError(f"the job is {found.state}; one that failed or was cancelled can be tried again")
@@ -161,8 +170,7 @@ class JobQueue:
 
     def again(self, job: str) -> Job:
         """Let a job that has ended without a result, or whose result has expired, wait once more."""
-        reset = "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL"
-        return self._set(job, "queued", ("failed", "cancelled", "expired"), reset)[0]
+        return self._set(job, "queued", ("failed", "cancelled", "expired"), _AFRESH)[0]
 
     def rename(self, job: str, name: str) -> Job:
         """Give a job another name for people."""

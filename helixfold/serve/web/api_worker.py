@@ -33,10 +33,11 @@ class HelloBody(BaseModel):
 
 
 class ClaimBody(BaseModel):
-    """Which kinds of jobs a worker takes, and how many seconds it waits for one."""
+    """Which kinds of jobs a worker takes, up to how many residues, and how many seconds it waits for one."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     kinds: Annotated[list[JobKind], Field(min_length=1, max_length=2)]
+    longest: Annotated[int | None, Field(ge=1, le=2**40)] = None
     wait: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
 
 
@@ -74,7 +75,7 @@ async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, requ
     while True:
         if await request.is_disconnected():
             return Response(status_code=204)  # nobody would learn of the job
-        job = await run_in_threadpool(service.queue.claim, name, body.kinds)
+        job = await run_in_threadpool(service.queue.claim, name, body.kinds, body.longest)
         if job is not None:
             return _told(job, service.settings.queue.lease_seconds)
         left = until - time.monotonic()
@@ -129,7 +130,7 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
     sent = sum(path.is_file() for path in directory.rglob("*"))
     if sent != body.files:
         raise HTTPException(422, f"{sent} files of the result were sent, and it has {body.files}")
-    _flush_names(directory)
+    service.storage.flush_names(directory)
     done = service.queue.finish(
         job.id, x_lease, size=service.storage.size(directory), summary=checked_summary(body.summary)
     )
@@ -171,13 +172,3 @@ def _told(job: Job, lease_seconds: float) -> dict[str, Any]:
         "attempt": job.attempts,
         "request": job.request,
     }
-
-
-def _flush_names(directory: "os.PathLike[str]") -> None:
-    """Let the names of files in a directory survive a power cut, as their content does."""
-    for folder, _, _ in os.walk(directory):
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from helixfold.predict.options import (
@@ -30,6 +30,11 @@ class WorkerOptions:
     databases: Path | None = None
     threads: int | None = None
     memory: int | None = None
+
+    def with_absolute_paths(self) -> Self:
+        """Return options that mean the same in another directory."""
+        weights, databases = (None if path is None else path.absolute() for path in (self.weights, self.databases))
+        return replace(self, weights=weights, databases=databases)
 
     def search_options(self) -> SearchOptions:
         """Return the options of a search in this worker's databases."""

@@ -1,13 +1,16 @@
 """Run a worker in this process until it is told to stop."""
 
 import os
+import platform
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.worker.options import WorkerOptions
+from helixfold.serve.worker.process import JobProcess
 from helixfold.serve.worker.worker import Worker
 
 _NICENESS = 5  # of the workers beside a server, which answers meanwhile
@@ -26,20 +29,26 @@ class WorkerCall:
 
 def run_worker(call: WorkerCall) -> None:
     """Work until SIGTERM or Ctrl-C comes, then give back what is not finished."""
-    options = replace(
-        call.options,
-        weights=None if call.options.weights is None else call.options.weights.absolute(),
-        databases=None if call.options.databases is None else call.options.databases.absolute(),
-    )
-    worker = Worker(HttpClient(call.url, call.token), options, environment=call.environment)
-    if call.name is not None:
-        worker.name = call.name
+    process = JobProcess(call.options.with_absolute_paths(), call.environment)
+    worker = Worker(HttpClient(call.url, call.token), process, name=call.name or own_name())
+    with stopped_by_signals(worker.stop.set):
+        worker.run()
+
+
+def own_name() -> str:
+    """Return the name of a worker that was given none: this machine's, and the number of this process."""
+    return f"{platform.node()}-{os.getpid()}"
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Call a function at SIGTERM or Ctrl-C within the context, but for signals that are ignored already."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: worker.stop.set())
-        worker.run()
+                signal.signal(number, lambda *_: stop())
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,7 +1,5 @@
 """A worker: claim a job, do it in a process of its own, tell how far it is, and send the result."""
 
-import os
-import platform
 import shutil
 import tempfile
 import threading
@@ -9,17 +7,32 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from data_pipeline.errors import InputError
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
-from helixfold.serve.worker.options import WorkerOptions
-from helixfold.serve.worker.process import JobProcess, Outcome, Progress
+from helixfold.serve.worker.process import Outcome, Progress
 
 _API: Final = "/api/v1/worker"
 _WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 _LOST: Final = 409
+JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
 _SHARE_OF_LEASE: Final = 4  # a heartbeat comes so often within the time of a lease
+
+
+class Predicting(Protocol):
+    """Where a worker predicts: a process of its own, or a node of a cluster."""
+
+    def do(
+        self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
+    ) -> Outcome:
+        """Do a job and return how it ended; `keep_on` is asked all the time, and the job ended once it says no."""
+        ...
+
+    def stop(self) -> None:
+        """End what is under way."""
+        ...
 
 
 class StopRequestedError(Exception):
@@ -31,48 +44,52 @@ class Worker:
     """A worker of one device; `stop` is set by whoever wants it to end, which gives back the job that it has."""
 
     client: HttpClient
-    options: WorkerOptions
-    name: str = field(default_factory=lambda: f"{platform.node()}-{os.getpid()}")
-    environment: Mapping[str, str] = field(default_factory=dict)
+    process: Predicting
+    name: str
+    directory: Path | None = None  # in which each job has a directory of its own; None: the temporary one
     stop: threading.Event = field(default_factory=threading.Event)
     say: Callable[[str], None] = print
 
     def run(self) -> None:
         """Do jobs until `stop` is set. Raise `InputError` if the worker's own weights or databases are missing."""
-        self._process = JobProcess(self.options, self.environment)
         try:
             offers = self._offers()
-            kinds = ["prediction", *(["alignment"] if offers["alignments"] else [])]
+            claim = {
+                "name": self.name,
+                "kinds": ["prediction", *(["alignment"] if offers["alignments"] else [])],
+                "longest": max((int(curve["longest"]) for curve in offers["forecasts"].values()), default=0) or None,
+                "wait": _WAIT,
+            }
             self._asked("POST", "/hello", {"name": self.name, "offers": offers})
             self.say(f"worker {self.name}: ready on {offers['device']}, models {', '.join(offers['models'])}")
             while not self.stop.is_set():
-                claimed = self._asked("POST", "/claim", {"name": self.name, "kinds": kinds, "wait": _WAIT})
+                claimed = self._asked("POST", "/claim", claim)
                 if claimed is not None:
                     self._work_on(claimed)
         except StopRequestedError:
             pass
         finally:
-            self._process.stop()
+            self.process.stop()
             self.client.close()
 
     def _offers(self) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="helixfold-") as directory:
-            outcome = self._process.do("offers", {}, Path(directory), lambda _: not self.stop.is_set())
+        with tempfile.TemporaryDirectory(prefix=JOB_PREFIX, dir=self.directory) as directory:
+            outcome = self.process.do("offers", {}, Path(directory), lambda _: not self.stop.is_set())
         if self.stop.is_set():
             raise StopRequestedError
         if outcome.error is not None:
-            raise RuntimeError(outcome.error)
+            raise InputError(outcome.error)
         offers: dict[str, Any] = outcome.result
         return offers
 
     def _work_on(self, claimed: Mapping[str, Any]) -> None:
         """Do a claimed job, and tell the server how it ended; what is not this worker's any more is dropped."""
         job, lease = str(claimed["id"]), {"X-Lease": str(claimed["lease"])}
-        directory = Path(tempfile.mkdtemp(prefix="helixfold-job-"))
+        directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
         beats = _Heartbeats(self, job, lease, float(claimed["lease_seconds"]))
         try:
             self._fetch_inputs(claimed["request"], job, lease, directory)
-            outcome = self._process.do(claimed["kind"], claimed["request"], directory, beats.keep_on)
+            outcome = self.process.do(claimed["kind"], claimed["request"], directory, beats.keep_on)
             if self.stop.is_set():
                 self._request("POST", f"/jobs/{job}/release", None, lease)
             elif not beats.is_lost:

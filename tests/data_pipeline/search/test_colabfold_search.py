@@ -93,7 +93,7 @@ def test_rows_of_complexes_are_paired_by_species(made: Made, tmp_path: Path, mon
     assert all(one[4:] == two[4:] for one, two in zip(names[0][1:], names[1][1:], strict=True))
     monkeypatch.setattr(MmseqsBatch, "run", lambda *_: pytest.fail("searched again"))
     assert pairing.search(complexes[0]) == first
-    with pytest.raises(ValueError, match="two or more different sequences"):
+    with pytest.raises(ValueError, match="rows are paired between different sequences"):
         pairing.search([made.first, made.first])
 
 

@@ -1,0 +1,171 @@
+"""Leases, sessions, limits of size and number, the log and the client let pass only what has a right to."""
+
+import contextlib
+import http.client
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from data_pipeline.errors import InputError
+from helixfold.serve.client import Client, ServerError
+from helixfold.serve.settings import ServeSettings
+from helixfold.serve.web import events, identity, protocol
+from helixfold.serve.web.identity import Sessions
+from helixfold.serve.web.response_headers import LOGGER
+from tests.serve.running import Running, running
+
+API = "/api/v1"
+JOB = {"sequence": "MKTAYIAKQR"}
+
+
+def test_a_worker_whose_lease_has_ended_reads_and_writes_nothing(server: Running) -> None:
+    rows = [{"name": "rows.a3m", "content": ">query\nMKTAYIAKQR\n"}]
+    job = server.json("POST", f"{API}/jobs", {**JOB, "alignments": rows})["id"]
+    claimed = server.claim()
+    assert server.as_worker("GET", "/inputs/alignment_0.a3m", claimed)
+    for lease in ("", "x", claimed["lease"][:-1], server.claim() or claimed["lease"].lower()):
+        others = {**claimed, "lease": lease}
+        for method, path, body in (
+            ("GET", "/inputs/alignment_0.a3m", None),
+            ("PUT", "/results/ranked_0.pdb", b"x"),
+            ("POST", "/heartbeat", None),
+            ("POST", "/release", None),
+            ("POST", "/finish", None),
+            ("POST", "/fail", None),
+        ):
+            content = {"files": 0, "error": "x"} if method == "POST" else None
+            with pytest.raises(ServerError) as refused:
+                server.as_worker(method, path, others, body=body, content=content)
+            assert refused.value.status == 409, path
+    assert not (server.service.storage.job(job) / "1").exists()
+    server.json("POST", f"{API}/jobs/{job}/cancel")
+    with pytest.raises(ServerError):
+        server.as_worker("PUT", "/results/ranked_0.pdb", claimed, body=b"x")
+
+
+def test_a_session_ends_by_itself_and_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(b"s" * 32)
+    cookie = sessions.begin("abc")
+    assert sessions.token_id(cookie) == "abc"
+    assert Sessions(b"t" * 32).token_id(cookie) is None
+    assert sessions.token_id(f"other{cookie[3:]}") is None
+    assert sessions.token_id("") is None
+    assert not sessions.is_form_token("", sessions.form_token(""))
+    assert not sessions.is_form_token(sessions.begin("abc"), sessions.form_token(cookie))
+    later = time.time() + identity.SESSION_SECONDS + 1
+    monkeypatch.setattr(identity.time, "time", lambda: later)
+    assert sessions.token_id(cookie) is None
+
+
+def test_an_upload_that_does_not_tell_its_size_is_limited_too(tmp_path: Path) -> None:
+    with running(tmp_path, max_upload_bytes=2**16) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        body = b'{"sequence": "MKTAYIAKQR"}'.ljust(2**17)
+        parts = (body[start : start + 2**12] for start in range(0, len(body), 2**12))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may end before all is sent
+            connection.request("POST", f"{API}/jobs", parts, {"Content-Type": "application/json"}, encode_chunked=True)
+        try:
+            assert connection.getresponse().status == 413
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        finally:
+            connection.close()
+        assert server.json("GET", f"{API}/jobs")["jobs"] == []
+
+
+def test_a_client_cannot_choose_the_address_that_a_proxy_tells(tmp_path: Path) -> None:
+    with running(tmp_path, behind_proxy=True, requests_per_minute=3) as server:
+        token = server.service.tokens.create("anna")
+        headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": "10.0.0.1, 10.0.0.2"}
+        server.json("POST", f"{API}/jobs", JOB, headers=headers)
+        assert server.service.audit.newest(1)[0].address == "10.0.0.2"
+        # Who shows no token is limited by address, and the first entries do not make another one of it.
+        statuses = [
+            server.asked("GET", f"{API}/jobs", headers={"X-Forwarded-For": f"10.1.1.{number}, 10.0.0.3"})[0]
+            for number in range(5)
+        ]
+        assert statuses == [401, 401, 401, 429, 429]
+
+
+def test_connections_and_watched_jobs_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(events, "_MOST_STREAMS", 0)
+    with running(tmp_path) as server:
+        job = server.json("POST", f"{API}/jobs", JOB)["id"]
+        assert server.asked("GET", f"{API}/jobs/{job}/events")[0] == 503
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        time.sleep(0.2)
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)):
+            server.asked("GET", "/v1/health/live")
+        for each in idle:
+            each.close()
+
+
+def test_the_log_has_neither_tokens_nor_links(guarded: Running) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    before = LOGGER.level
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.addHandler(handler)
+    try:
+        token = guarded.service.tokens.create("dora")
+        headers = {"Authorization": f"Bearer {token}"}
+        job = guarded.json("POST", f"{API}/jobs", JOB, headers=headers)["id"]
+        link = guarded.json("POST", f"{API}/jobs/{job}/share", headers=headers)["path"]
+        assert guarded.asked("GET", link)[0] == 200
+        guarded.asked("GET", f"/nowhere/{link}")
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before)
+    assert '"/shared/{secret}"' in "".join(lines)
+    assert token not in "".join(lines)
+    assert link.rpartition("/")[2] not in "".join(lines)
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """A server that names files of a result elsewhere."""
+
+    path_of_file = ""
+
+    def do_GET(self) -> None:
+        body = json.dumps([{"path": self.path_of_file, "bytes": 1}]) if self.path.endswith("/files") else "x"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hostile() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Hostile)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/x", ".hidden", "a//b", "a\\b", "a\nb"])
+def test_a_server_writes_nothing_outside_the_output(path: str, hostile: str, tmp_path: Path) -> None:
+    Hostile.path_of_file = path
+    with Client(hostile) as client, pytest.raises(InputError, match="is not written"):
+        client.fetch("0" * 32, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_outside_their_bounds_are_refused(tmp_path: Path) -> None:
+    for wrong in ({"port": -1}, {"port": 65_536}, {"max_upload_bytes": 1}, {"webhook_hosts": ("example.org",)}):
+        with pytest.raises(InputError):
+            ServeSettings(directory=tmp_path, **wrong)  # type: ignore[arg-type]
