@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 
 @contextmanager
@@ -19,6 +20,10 @@ def collecting_no_garbage() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-        # Only once in a process: what a caller made since then may become garbage.
-        if not gc.get_freeze_count():
-            gc.freeze()
+        _freeze()
+
+
+@cache
+def _freeze() -> None:
+    # Only once in a process: what a caller made since then may become garbage.
+    gc.freeze()

@@ -26,6 +26,8 @@ MODULES = [
     *("helixfold.parallel.gradients", "helixfold.optim.flat", "helixfold.execution.spilled"),
     *("helixfold.benchmark.gpu.command", "scripts.benchmark"),
 ]
+# Where the tests for a GPU are.
+TESTED = ("execution", "gpu", "ops", "parallel")
 
 
 def with_requirements(names: tuple[str, ...]) -> set[str]:
@@ -85,14 +87,20 @@ def test_the_measurement_of_a_gpu_runs(bare: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("others", [(), ("hypothesis", "scipy", "pandas")])
-def test_tests_of_the_gpu_are_collected(bare: Path, others: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("others", "folders"),
+    [((), ["tests"]), (("hypothesis", "scipy", "pandas"), [f"tests/{name}" for name in TESTED])],
+    ids=["bare", "with other packages"],
+)
+def test_tests_of_the_gpu_are_collected(
+    bare: Path, others: tuple[str, ...], folders: list[str], tmp_path: Path
+) -> None:
     """Also beside other packages that a machine happens to have."""
     for top in [*bare.iterdir(), *tops(with_requirements(others))]:
         if not (tmp_path / top.name).exists():
             (tmp_path / top.name).symlink_to(top)
     bare = tmp_path
-    done = run_there(bare, "-m", "pytest", "-o", "addopts=", "--collect-only", "-q", "tests")
+    done = run_there(bare, "-m", "pytest", "-o", "addopts=", "--collect-only", "-q", *folders)
     assert done.returncode == 0, done.stdout[-3000:]
     # A module that needs other packages would be left out in silence.
     needed = {path.name for path in (ROOT / "tests" / "gpu").glob("test_*.py")} | {"test_alone.py", "test_spilled.py"}

@@ -54,7 +54,7 @@ def run(options: SearchBenchmarkOptions = _USUAL) -> None:
     with working_directory() as directory:
         fasta, prefix = directory / "all.fasta", directory / "uniref30_made_db"
         _write_relatives(fasta, letters, options.relatives, rng)
-        count = ClusterBuild(program=program, cpus=cpus).clusters([fasta], prefix)
+        count = ClusterBuild(program=program, single_step=True, cpus=cpus).clusters([fasta], prefix)
         search = ColabfoldSearch(batch=MmseqsBatch(program=program, cpus=cpus), uniref=ClusterDatabase(prefix))
         start = time.perf_counter()
         together = search.search_many(targets)

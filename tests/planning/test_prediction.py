@@ -155,7 +155,7 @@ def _forecast_over_measured(spill: Path, method: Method) -> Ratios:
     """For each executor, how many times as much is forecast as a pass takes, measured in this order."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    config, residues = (tiny_config(), 112) if method == "monomer" else (tiny_multimer_config(), 250)
+    config, residues = (tiny_config(), 112) if method == "monomer" else (tiny_multimer_config(), 150)
     model = untrained_model(config, seed=0).requires_grad_(False)
     size = PassSize(residues=residues, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
     batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device, method=method)
@@ -179,10 +179,10 @@ def _forecast_over_measured(spill: Path, method: Method) -> Ratios:
 
 # Forecasts may be higher rather than lower; those of 112 residues were 1.12 to 1.19, 1.09 to 1.15, and 1.18 to 1.20
 # times as high. Unused memory of the heap is forecast as a share of all tensors, which small passes do not reach: for a
-# pass of a complex of 250 residues, four times as large, "whole" was 0.96 to 0.99 times as high.
+# pass of a complex of 150 residues, "whole" was 1.05 to 1.07 times as high, of 250 residues 0.90 to 0.99.
 RANGES: dict[Method, dict[str, tuple[float, float]]] = {
     "monomer": {"slabs": (0.97, 1.4), "spilled": (0.97, 1.4), "whole": (1.03, 1.4)},
-    "multimer": {"whole": (0.9, 1.1)},
+    "multimer": {"whole": (0.9, 1.25)},
 }
 
 

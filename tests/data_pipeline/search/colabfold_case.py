@@ -45,7 +45,7 @@ class ColabfoldCase:
         write(folder / "env.fasta", [*read(small), *self.relatives(rng, "MGYP", 12)])
         chains = [(f"{9000 + index}_A", changed(rng, text, 0.6)) for index, text in enumerate(sequences)]
         write(folder / "pdb.fasta", [*read(fasta.glob("minidb_pdb_seqres_*")), *chains])
-        build = ClusterBuild(program=self.program, cpus=2)
+        build = ClusterBuild(program=self.program, single_step=True, cpus=2)
         build.clusters([folder / "uniref.fasta"], folder / UNIREF)
         build.clusters([folder / "env.fasta"], folder / ENVIRONMENTAL)
         build.sequences([folder / "pdb.fasta"], folder / TEMPLATES)

@@ -28,7 +28,7 @@ class Made:
         (folder / "uniref.fasta").write_text("".join(lines + others))
         (folder / "env.fasta").write_text("".join(line.replace(">", ">env_") for line in lines[::3] + others[:20]))
         (folder / "pdb.fasta").write_text(f">9abc_A\nMSGS{relative(rng, self.first, 0.7)}\n{''.join(others[20:40])}")
-        build = ClusterBuild(program=program, cpus=1)
+        build = ClusterBuild(program=program, single_step=True, cpus=1)
         assert build.clusters([folder / "uniref.fasta"], folder / "uniref30_x_db") == 74
         build.clusters([folder / "env.fasta"], folder / "colabfold_envdb_x_db")
         build.sequences([folder / "pdb.fasta"], folder / "pdb100_x")
