@@ -163,7 +163,7 @@ def training_parts(
         optimizer.backward(total[0])
 
     def update() -> None:
-        optimizer.collect()
+        optimizer.collect(last=True)
         optimizer.step(1e-3, micro_batches=1)
 
     if recordings is not None:

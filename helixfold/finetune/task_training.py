@@ -96,7 +96,7 @@ class TaskTraining:
             )
             value = task.values([int(number)]).to(self.mesh.device)
             self.optimizer.backward(loss_of(self.head(numbers[None]), value, task.kind))
-            self.optimizer.collect()
+            self.optimizer.collect(last=part == len(chosen) - 1)
         report = self.optimizer.step(config.optimizer.rate(self.step), micro_batches=len(chosen))
         self.step += 1
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if report.skipped else 0

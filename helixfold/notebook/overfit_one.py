@@ -142,7 +142,7 @@ class OverfitRun:
         self.network.train()
         losses = forward_losses(self.network, packed.on(torch.device("cpu")), config, Whole())
         losses.total.mean().backward()
-        self._optimizer.collect()
+        self._optimizer.collect(last=True)
         self._optimizer.step(config.optimizer.rate(step), micro_batches=1)
         self._step += 1
         return float(losses.terms()["weighted"])

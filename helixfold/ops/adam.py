@@ -22,6 +22,17 @@ class AdamBuffers:
         """Device of the buffers."""
         return self.master.device
 
+    def part(self, start: int, stop: int) -> "AdamBuffers":
+        """Return views of elements `start` to `stop` of every buffer."""
+        own, working = slice(start, stop), self.working
+        return AdamBuffers(
+            master=self.master[own],
+            first_moment=self.first_moment[own],
+            second_moment=self.second_moment[own],
+            average=self.average[own],
+            working=None if working is None or start >= len(working) else working[own],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdamStep:

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 from helixfold.ops.adam import AdamBuffers, AdamStep
@@ -11,15 +11,21 @@ from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Backend, operator
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
-# Elements per thread and chunk: a chunk of all five buffers stays in the processor's cache between operations.
-_CHUNK_OF_A_THREAD = 2**17
+# Elements per thread and chunk. Waking the threads of a CPU for each operation takes longer than reading a chunk of the
+# buffers again, unless it is large; the threads sleep while they wait.
+_CHUNK_OF_A_THREAD = 2**20
 _CHUNK_ON_A_DEVICE = 2**24
 
 
 def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
     """Update with PyTorch's fused AdamW chunk by chunk, and do the rest while the chunk is in the cache."""
-    chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if gradient.device.type == "cpu" else _CHUNK_ON_A_DEVICE
+    on_cpu = gradient.device.type == "cpu"
+    chunk = min(_CHUNK_OF_A_THREAD * torch.get_num_threads() if on_cpu else _CHUNK_ON_A_DEVICE, _CHUNK_ON_A_DEVICE)
+    # A number that is the same for all lines is left to the update, which divides by it.
+    divisor = scale[0].reciprocal() if scale.stride() == (0,) else None
     number = torch.full((), float(step.number), device=gradient.device)
+    # PyTorch's update takes a float32 gradient. One chunk of it is used again and again, and so stays in the cache.
+    converted = None if gradient.dtype == torch.float32 else buffers.master.new_empty(min(chunk, len(gradient)))
     working = iter(()) if buffers.working is None else iter(buffers.working.split(chunk))
     for part, factor, master, first, second, average in zip(
         gradient.split(chunk),
@@ -30,10 +36,12 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
         buffers.average.split(chunk),
         strict=True,
     ):
-        part.view(-1, LINE).mul_(factor[:, None])
+        values = part if converted is None else converted[: len(part)].copy_(part)
+        if divisor is None:
+            values.view(-1, LINE).mul_(factor[:, None])
         torch._fused_adamw_(
             [master],
-            [part],
+            [values],
             [first],
             [second],
             [],
@@ -45,6 +53,7 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
             eps=step.eps,
             amsgrad=False,
             maximize=False,
+            grad_scale=divisor,
         )
         average.lerp_(master, 1 - step.ema_decay)
         part.zero_()
@@ -70,15 +79,16 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
     ),
 )
 def fused_adam(
-    buffers: AdamBuffers, gradient: Float32[Tensor, " n"], scale: Float32[Tensor, " lines"], step: AdamStep
+    buffers: AdamBuffers, gradient: Float[Tensor, " n"], scale: Float32[Tensor, " lines"], step: AdamStep
 ) -> None:
     """Update the buffers in place with the gradient times each line's scale, and set the gradient to zero.
 
-    Adam: arXiv 1412.6980, Alg. 1; AdamW: arXiv 1711.05101, Alg. 2.
+    The gradient may be bfloat16; its product with the scale is float32. Adam: arXiv 1412.6980, Alg. 1; AdamW: arXiv
+    1711.05101, Alg. 2.
     """
-    gradient.view(-1, LINE).mul_(scale[:, None])
-    buffers.first_moment.lerp_(gradient, 1 - step.beta1)
-    buffers.second_moment.mul_(step.beta2).addcmul_(gradient, gradient, value=1 - step.beta2)
+    scaled = (gradient.float().view(-1, LINE) * scale[:, None]).view(-1)
+    buffers.first_moment.lerp_(scaled, 1 - step.beta1)
+    buffers.second_moment.mul_(step.beta2).addcmul_(scaled, scaled, value=1 - step.beta2)
     root = buffers.second_moment.sqrt().div_(math.sqrt(step.correction2)).add_(step.eps)
     buffers.master.mul_(1 - step.learning_rate * step.weight_decay)
     buffers.master.addcdiv_(buffers.first_moment, root, value=-step.learning_rate / step.correction1)

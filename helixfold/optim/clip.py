@@ -12,8 +12,9 @@ from helixfold.optim.config import AdaGCConfig
 
 # Number of elements whose squares are summed in float32.
 ROW = 1024
-# Numbers of elements that are read at a time: on a CPU they stay in its cache, on a GPU few launches count for more.
-_CHUNK, _CHUNK_ON_A_DEVICE = 2**18, 2**24
+# Numbers of elements that are read at a time: few launches of a GPU, and few waits for threads of a CPU, count for more
+# than its cache.
+_CHUNK, _CHUNK_ON_A_DEVICE = 2**21, 2**24
 
 
 def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:

@@ -108,10 +108,10 @@ class FlatOptimizer:
         unseen = torch.full((len(lines),), torch.inf, device=device)
         self._norm_averages = unseen if config.clipping == "adagc" else None
 
-        self.gradient_sum = zeros(total)
+        self._sum = zeros(total)
         # Where a micro-batch's gradient is neither clipped nor converted, autograd adds it to the sum by itself.
         by_sample = config.clipping == "sample"
-        sums = self.gradient_sum[:low], self.gradient_sum[low:]
+        sums = self._sum[:low], self._sum[low:]
         gradients = (
             zeros(low, working_dtype) if by_sample or rounded else sums[0],
             zeros(total - low) if by_sample else sums[1],
@@ -124,9 +124,20 @@ class FlatOptimizer:
         self._gradients = tuple(self._layout.views(*gradients))
         self._one = torch.ones((), device=device)
         self.samples = zeros(2)  # numbers of clipped samples and of all samples since the last step
+        self._sample_norm = self._one  # of the last micro-batch, before it was clipped
+        self._is_clear = True  # nothing has been added to the sum since the last step
+        self._only_scale: Tensor | None = None  # of a step's only micro-batch, which is not added to the sum
         self._row = LINE if self._norm_averages is not None else clip.ROW
         self._norms, self._measured = zeros(-(-total // self._row)), 0
         self.restored()
+
+    @property
+    def gradient_sum(self) -> Tensor:
+        """Return the flat buffer of the sum of all gradients that were collected since the last step."""
+        if self._only_scale is not None:
+            scale, self._only_scale = self._only_scale, None
+            self.add(scale, 0, len(self._sum))
+        return self._sum
 
     def restored(self) -> None:
         """Update the working copy and clear the gradients, after the tensors of `tensors()` have been overwritten."""
@@ -153,9 +164,17 @@ class FlatOptimizer:
         else:
             add_together(self._gradients, torch.autograd.grad(loss, self._parameters, allow_unused=True))
 
-    def collect(self) -> None:
-        """Add the gradient of the micro-batch just computed to the sum, clipped if `clipping` is "sample"; clear it."""
-        self.add(self.clip_micro_batch(), 0, len(self.gradient_sum))
+    def collect(self, *, last: bool = False) -> None:
+        """Add the gradient of the micro-batch just computed to the sum, clipped if `clipping` is "sample"; clear it.
+
+        `last` says that `step` follows, without gradients of other ranks. If the micro-batch is also the first one
+        of the step, `step` then takes its gradient from where it is, so that the sum is neither written nor read.
+        """
+        scale = self.clip_micro_batch()
+        if last and self._is_clear and self.gathered and self._muon is None:
+            self._only_scale = scale
+        else:
+            self.add(scale, 0, len(self._sum))
 
     @torch.no_grad()
     def clip_micro_batch(self) -> Tensor:
@@ -167,13 +186,14 @@ class FlatOptimizer:
         if self.config.clipping != "sample":
             return self._one
         size = torch.linalg.vector_norm(torch.stack([clip.norm(each.gradient) for each in self.gathered]))
+        self._sample_norm = size
         self.samples += torch.stack([(size > self.config.clip_norm).float(), self._one])
         return clip.factor(size, self.config.clip_norm)
 
     @torch.no_grad()
     def add(self, scale: Tensor, start: int, stop: int) -> None:
         """Add elements `start` to `stop` of the micro-batch's gradient, times `scale`, to the sum, and clear them."""
-        self._measured = 0
+        self._measured, self._is_clear = 0, False
         for each in self.gathered:
             low, high = max(0, start - each.start), max(0, stop - each.start)
             if low < min(high, len(each.gradient)):
@@ -186,7 +206,7 @@ class FlatOptimizer:
         `step` computes all norms itself unless every element has been measured.
         """
         rows = slice(start // self._row, -(-stop // self._row))
-        self._norms[rows] = clip.row_norms(self.gradient_sum[start:stop], self._row)
+        self._norms[rows] = clip.row_norms(self._sum[start:stop], self._row)
         self._measured += stop - start
 
     @torch.no_grad()
@@ -206,35 +226,50 @@ class FlatOptimizer:
             return StepReport(gradient_norm=gradient_norm, clipped=0.0, skipped=True)
         if self._norm_averages is not None and averages is not None:
             self._norm_averages.copy_(averages)
-        self.samples.zero_()
-        self._measured = 0
         self._updates += 1
         config, scale = self.config, scale / micro_batches
         if self._muon is not None:
-            self._muon.step(self._buffers.master, self.gradient_sum, scale, learning_rate)
+            self._muon.step(self._buffers.master, self._sum, scale, learning_rate)
             scale = scale * self._muon.others
-        fused_adam(
-            self._buffers,
-            self.gradient_sum,
-            scale if scale.ndim else scale.expand(len(self._tensor_of_line)),
-            AdamStep(
-                number=int(self._updates),
-                learning_rate=learning_rate,
-                beta1=config.beta1,
-                beta2=config.beta2,
-                eps=config.eps,
-                weight_decay=config.weight_decay,
-                ema_decay=self._ema_decay,
-            ),
+        if self._only_scale is not None:
+            scale = scale * self._only_scale
+        scale = scale if scale.ndim else scale.expand(len(self._tensor_of_line))
+        update = AdamStep(
+            number=int(self._updates),
+            learning_rate=learning_rate,
+            beta1=config.beta1,
+            beta2=config.beta2,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            ema_decay=self._ema_decay,
         )
+        for start, gradient in self._stretches():
+            stop = start + len(gradient)
+            fused_adam(self._buffers.part(start, stop), gradient, scale[start // LINE : stop // LINE], update)
+        self._begin_step()
         return StepReport(gradient_norm=gradient_norm, clipped=clipped_fraction, skipped=False)
 
+    def _stretches(self) -> list[tuple[int, Tensor]]:
+        """Return the gradient of the step in stretches, each after the number of its first element."""
+        if self._only_scale is None:
+            return [(0, self._sum)]
+        own = [(each.start, each.gradient) for each in self.gathered]
+        end = own[-1][0] + len(own[-1][1])
+        # The rest is the gradient of parameters that stay float32, which autograd adds to the sum by itself.
+        return own if end == len(self._sum) else [*own, (end, self._sum[end:])]
+
     def _sizes(self) -> Tensor:
-        """Return the norm of each tensor in the sum if `clipping` is "adagc", otherwise that of the whole sum."""
-        if self._measured < len(self.gradient_sum):
-            self.measure(0, len(self.gradient_sum))
+        """Return the norm of each tensor's gradient if `clipping` is "adagc", otherwise that of the whole gradient."""
+        if self._only_scale is not None and self.config.clipping == "sample":
+            return self._sample_norm * self._only_scale
+        if self._only_scale is not None:
+            norms = torch.cat([clip.row_norms(values, self._row) for _, values in self._stretches()])
+        else:
+            if self._measured < len(self._sum):
+                self.measure(0, len(self._sum))
+            norms = self._norms
         is_whole = self._norm_averages is None
-        return clip.norm_of_rows(self._norms) if is_whole else clip.tensor_norms_of_lines(self._norms, self._lines)
+        return clip.norm_of_rows(norms) if is_whole else clip.tensor_norms_of_lines(norms, self._lines)
 
     def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the factor of the whole gradient or of each line of it, `StepReport.clipped`, and AdaGC's averages."""
@@ -251,9 +286,15 @@ class FlatOptimizer:
         return self._one, clipped / samples.clamp(min=1), None
 
     def _forget(self) -> None:
-        self.gradient_sum.zero_()
+        """Clear the gradient of the step."""
+        self._sum.zero_()
+        for each in self.gathered if self._only_scale is not None else ():
+            each.gradient.zero_()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
         self.samples.zero_()
-        self._measured = 0
+        self._measured, self._is_clear, self._only_scale = 0, True, None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the whole state by name, to be saved. To restore it, fill the tensors in place; call `restored()`."""

@@ -108,7 +108,7 @@ class GradientReducer:
         """Add the gradient of the micro-batch just computed to the sum; with `last`, reduce over all ranks."""
         optimizer = self._optimizer
         if not last or not self._mesh.world.has_collectives:
-            optimizer.collect()
+            optimizer.collect(last=last)
             return
         self._scale = optimizer.clip_micro_batch()
         for bucket in self._sums.reduced():

@@ -160,7 +160,7 @@ def measured_steps(
         optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=needs.size.dtype)
 
         def step() -> None:
-            optimizer.collect()
+            optimizer.collect(last=True)
             optimizer.step(1e-3, micro_batches=1)
 
         seconds = least_seconds(step, device)

@@ -25,9 +25,9 @@ def buffers(lines: int, working_lines: int | None) -> AdamBuffers:
     )
 
 
-def gradient_and_scale(lines: int, *, uniform: bool) -> tuple[Tensor, Tensor]:
+def gradient_and_scale(lines: int, *, uniform: bool, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     scale = torch.tensor(0.37).expand(lines) if uniform else torch.rand(lines)
-    return 1e-2 * torch.randn(lines * LINE), scale
+    return (1e-2 * torch.randn(lines * LINE)).to(dtype), scale
 
 
 def copied(given: AdamBuffers, dtype: torch.dtype | None = None) -> AdamBuffers:

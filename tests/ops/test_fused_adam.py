@@ -45,11 +45,12 @@ def test_the_reference_equals_the_paper_written_out_in_float64() -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(("lines", "working"), SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("uniform", [True, False])
-def test_chunks_equal_the_reference(lines: int, working: int | None, uniform: bool) -> None:
+def test_chunks_equal_the_reference(lines: int, working: int | None, uniform: bool, dtype: torch.dtype) -> None:
     state = buffers(lines, working)
     expected = copied(state)
-    gradient, scale = gradient_and_scale(lines, uniform=uniform)
+    gradient, scale = gradient_and_scale(lines, uniform=uniform, dtype=dtype)
     fused_adam.reference(expected, gradient.clone(), scale, STEP)
     assert fused_adam.choice(state, gradient, scale, STEP).name == "chunks"
     fused_adam(state, gradient, scale, STEP)

@@ -274,6 +274,40 @@ def test_the_working_copy_is_the_rounded_master_and_gradients_are_added_in_float
     assert not float32_parameters(optimizer)["first.weight"].equal(ours.first.weight.float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("clipping", ["none", "global", "sample", "adagc"])
+def test_the_only_micro_batch_of_a_step_counts_as_if_it_were_added_to_the_sum(
+    clipping: str, dtype: torch.dtype
+) -> None:
+    config = replace(ADAGC, clipping=clipping, adagc=AdaGCConfig(warmup_steps=2))
+    ours, optimizer, _ = pair(config, working_dtype=dtype)
+    other, summing, _ = pair(config, working_dtype=dtype)
+    other.load_state_dict(ours.state_dict())
+    for name, value in summing.tensors().items():
+        value.copy_(optimizer.tensors()[name])
+    summing.restored()
+    for step, parts in enumerate((1, 1, 2, 1, 1, 1)):
+        for model, each in ((ours, optimizer), (other, summing)):
+            for part in range(parts):
+                losses(model, step, PARTS)[part].backward()
+                if step == 3:  # is not finite, and leaves nothing behind
+                    model.second.weight.grad[3, 2] = float("inf")
+                each.collect(last=each is optimizer and part == parts - 1)
+        if step == 4:  # whoever reads the sum finds all of it
+            torch.testing.assert_close(optimizer.gradient_sum, summing.gradient_sum, rtol=1e-4, atol=1e-7)
+            assert optimizer.gradient_sum.any()
+        reports = [each.step(1e-3, micro_batches=parts) for each in (optimizer, summing)]
+        assert reports[0].gradient_norm == pytest.approx(reports[1].gradient_norm, rel=1e-5, nan_ok=True)
+        assert [replace(each, gradient_norm=0) for each in reports] == [
+            reports[0].__class__(gradient_norm=0, clipped=reports[1].clipped, skipped=step == 3)
+        ] * 2
+        for name, value in optimizer.tensors().items():
+            torch.testing.assert_close(value, summing.tensors()[name], rtol=1e-6, atol=1e-9)
+        for each in (optimizer, summing):
+            assert not any(gradient.gradient.any() for gradient in each.gathered)
+            assert not each.gradient_sum.any()
+
+
 def test_gradients_may_be_forgotten() -> None:
     ours, optimizer, _ = pair(replace(CONFIG, clipping="sample"))
     flat_step(ours, optimizer, 0)

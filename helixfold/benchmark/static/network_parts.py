@@ -118,7 +118,7 @@ def _update(network: AlphaFold, dtype: torch.dtype) -> Part:
     optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=dtype, keep_float32=IN_FLOAT32)
 
     def run() -> None:
-        optimizer.collect()
+        optimizer.collect(last=True)
         optimizer.step(1e-3, micro_batches=1)
 
     return Part(name="update of the parameters", run=run, module=network)

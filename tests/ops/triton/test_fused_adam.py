@@ -48,10 +48,12 @@ def test_the_kernel_equals_the_reference(
 ) -> None:
     state = buffers(lines, working)
     expected = copied(state)
-    gradient, scale = gradient_and_scale(lines, uniform=uniform)
+    # The gradient of a rounded working copy is rounded, too.
+    dtype = torch.float32 if working is None else torch.bfloat16
+    gradient, scale = gradient_and_scale(lines, uniform=uniform, dtype=dtype)
     fused_adam.reference(expected, gradient.clone(), scale, STEP)
     # What lies behind the buffers is not touched.
-    whole = torch.full((lines * LINE + 1024,), torch.nan, device=DEVICE)
+    whole = torch.full((lines * LINE + 1024,), torch.nan, dtype=dtype, device=DEVICE)
     whole[: lines * LINE] = gradient
     ours = moved(state)
     kernel(ours, whole[: lines * LINE], scale.to(DEVICE), STEP)
