@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from helixfold.annotations import Group, Parameter
-from helixfold.options import File, Positive
+from helixfold.options import MAX_PROCESSES, File, Positive, reads, whole_number
 from helixfold.predict.options import Dtype
 from helixfold.presets import PRESETS
 
@@ -26,5 +26,7 @@ class CommonOptions:
     """Threads of a CPU."""
     repeats: Annotated[Positive | None, Parameter(show_default="1 to 7, by the benchmark")] = None
     """Number of readings, of which the median counts."""
+    neighbours: Annotated[int, reads(whole_number(0, MAX_PROCESSES), "N")] = 0
+    """Processes that compute beside the measurement, one thread each, as on a machine that people share."""
     json: File | None = None
     """Also write the readings to this file."""

@@ -3,8 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.timing import PLAIN, Cost
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import pick_device
+from helixfold.parallel.neighbours import busy_neighbours
 from helixfold.planning.size import dtype_name
 
 HEADER = (
@@ -114,16 +116,24 @@ def show(
     with keeping_freed_memory():
         machine = measured_device(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
         print("\n".join(machine.lines()))
+        if options.neighbours:
+            print(f"measured beside {options.neighbours} busy processes, but for the rates above")
         print(f"\n{HEADER}")
         made: list[Readings] = []
-        for reading in readings(machine):
-            if not made or (made[-1].name, made[-1].dtype) != (reading.name, reading.dtype):
-                print(f"{reading.name}, {dtype_name(reading.dtype)}")
-            print("\n".join(reading.lines(machine)), flush=True)
-            made.append(reading)
-            if options.json is not None:
-                rows = [each.row(by, machine) for each in made for by in each.costs]
-                options.json.write_text(json.dumps({"machine": machine.to_dict(), "readings": rows}, indent=1) + "\n")
+        with busy_neighbours(options.neighbours):
+            for reading in readings(machine):
+                if not made or (made[-1].name, made[-1].dtype) != (reading.name, reading.dtype):
+                    print(f"{reading.name}, {dtype_name(reading.dtype)}")
+                print("\n".join(reading.lines(machine)), flush=True)
+                made.append(reading)
+                if options.json is not None:
+                    _write(options.json, machine, options.neighbours, made)
     if hasattr(os, "getloadavg"):
         print(f"load average when it ended: {os.getloadavg()[0]:.2f}")
     return machine, made
+
+
+def _write(path: Path, machine: BenchmarkDevice, neighbours: int, made: Sequence[Readings]) -> None:
+    rows = [each.row(by, machine) for each in made for by in each.costs]
+    table = {"machine": machine.to_dict(), "neighbours": neighbours, "readings": rows}
+    path.write_text(json.dumps(table, indent=1) + "\n")

@@ -1,0 +1,43 @@
+"""Processes that keep processors busy, beside which speed is measured as on a machine that people share."""
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Semaphore
+
+from data_pipeline.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
+
+_SIZE = 192  # rows and columns of the matrices whose products a neighbour computes
+_SECONDS_TO_START = 60
+
+
+@contextmanager
+def busy_neighbours(count: int) -> Iterator[None]:
+    """Run so many processes inside, each of which computes in one thread without a pause."""
+    context = multiprocessing.get_context("spawn")
+    started = context.Semaphore(0)
+    neighbours = [context.Process(target=_compute, args=(started,), daemon=True) for _ in range(count)]
+    try:
+        with interruptions_postponed():
+            for each in neighbours:
+                each.start()
+        for _ in neighbours:
+            if not started.acquire(timeout=_SECONDS_TO_START):
+                raise RuntimeError(f"a busy neighbour did not start within {_SECONDS_TO_START} seconds")
+        yield
+    finally:
+        for each in neighbours:
+            each.kill()
+            each.join()
+
+
+def _compute(started: Semaphore) -> None:
+    leave_interruptions_to_parent()
+    end_with_parent()
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    matrix = torch.ones(_SIZE, _SIZE)
+    started.release()
+    while True:
+        matrix @ matrix
