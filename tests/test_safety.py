@@ -66,6 +66,7 @@ ROOMS = {
         "helixfold.cli",
         "data_pipeline.child_processes",
         "data_pipeline.datasets.workers",
+        "helixfold.report.drawing",
         "examples.small.assess",
         *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
     ),

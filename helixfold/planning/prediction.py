@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
 from helixfold.batch import Batch, sampled_fields
 from helixfold.config import ModelConfig
@@ -35,6 +36,8 @@ _LIBRARIES = 6 * 2**20
 # tensors. With slabs it is a multiple of the bytes that temporaries may take, but at most a share of all tensors. All
 # were measured; measurements of the same case differ by up to a tenth.
 _IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MOST_IDLE = 0.57, 1.5, 0.4
+# Networks and cards whose tables have been made.
+_with_tables: set[tuple[ModelConfig, Card]] = set()
 
 
 @cache
@@ -51,8 +54,8 @@ def forecast_prediction(
     # Two blocks are enough: without gradients further ones leave nothing more in memory than the second.
     config = of_blocks(config, 2)
     with described(card), torch.no_grad():
-        _make_tables(_smallest(config), card)
         model = _model(config)
+        _make_tables(model, card)
         _skip_middle_iterations(model.structure_module)
         within: Whole | Slabs = Whole()
         if executor == "slabs":
@@ -68,16 +71,24 @@ def forecast_prediction(
     return Forecast(stages=stages, spilled=counter.peak_offloaded)
 
 
-def _smallest(config: ModelConfig) -> ModelConfig:
-    """Return the config of a network with one block in each stack and one iteration of the structure module."""
-    return replace(of_blocks(config, 1), structure=replace(config.structure, layers=1))
+def _make_tables(model: AlphaFold, card: Card) -> None:
+    """Make the tables that stay in memory for all passes on a card, which its first forecast would count.
 
-
-@cache
-def _make_tables(config: ModelConfig, _: Card) -> None:
-    """Make the tables that stay in memory for all passes on a card, which the first forecast would count."""
+    They belong to embedders, structure module and heads: the blocks of the stacks, which take most of a pass, are left
+    out.
+    """
+    kind = replace(of_blocks(model.config, 1), structure=replace(model.config.structure, layers=1)), card
+    if kind in _with_tables:
+        return
+    stacks = (model.extra_msa_stack, model.evoformer)
+    blocks = [stack.blocks for stack in stacks]
+    for stack in stacks:
+        stack.blocks = nn.ModuleList()
     one = PassSize(residues=1, msa_rows=1, extra_rows=1, templates=1, dtype=torch.float32)
-    _counted_pass(_model(config), Whole(), one)
+    _counted_pass(model, Whole(), one)
+    for stack, own in zip(stacks, blocks, strict=True):
+        stack.blocks = own
+    _with_tables.add(kind)
 
 
 def _skip_middle_iterations(module: StructureModule) -> None:

@@ -15,8 +15,8 @@ from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.record import model_origin, read_record
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.report.ensemble import remove_ensemble, write_ensemble
-from helixfold.report.plots import write_plots
-from helixfold.report.target_page import write_report
+from helixfold.report.plot_files import PlotFiles, write_plots
+from helixfold.report.target_page import prepare_report, write_report
 from helixfold.write.colabfold import done_file, model_type, write_colabfold
 from helixfold.write.origin import ModelOrigin
 from helixfold.write.ranking import (
@@ -41,6 +41,7 @@ class PredictedTarget:
     settings: RunSettings
     facts: Mapping[str, object]  # for timings.json
     stages: Stages
+    plots: PlotFiles
     say: Callable[[str], None]
 
 
@@ -76,6 +77,12 @@ def _write_ensemble(target: PredictedTarget, order: list[FinishedPrediction]) ->
         remove_ensemble(target.directory)
 
 
+def _write_report(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    prepare_report()
+    target.plots.write()  # which the report lists
+    write_report(target.directory, [prediction.name for prediction in order])
+
+
 def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
     record = read_record(target.directory)
     if target.settings.output_format == "colabfold" and record is not None:
@@ -88,11 +95,11 @@ def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -
 STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
     ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
-    ("plots", lambda target, order: write_plots(target.directory, order)),
+    ("plots", lambda target, order: write_plots(target.directory, order, target.plots)),
     ("tables", lambda target, order: write_tables(target.directory, order)),
     ("timings", _write_times),
     ("ensemble", _write_ensemble),
-    ("report", lambda target, order: write_report(target.directory, [prediction.name for prediction in order])),
+    ("report", _write_report),
     ("ColabFold's files", _write_colabfold),
     ("mark", lambda target, order: write_ranking(target.directory, order)),
 )

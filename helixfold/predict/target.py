@@ -37,7 +37,7 @@ from helixfold.predict.search_plan import recorded_searches
 from helixfold.predict.variants import TargetVariants, find_variants
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
-from helixfold.report.plots import write_alignment
+from helixfold.report.plot_files import PlotFiles, write_alignment
 from helixfold.write.origin import templates_in
 from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
@@ -108,10 +108,13 @@ def target_steps(
     resumed = group.run_together(
         lambda: resume_target(job, directory, settings, overwrite=overwrite) if is_leader else None
     )
+    plots = PlotFiles(settings.drawing)
     with stages.stage("features"):
         made = group.run_together(lambda: job.prepare(directory, settings) if is_leader else None)
         features = group.run_together(lambda: load_features(directory / FEATURES_FILE) if made is None else made)
-        depth = group.run_together(lambda: write_alignment(directory, alignment_of(features)) if is_leader else None)
+        depth = group.run_together(
+            lambda: write_alignment(directory, alignment_of(features), plots) if is_leader else None
+        )
         found = group.run_together(
             lambda: find_variants(settings.variants, job, features, directory if is_leader else None)
         )
@@ -130,6 +133,7 @@ def target_steps(
             resumed, directory, settings, features=features, depth=depth, stages=stages, facts=facts, count=len(planned)
         )
     guess = job.guessed_positions(features) if planned else None
+    plots.write()  # before a prediction that may take hours
     hides_bar = not shows_bar or len(planned) == 1 or settings.no_bars
     for requested, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=hides_bar):
         spill = settings.memory.spill_directory or directory
@@ -165,6 +169,7 @@ def target_steps(
         settings=settings,
         facts=facts,
         stages=stages,
+        plots=plots,
         say=lambda line: settings.say(f"{job.name}: {line}"),
     )
     return group.run_together(lambda: postprocess(target))

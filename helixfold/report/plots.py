@@ -7,22 +7,15 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int8
 
-from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
-from data_pipeline.features.assembly import ComplexFeatures
-from data_pipeline.features.schema import Features
+from data_pipeline.features.alignment_depth import AlignmentDepth
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
-from helixfold.report.maps import LARGEST_ERROR
 from helixfold.write.pdb import plain_text
-from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
-from helixfold.write.results import write_file
-from helixfold.write.tables import msa_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,39 +28,6 @@ _DOTS_PER_INCH = 150
 _MAP_PIXELS = 800
 _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 _PAIRED_COLOR = "#C2185B"
-# More lines and panels than these cannot be distinguished; the files have all predictions.
-_MOST_DRAWN = 10
-
-
-def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
-    """Write `plddt.png` and, if a prediction has a PAE, `pae.png` into a target's directory.
-
-    `order` are the target's predictions, the best first; only the best ten are drawn.
-    """
-    best = order[:_MOST_DRAWN]
-    notes = all_notes(order)
-    write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
-    paes = {
-        each.name: read_pae(directory / f"pae_{each.name}.json", len(each.plddt))[0]
-        for each in best
-        if each.ptm is not None
-    }
-    if paes:
-        write_file(directory / "pae.png", pae_plot(paes, LARGEST_ERROR, notes))
-
-
-def write_alignment(directory: Path, features: Features | ComplexFeatures) -> AlignmentDepth:
-    """Write `coverage.png` and `<target>_msa.tsv` into a target's directory, and return the alignment's depth.
-
-    All models read the same alignment, so its depth is the same for all predictions of the target.
-    """
-    depth = alignment_depth(features.msa)
-    paired, ends = 0, np.zeros(0, np.int64)
-    if isinstance(features, ComplexFeatures):
-        paired, ends = features.paired_rows, np.cumsum(np.bincount(features.asym_id)[1:])[:-1]
-    write_file(directory / "coverage.png", coverage_plot(features.msa, depth, paired=paired, chain_ends=ends.tolist()))
-    write_file(directory / f"{directory.resolve().name}_msa.tsv", msa_table(features.msa))
-    return depth
 
 
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:

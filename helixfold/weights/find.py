@@ -20,6 +20,7 @@ from helixfold.weights import demonstration
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.checkpoint import read_header
+from helixfold.weights.conversion import shapes_of
 from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.untrained import untrained_model
@@ -118,7 +119,7 @@ def _untrained(chosen: Preset, seed: int, adapters: Sequence[WeightedAdapter]) -
 def _load(chosen: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
     with torch.device("meta"):
         network = AlphaFold(chosen.model)
-    state, notes = load_weights(path, chosen.model), tuple[str, ...]()
+    state, notes = load_weights(path, chosen.model, shapes_of(network.state_dict())), tuple[str, ...]()
     if adapters:
         state, notes = with_adapters(state, adapters, path)
     network.load_state_dict(state, assign=True)

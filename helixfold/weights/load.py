@@ -38,8 +38,10 @@ _ROWS: dict[Format, Callable[[ModelConfig], tuple[ParameterMapping, ...]]] = {
 }
 
 
-def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str, Tensor]:
+def load_weights(path: str | os.PathLike[str], config: ModelConfig, shapes: Shapes | None = None) -> dict[str, Tensor]:
     """Return the state dict, in float32, of a model with these settings.
+
+    A caller that has the model may give the `shapes` of its state dict, which takes a while to find out.
 
     Raise `InputError` if the file is damaged or is for another model, which the error names.
     """
@@ -47,15 +49,15 @@ def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str,
     form = file_format(path)
     if form == "npz":
         with open_npz(path) as arrays:
-            require_shapes(path, arrays.shapes, config, form)
+            require_shapes(path, arrays.shapes, config, form, shapes)
             return alphafold.to_state_dict(arrays, config)
     if form == "pt":
         tensors = read_pt(path)
-        require_shapes(path, shapes_of(tensors), config, form)
+        require_shapes(path, shapes_of(tensors), config, form, shapes)
         state = openfold.to_state_dict(tensors, config)
     else:
         header = read_header(path)
-        require_shapes(path, header.shapes, config, form)
+        require_shapes(path, header.shapes, config, form, shapes)
         _require_settings(path, header.config, config)
         state, _ = load_checkpoint(path)
     state = {name: tensor.float() for name, tensor in state.items()}
@@ -101,7 +103,10 @@ def model_shapes(config: ModelConfig) -> Shapes:
 @cache
 def file_shapes(config: ModelConfig, form: Format) -> Shapes:
     """Return names and shapes of a model's parameters in a file format."""
-    shapes = model_shapes(config)
+    return _in_file(model_shapes(config), config, form)
+
+
+def _in_file(shapes: Shapes, config: ModelConfig, form: Format) -> Shapes:
     return their_shapes(_ROWS[form](config), shapes) if form in _ROWS else shapes
 
 
@@ -110,9 +115,15 @@ def matching_presets(shapes: Shapes, form: Format) -> tuple[str, ...]:
     return tuple(name for name, preset in PRESETS.items() if file_shapes(preset().model, form) == shapes)
 
 
-def require_shapes(path: Path, shapes: Shapes, config: ModelConfig, form: Format) -> None:
-    """Raise `InputError` if names or shapes differ from the model's; it lists the differences and matching presets."""
-    problem = differences(file_shapes(config, form), shapes)
+def require_shapes(
+    path: Path, shapes: Shapes, config: ModelConfig, form: Format, of_model: Shapes | None = None
+) -> None:
+    """Raise `InputError` if names or shapes differ from the model's; it lists the differences and matching presets.
+
+    `of_model` are the shapes of the model's state dict, if they are known.
+    """
+    expected = file_shapes(config, form) if of_model is None else _in_file(of_model, config, form)
+    problem = differences(expected, shapes)
     if not problem:
         return
     presets = matching_presets(shapes, form)

@@ -123,3 +123,16 @@ def test_the_help_of_a_command_comes_without_torch(words: list[str]) -> None:
     assert not {"torch", "numpy", "gemmi"} & modules
     commands = {name for name in modules if name.startswith("helixfold.cli.")}
     assert commands == {f"helixfold.cli.{name}" for name in ("main", "app", "help", words[0])}
+
+
+def test_a_process_of_its_own_ends_at_once_and_leaves_nothing_undone() -> None:
+    program = (
+        "import atexit, sys, threading, time; from helixfold.cli import main as cli;"
+        "atexit.register(lambda: sys.stdout.write('registered '));"
+        "late = lambda: (time.sleep(0.2), sys.stdout.write('thread '));"
+        "cli.main = lambda: threading.Thread(target=late).start() or sys.stdout.write('main ') and 7;"
+        "module = type('Left', (), {'__del__': lambda _: sys.stdout.write('taken apart ')})();"
+        "cli.command()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.returncode, done.stderr) == (["main", "thread", "registered"], 7, "")

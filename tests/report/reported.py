@@ -13,7 +13,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from helixfold.prediction import Distances, Prediction
-from helixfold.report.plots import write_alignment, write_plots
+from helixfold.report.plot_files import write_alignment, write_plots
 from helixfold.write.ranking import ranked, read_finished, write_ranked, write_ranking
 from helixfold.write.results import write_prediction, write_timings
 

@@ -16,7 +16,7 @@ import pytest
 from Bio.PDB import MMCIFParser, PDBParser
 
 from helixfold.prediction import Distances, Prediction
-from helixfold.report.plots import write_plots
+from helixfold.report.plot_files import write_plots
 from helixfold.write import results
 from helixfold.write.ranking import KINDS, ranked, read_finished, write_ranked, write_ranking
 from helixfold.write.results import write_prediction, write_timings
