@@ -22,6 +22,7 @@ from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.multiply import multiply
 from helixfold.ops.residual import add_change
+from helixfold.ops.structure.point_attention import point_attention
 from helixfold.planning.prediction import META
 from helixfold.planning.size import of_blocks
 from helixfold.presets import preset
@@ -168,7 +169,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
         "pair and its change": ((add_change, tuple(pairs)),),
         "pair and its change, dropout": ((add_change, (*pairs, kept)),),
         # The structure module computes in float32 whatever the trunk does.
-        "invariant point attention": (found["structure_module"]["invariant_point_attention"],),
+        "invariant point attention": (next(call for call in calls if call[0] is point_attention),),
         # Ranks that divide a triangle multiplication multiply some channels of both operands at a time.
         "product of some channels of a triangle": (
             (multiply, (stream(_CHANNELS_AT_ONCE, r, r), stream(_CHANNELS_AT_ONCE, r, r).mT)),
@@ -179,7 +180,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
     known = {op.name for calls in rows.values() for op, _ in calls}
     rows |= {name: (call,) for each in found.values() for name, call in each.items() if name not in known}
     if shape.dtype != torch.float32:
-        del rows["invariant point attention"]
+        del rows["invariant point attention"], rows["invariant_point_attention"]
     return rows
 
 

@@ -23,24 +23,35 @@ def rigid_groups_from_torsions(aatype: Int[Tensor, "b r"], backbone: Rigid, sin_
 
     AlphaFold 2, Suppl. Alg. 24.
     """
+    matrices = rigid_group_matrices(aatype, backbone, sin_cos)
+    return Rigid(rotation=matrices[..., :3], translation=matrices[..., 3])
+
+
+def rigid_group_matrices(
+    aatype: Int[Tensor, "b r"], backbone: Rigid, sin_cos: Float[Tensor, "b r 7 2"]
+) -> Float[Tensor, "b r 8 3 4"]:
+    """Return the frames of `rigid_groups_from_torsions`: each rotation and, as its last column, the translation."""
     # Each group's motion relative to the one before is linear in 1, sine and cosine. The backbone has no torsion.
     factors = pad(sin_cos, (0, 1, 1, 0), value=1.0)
-    local = (_torsion_motions(aatype.device)[aatype].to(factors.dtype) @ factors[..., None]).unflatten(-2, (4, 4))[
-        ..., 0
-    ]
+    local = _torsion_motions(aatype.device)[aatype].to(factors.dtype) @ factors[..., None]
+    local = local.squeeze(-1).unflatten(-1, (4, 4))
     # The frame of chi1 is relative to the backbone, each other chi's to the chi before it.
     chis = list(accumulate(local[:, :, 4:].unbind(2), torch.matmul))
     to_backbone = torch.cat([local[:, :, :4], torch.stack(chis, 2)], 2)
-    matrices = torch.cat([backbone.rotation, backbone.translation[..., None]], -1)[:, :, None] @ to_backbone
-    return Rigid(rotation=matrices[..., :3], translation=matrices[..., 3])
+    matrices: Tensor = torch.cat([backbone.rotation, backbone.translation[..., None]], -1)[:, :, None] @ to_backbone
+    return matrices
 
 
 def atom14_from_rigid_groups(aatype: Int[Tensor, "b r"], groups: Rigid) -> Float[Tensor, "b r 14 3"]:
     """Return the ideal atoms of every residue in their groups' frames, in Angstrom (Suppl. Alg. 24 line 11)."""
+    return atom14_from_matrices(aatype, torch.cat([groups.rotation, groups.translation[..., None]], -1))
+
+
+def atom14_from_matrices(aatype: Int[Tensor, "b r"], matrices: Float[Tensor, "b r 8 3 4"]) -> Float[Tensor, "b r 14 3"]:
+    """Return the ideal atoms of every residue, with frames as `rigid_group_matrices` returns them."""
     group, positions = per_residue("ATOM14_TO_RIGID_GROUP", aatype), _homogeneous_atoms(aatype.device)[aatype]
-    matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
     frames = matrices.gather(2, group[..., None, None].expand(*group.shape, 3, 4))
-    return (frames @ positions.to(frames.dtype)[..., None])[..., 0]
+    return (frames @ positions.to(frames.dtype)[..., None]).squeeze(-1)
 
 
 @cache

@@ -36,7 +36,7 @@ def rigid_groups_from_atom37(
 
     Groups 1 (pre-omega) and 2 (phi) have no heavy atoms, so their mask is always 0.
     """
-    group_atoms, exists, mirror, half_turn = _tables(aatype.device)
+    group_atoms, exists, mirror, half_turn = group_tables(aatype.device)
     atoms = group_atoms[aatype].flatten(-2)
     points = positions.gather(-2, atoms[..., None].expand(*atoms.shape, 3)).unflatten(-2, (8, 3))
     observed = mask.gather(-1, atoms).unflatten(-1, (8, 3)).amin(-1)
@@ -50,7 +50,7 @@ def rigid_groups_from_atom37(
 
 
 @cache
-def _tables(device: torch.device) -> Sequence[Tensor]:
+def group_tables(device: torch.device) -> Sequence[Tensor]:
     """Return tables of the groups: atoms [21 8 3], existence [21 8], mirrored axes [8 3] and half turns [21 8 3].
 
     A group's three atoms lie on its x axis, at its origin and in its xy plane; the last two tables are signs of axes.

@@ -11,10 +11,11 @@ from data_pipeline import residues
 
 def per_residue(name: str, aatype: Int[Tensor, "*batch r"], dtype: torch.dtype | None = None) -> Tensor:
     """Return for each residue its type's row in the table of that name in `data_pipeline.residues`."""
-    rows = _table(name, aatype.device)[aatype]
+    rows = table(name, aatype.device)[aatype]
     return rows if dtype is None else rows.to(dtype)
 
 
 @cache
-def _table(name: str, device: torch.device) -> Tensor:
+def table(name: str, device: torch.device) -> Tensor:
+    """Return the table of that name in `data_pipeline.residues`, with a row for each residue type."""
     return torch.tensor(getattr(residues, name), device=device)

@@ -42,7 +42,7 @@ def frame_aligned_point_error(
     Errors above `clamp` (Angstrom, may be infinite) count as `clamp`.
     """
     total = _summed_errors(predicted, truth, (frames_mask, points_mask), clamp)
-    return total / UNIT / (_COUNT_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1))
+    return total / (UNIT * (_COUNT_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1)))
 
 
 def _summed_errors(

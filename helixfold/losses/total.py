@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.batch import Batch, MultimerBatch, with_chains
-from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
-from helixfold.geometry.torsions import chis_from_atom37
+from helixfold.geometry.observed import groups_and_chis_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.chain_centres import centre_of_mass_loss
 from helixfold.losses.chain_metrics import chain_metrics
@@ -66,8 +65,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
     if isinstance(labels, ComplexLabels):
         labels = permuted_labels(structure, with_chains(batch), labels)
     with torch.no_grad():
-        groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
-        torsions = chis_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
+        groups, torsions = groups_and_chis_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
         truth = renamed_truth(structure.atom14[-1], labels, groups)
         backbone, backbone_mask = groups.frames[..., _BACKBONE_GROUP], groups.mask[..., _BACKBONE_GROUP]
         clamp = torch.where(labels.use_clamped_fape > 0, config.fape_clamp, math.inf)

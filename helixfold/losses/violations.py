@@ -24,6 +24,7 @@ from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
 
 _N, _CA, _C = 0, 1, 2  # atom14 slots
+_BACKBONE = slice(_N, _C + 1)
 _PROLINE = RESTYPES.index("P")
 # Added to squared lengths, so that their roots have a gradient where two atoms coincide.
 _SMALL_BOND, _SMALL_DISTANCE = 1e-6, 1e-10
@@ -150,10 +151,11 @@ def _connections(
     tolerance_factor: float,
 ) -> tuple[Float[Tensor, "3 b bonds"], Float[Tensor, "3 b bonds"], Float[Tensor, "3 b"]]:
     """Return what bonds and angles between residues exceed, which of them count, and their means over these."""
-    before, after = atoms[:, :-1], atoms[:, 1:]
-    heads = torch.stack([after[:, :, _N], before[:, :, _CA], after[:, :, _CA]])
-    tails = torch.stack([before[:, :, _C], before[:, :, _C], after[:, :, _N]])
-    bonds = heads - tails  # C to N, C to CA, N to CA
+    backbone = atoms[:, :, _BACKBONE]
+    _, alpha_before, carbon = backbone[:, :-1].unbind(2)
+    nitrogen, alpha_after, _ = backbone[:, 1:].unbind(2)
+    # C to N, C to CA, N to CA
+    bonds = torch.stack([nitrogen, alpha_before, alpha_after]) - torch.stack([carbon, carbon, nitrogen])
     lengths = length(bonds, _SMALL_BOND**0.5)
     directions = bonds / lengths[..., None]
     cosines = (directions[:1] * directions[1:]).sum(-1)  # the second is minus the cosine of the angle at N
@@ -178,7 +180,7 @@ def _within(
     excess = torch.relu(torch.maximum(least - distance, distance - most))
     # An atom and itself have no bounds. AlphaFold sums along rows and along columns; distances are symmetric, so that
     # is twice the sum of a row.
-    return 2 * exists * (excess @ exists[..., None])[..., 0]
+    return 2 * exists * (excess @ exists[..., None]).squeeze(-1)
 
 
 @cache

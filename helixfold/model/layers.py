@@ -9,6 +9,7 @@ from helixfold.model.update import Update
 from helixfold.ops.constants import EPS
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
+from helixfold.ops.shared_parameters import LinearUse, linear_once
 from helixfold.ops.transition import transition
 from helixfold.ops.weights import Affine, TransitionWeights
 
@@ -43,8 +44,9 @@ class Linear(nn.Linear):
         """Weight and bias, as operators take them."""
         return Affine(self.weight, self.bias)
 
-    def forward(self, x: Float[Tensor, "*batch c_in"]) -> Float[Tensor, "*batch c_out"]:
-        return linear(x, self.affine)
+    def forward(self, x: Float[Tensor, "*batch c_in"], use: LinearUse | None = None) -> Float[Tensor, "*batch c_out"]:
+        """Return the linear map; of a map that is used several times, `use` has the parameters for this use."""
+        return linear(x, self.affine) if use is None else linear_once(x, use)
 
 
 class ToHeads(Linear):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -12,27 +11,28 @@ from helixfold.config import StructureConfig
 from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import Linear
 from helixfold.model.update import Executor, Stream
-from helixfold.ops.invariant_point import invariant_point_attention
-from helixfold.ops.linear import linear
-from helixfold.ops.weights import Affine, PointAttentionWeights
+from helixfold.ops.shared_parameters import LinearUse, copies, linear_once, linear_uses
+from helixfold.ops.structure.point_attention import point_attention
+from helixfold.ops.weights import Affine, PointAttentionSizes, PointAttentionWeights
 
 # Added to squared lengths of attended points before the root (DeepMind's program).
 LENGTH_FLOOR = 1e-8
 
 
 class PointAttentionMaps(NamedTuple):
-    """Parameters of invariant point attention in the form that its iterations share.
+    """Parameters of invariant point attention in the form that one of its iterations takes.
 
     `project` maps a residue to its scaled query, to its key and value, and to all its points: all x of query points and
-    of key and value points, then all y, then all z.
+    of key and value points, then all y, then all z. `out` maps what a residue has gathered to its change.
     """
 
-    project: Affine
+    project: LinearUse
     weights: PointAttentionWeights
+    out: LinearUse
 
 
 class PairInput(NamedTuple):
-    """A pair stream of any dtype before its layer norm, and the parameters with which attention reads it."""
+    """A pair stream of any dtype before its layer norm, and the attention's parameters."""
 
     pair: Float[Stream, "b r r c_z"]
     maps: PointAttentionMaps
@@ -51,31 +51,32 @@ class PointAttention(nn.Module):
     """Attention over residues by features, pair channels and distances of 3-D points (AlphaFold 2, Suppl. Alg. 22).
 
     The subclasses are AlphaFold 2's and AlphaFold-Multimer's: they have the parameters, among them `pair_bias`,
-    `point_weights` and `out`, and say how long a point's vector counts.
+    `point_weights` and `out`, and `length_floors`, the last two of `PointAttentionSizes`.
     """
 
+    length_floors: tuple[float, float]
     pair_bias: Linear
     point_weights: nn.Parameter
     out: Linear
 
     def __init__(self, config: StructureConfig) -> None:
         super().__init__()
-        self.heads, self.c_scalar = config.heads, config.c_scalar
-        self.query_point_count, self.value_point_count = config.query_points, config.value_points
+        self.sizes = PointAttentionSizes(
+            config.heads, config.c_scalar, config.query_points, config.value_points, *self.length_floors
+        )
 
     def projections(self, of: Callable[[Linear], Tensor]) -> Projections:
         """Return the weights or biases of the residues' projections; `of` returns those of a linear map."""
         raise NotImplementedError
 
-    def lengths(self, points: Float[Tensor, "b i 3 h_p"]) -> Float[Tensor, "b i h_p"]:
-        """Return the distances of points from their frame's origin."""
-        raise NotImplementedError
+    def maps(self, pair_norm: Affine, residues: int, uses: int = 1) -> list[PointAttentionMaps]:
+        """Return the parameters for each of several uses with a pair stream that this layer norm normalises.
 
-    def maps(self, pair_norm: Affine) -> PointAttentionMaps:
-        """Return the parameters for attention with a pair stream that this layer norm normalises."""
+        `residues` is the number of all samples' residues.
+        """
         # These factors give each of the logits' three terms the same variance at the start (Suppl. Alg. 22 line 7).
-        scalar_weight, pair_weight = (3 * self.c_scalar) ** -0.5, 3**-0.5
-        point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
+        scalar_weight, pair_weight = (3 * self.sizes.scalars) ** -0.5, 3**-0.5
+        point_weight = nn.functional.softplus(self.point_weights) * (3 * self.sizes.query_points * 4.5) ** -0.5
         pair_bias = Affine(pair_weight * self.pair_bias.weight, pair_weight * self.pair_bias.bias)
 
         def joined(of: Callable[[Linear], Tensor]) -> Tensor:
@@ -83,8 +84,10 @@ class PointAttention(nn.Module):
             by_axis = torch.cat([each.unflatten(0, (3, -1)) for each in points], 1)
             return torch.cat([scalar_weight * query, key_value, by_axis.flatten(0, 1)])
 
-        project = Affine(joined(lambda each: each.weight), joined(_bias))
-        return PointAttentionMaps(project, PointAttentionWeights(point_weight, pair_norm, pair_bias))
+        project = linear_uses(Affine(joined(lambda each: each.weight), joined(_bias)), uses, residues)
+        point_weights = [each.weight for each in copies(Affine(point_weight), uses)]
+        weights = map(PointAttentionWeights, point_weights, copies(pair_norm, uses), copies(pair_bias, uses))
+        return [*map(PointAttentionMaps, project, weights, linear_uses(self.out.affine, uses, residues))]
 
     def forward(
         self,
@@ -95,53 +98,21 @@ class PointAttention(nn.Module):
         frames: Rigid,
     ) -> Float[Tensor, "b r c"]:
         """Return the change of the single representation."""
-        maps, h, q = pair_input.maps, self.heads, self.query_point_count
-        d, p = self.c_scalar, self.value_point_count
-        # Parts are split rather than sliced, for then their gradients are joined in one operation.
-        query, key_value, points = linear(single, maps.project).split([h * d, 2 * h * d, 3 * h * (2 * q + p)], -1)
-        key, value = rearrange(key_value, "b r (h two d) -> two b h r d", two=2, h=h)
-        points = frames.apply_to_columns(points.unflatten(-1, (3, -1)))
-        query_points, key_value_points = points.split([h * q, h * (q + p)], -1)
-        key_points, value_points = rearrange(key_value_points, "b r x (h p) -> b h r p x", h=h).split([q, p], -2)
+        maps = pair_input.maps
+        projected = linear_once(single, maps.project)
 
-        def attend(  # noqa: PLR0917  # one for each stream
-            _: slice,
-            pair: Float[Tensor, "b i r c_z"],
-            query: Float[Tensor, "b i h_d"],
-            query_points: Float[Tensor, "b i 3 h_q"],
-            rotation: Float[Tensor, "b i 3 3"],
-            translation: Float[Tensor, "b i 3"],
-            rows_mask: Float[Tensor, "b i"],
-        ) -> Float[Tensor, "b i c"]:
-            means, points, pairs = invariant_point_attention(
-                rearrange(query, "b i (h d) -> b h i d", h=h),
-                key,
-                value,
-                rearrange(query_points, "b i x (h q) -> b h i q x", h=h),
-                key_points,
-                value_points,
-                pair,
-                rows_mask,
-                mask,
-                maps.weights,
+        def gathered(rows: slice, pair: Float[Tensor, "b i r c_z"]) -> Float[Tensor, "b i f"]:
+            return point_attention(
+                projected, frames.rotation, frames.translation, mask, pair, maps.weights, self.sizes, rows.start
             )
-            rows_frames = Rigid(rotation=rotation, translation=translation)
-            local = rows_frames.invert_apply_to_columns(rearrange(points, "b h i p x -> b i x (h p)"))
-            features = [
-                rearrange(means, "b h i d -> b i (h d)"),
-                local.flatten(-2),
-                self.lengths(local),
-                rearrange(pairs, "b h i c -> b i (h c)"),
-            ]
-            return self.out(torch.cat(features, -1))
 
-        return run.gather(
-            run.map_rows(attend, pair_input.pair, query, query_points, frames.rotation, frames.translation, mask)
-        )
+        return self.out(run.gather(run.map_rows(gathered, pair_input.pair)), maps.out)
 
 
 class InvariantPointAttention(PointAttention):
     """AlphaFold 2's invariant point attention (Suppl. Alg. 22)."""
+
+    length_floors = (LENGTH_FLOOR, 0.0)
 
     def __init__(self, config: StructureConfig, c_z: int) -> None:
         super().__init__(config)
@@ -156,9 +127,6 @@ class InvariantPointAttention(PointAttention):
 
     def projections(self, of: Callable[[Linear], Tensor]) -> Projections:
         return Projections(of(self.query), of(self.key_value), of(self.query_points), of(self.key_value_points))
-
-    def lengths(self, points: Float[Tensor, "b i 3 h_p"]) -> Float[Tensor, "b i h_p"]:
-        return torch.linalg.vector_norm(nn.functional.pad(points, (0, 0, 0, 1), value=LENGTH_FLOOR**0.5), dim=-2)
 
 
 def initial_point_weights(heads: int) -> nn.Parameter:

@@ -1,6 +1,7 @@
 """The structure module, which predicts atoms from the single and pair representations."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from einops import repeat
@@ -15,6 +16,9 @@ from helixfold.model.outputs import PredictedStructure
 from helixfold.model.point_attention import InvariantPointAttention, PairInput, PointAttention
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.precision import to_float32
+from helixfold.ops.shared_parameters import LinearUse, copies, linear_uses
+from helixfold.ops.structure.residual_norm import residual_norm
+from helixfold.ops.weights import Affine
 
 
 class StructureTransition(nn.Module):
@@ -26,8 +30,25 @@ class StructureTransition(nn.Module):
         self.linear_2 = Linear(c, c, init="relu")
         self.linear_3 = Linear(c, c, init="zeros")
 
-    def forward(self, single: Float[Tensor, "b r c"]) -> Float[Tensor, "b r c"]:
-        return single + self.linear_3(self.linear_2(self.linear_1(single).relu()).relu())
+    def forward(self, single: Float[Tensor, "b r c"], maps: Sequence[LinearUse]) -> Float[Tensor, "b r c"]:
+        """Return the change of the single representation."""
+        first, second, third = maps
+        hidden = self.linear_2(self.linear_1(single, first).relu(), second).relu()
+        change: Tensor = self.linear_3(hidden, third)
+        return change
+
+
+class ResidualNorm(LayerNorm):
+    """Layer norm of a residual sum after dropout (AlphaFold 2, Suppl. Alg. 20 lines 7 and 9)."""
+
+    def forward(  # type: ignore[override]
+        self,
+        single: Float[Tensor, "b r c"],
+        change: Float[Tensor, "b r c"],
+        parameters: Affine,
+        dropout_mask: Float[Tensor, "b r c"] | None,
+    ) -> Float[Tensor, "b r c"]:
+        return residual_norm(single, change, parameters, dropout_mask)
 
 
 class AngleBlock(nn.Module):
@@ -38,7 +59,7 @@ class AngleBlock(nn.Module):
         self.linear_1 = Linear(c, c, init="relu")
         self.linear_2 = Linear(c, c, init="zeros")
 
-    def forward(self, x: Float[Tensor, "b r c"]) -> Float[Tensor, "b r c"]:
+    def forward(self, x: Float[Tensor, "*batch r c"]) -> Float[Tensor, "*batch r c"]:
         return x + self.linear_2(self.linear_1(x.relu()).relu())
 
 
@@ -56,14 +77,25 @@ class Angles(nn.Module):
         self.out = Linear(config.c_angles, 14)
 
     def forward(
-        self, single: Float[Tensor, "b r c"], initial: Float[Tensor, "b r c_s"]
-    ) -> tuple[Float[Tensor, "b r 7 2"], Float[Tensor, "b r 7 2"]]:
+        self, single: Float[Tensor, "*l b r c"], initial: Float[Tensor, "b r c_s"]
+    ) -> tuple[Float[Tensor, "*l b r 7 2"], Float[Tensor, "*l b r 7 2"]]:
+        """Return the torsions of one or of several single representations that had the same initial one."""
         x = self.current(single.relu()) + self.initial(initial.relu())
         for block in self.blocks:
             x = block(x)
         raw = self.out(x.relu()).unflatten(-1, (7, 2))
         length = raw.square().sum(-1, keepdim=True).clamp(min=1e-12).sqrt()
         return raw / length, raw
+
+
+class IterationParameters(NamedTuple):
+    """Parameters of one iteration, and the pair; their gradients are those of all iterations, computed at once."""
+
+    attention: PairInput
+    norm_attention: Affine
+    transition: tuple[LinearUse, LinearUse, LinearUse]
+    norm_transition: Affine
+    backbone_update: LinearUse
 
 
 class StructureModule(nn.Module):
@@ -83,9 +115,9 @@ class StructureModule(nn.Module):
         self.norm_pair = LayerNorm(c_z)
         self.initial = Linear(c_s, config.c)
         self.attention = attention(config, c_z)
-        self.norm_attention = LayerNorm(config.c)
+        self.norm_attention = ResidualNorm(config.c)
         self.transition = StructureTransition(config.c)
-        self.norm_transition = LayerNorm(config.c)
+        self.norm_transition = ResidualNorm(config.c)
         self.backbone_update = Linear(config.c, 6, init="zeros")
         self.angles = Angles(config, c_s)
         self.dropout_rate = config.dropout
@@ -101,10 +133,11 @@ class StructureModule(nn.Module):
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state)
-        pair_input = PairInput(pair, self.attention.maps(self.norm_pair.affine))
         states, steps = [], []
-        for dropout_masks in self._dropout_masks(state):
-            state, frames = self.iteration(run, state, frames, pair_input, mask, dropout_masks=dropout_masks)
+        for parameters, dropout_masks in zip(
+            self.parameters_of_iterations(pair, mask.numel()), self._dropout_masks(state), strict=True
+        ):
+            state, frames = self.iteration(run, state, frames, parameters, mask, dropout_masks=dropout_masks)
             states.append(state)
             steps.append(frames)
             frames = self.passed_on(frames)
@@ -116,11 +149,10 @@ class StructureModule(nn.Module):
             translation=self.position_scale * torch.cat([step.translation for step in steps]),
         )
         types = repeat(aatype, "b r -> (l b) r", l=self.layers)
-        torsions, raw = self.angles(torch.cat(states), repeat(initial, "b r c -> (l b) r c", l=self.layers))
-        groups = atoms.rigid_groups_from_torsions(types, backbone.rigid(), torsions)
-        matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
-        flat = (backbone.to_tensor(), matrices, atoms.atom14_from_rigid_groups(types, groups), torsions, raw)
-        trajectory, rigid_groups, atom14, torsions, raw = (x.unflatten(0, (self.layers, -1)) for x in flat)
+        torsions, raw = self.angles(torch.stack(states), initial)
+        groups = atoms.rigid_group_matrices(types, backbone.rigid(), torsions.flatten(0, 1))
+        flat = (backbone.to_tensor(), groups, atoms.atom14_from_matrices(types, groups))
+        trajectory, rigid_groups, atom14 = (x.unflatten(0, (self.layers, -1)) for x in flat)
         mask37 = atoms.atom37_mask(aatype, mask)
         return PredictedStructure(
             single=state,
@@ -139,17 +171,37 @@ class StructureModule(nn.Module):
         run: Executor,
         state: Float[Tensor, "b r c"],
         frames: BackboneFrames,
-        pair_input: PairInput,
+        parameters: IterationParameters,
         mask: Float[Tensor, "b r"],
         *,
         dropout_masks: Float[Tensor, "2 b r c"] | None = None,
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
         """Return the single representation and the frames after one iteration (Suppl. Alg. 20 lines 6 to 10)."""
-        state = state + self.attention(run, state, pair_input, mask, frames.rigid())
-        state = self.norm_attention(state if dropout_masks is None else state * dropout_masks[0])
-        state = self.transition(state)
-        state = self.norm_transition(state if dropout_masks is None else state * dropout_masks[1])
-        return state, frames.updated(self.backbone_update(state))
+        attention, norm_attention, transition, norm_transition, backbone_update = parameters
+        dropout = (None, None) if dropout_masks is None else dropout_masks.unbind()
+        change = self.attention(run, state, attention, mask, frames.rigid())
+        state = self.norm_attention(state, change, norm_attention, dropout[0])
+        state = self.norm_transition(state, self.transition(state, transition), norm_transition, dropout[1])
+        return state, frames.updated(self.backbone_update(state, backbone_update))
+
+    def parameters_of_iterations(self, pair: Float[Stream, "b r r c_z"], residues: int) -> list[IterationParameters]:
+        """Return the parameters for each iteration; `residues` is the number of all samples' residues."""
+
+        def uses(module: Linear) -> list[LinearUse]:
+            return linear_uses(module.affine, self.layers, residues)
+
+        transition = self.transition
+        return [
+            IterationParameters(*each)
+            for each in zip(
+                [PairInput(pair, maps) for maps in self.attention.maps(self.norm_pair.affine, residues, self.layers)],
+                copies(self.norm_attention.affine, self.layers),
+                zip(*map(uses, (transition.linear_1, transition.linear_2, transition.linear_3)), strict=True),
+                copies(self.norm_transition.affine, self.layers),
+                uses(self.backbone_update),
+                strict=True,
+            )
+        ]
 
     def passed_on(self, frames: BackboneFrames) -> BackboneFrames:
         """Return the frames that the next iteration gets: without gradients of rotations (Suppl. Alg. 20 line 20)."""

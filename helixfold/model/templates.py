@@ -102,50 +102,69 @@ class TemplatePointwiseAttention(nn.Module):
         self,
         run: Executor,
         pair: Float[Stream, "b i j c_z"],
-        templates: Iterable[Callable[[], Float[Stream, "b i j c_t"]]],
+        templates: Iterable[Callable[[], Float[Stream, "b_n i j c_t"]]],
         norm: Affine,
         mask: Float[Tensor, "b t"],
     ) -> Float[Stream, "b i j c_z"]:
         """Return the pair stream plus the attention's result; samples without templates are not changed.
 
-        Each of `templates` returns a template's embedding when it is called; `norm` is the layer norm of these
-        embeddings.
+        Each of `templates` returns the embeddings of the next few templates when it is called, as one batch in which
+        those of a sample follow each other. `norm` is the layer norm of these embeddings.
         """
         # An online softmax over templates: the weighted mean of values so far, and the log of the sum of weights.
         mean: Stream | None = None
         log_sum: Stream | None = None
-        for embed, present in zip(templates, mask.unbind(1), strict=True):
-            template = embed()
-            logits = run.map_rows(partial(self._logits, norm=norm, present=present), pair, template)
+        first, count = 0, mask.shape[1]
+        for embed in templates:
+            embedded = embed()
+            present = mask[:, first : first + embedded.shape[0] // mask.shape[0]]
+            first += present.shape[1]
+            logits = run.map_rows(partial(self._logits, norm=norm, present=present), pair, embedded)
             if mean is None or log_sum is None:
-                mean, log_sum = run.map_rows(partial(self._values, norm=norm), template), logits
+                mean = run.map_rows(partial(self._values, norm=norm), embedded, logits)
             else:
-                mean = run.replace_rows(partial(self._updated_mean, norm=norm), mean, template, log_sum, logits)
-                log_sum = run.replace_rows(lambda _, *rows: torch.logaddexp(*rows), log_sum, logits)
-            # Freed before the next template is embedded.
-            del template
+                mean = run.replace_rows(partial(self._updated_mean, norm=norm), mean, embedded, log_sum, logits)
+            # Freed before the next templates are embedded.
+            del embedded
+            if first < count:
+                sums = logits if present.shape[1] == 1 else run.map_rows(lambda _, rows: self._log_sum(rows), logits)
+                log_sum = (
+                    sums
+                    if log_sum is None
+                    else run.replace_rows(lambda _, *rows: torch.logaddexp(*rows), log_sum, sums)
+                )
         if mean is None:
             return pair
         has_template = rearrange((mask.sum(-1) > 0).to(pair.dtype), "b -> b 1 1 1")
         return run.replace_rows(lambda _, rows, attended: rows + self.out(attended) * has_template, pair, mean)
 
     def _logits(
-        self, _: slice, pair: Tensor, template: Tensor, norm: Affine, present: Tensor
-    ) -> Float[Tensor, "b i j h"]:
-        query, key = self.query(pair), norm_linear(template, norm, self.key.affine)
-        products = rearrange(to_float32(query) * to_float32(key), "b i j (h d) -> b i j h d", h=self.heads)
-        logits = products.sum(-1) * products.shape[-1] ** -0.5
-        return logits + rearrange(1e9 * (present - 1), "b -> b 1 1 1")
+        self, _: slice, pair: Tensor, templates: Tensor, norm: Affine, present: Float[Tensor, "b n"]
+    ) -> Float[Tensor, "b i j n_h"]:
+        query, key = self.query(pair), norm_linear(templates, norm, self.key.affine)
+        keys = rearrange(to_float32(key), "(b n) i j c -> b n i j c", n=present.shape[1])
+        products = (to_float32(query)[:, None] * keys).unflatten(-1, (self.heads, -1))
+        logits = products.sum(-1) * products.shape[-1] ** -0.5 + rearrange(1e9 * (present - 1), "b n -> b n 1 1 1")
+        return rearrange(logits, "b n i j h -> b i j (n h)")
 
-    def _values(self, _: slice, template: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
-        return norm_linear(template, norm, self.value.affine)
+    def _log_sum(self, logits: Float[Tensor, "b i j n_h"]) -> Float[Tensor, "b i j h"]:
+        return logits if logits.shape[-1] == self.heads else logits.unflatten(-1, (-1, self.heads)).logsumexp(-2)
+
+    def _values(self, _: slice, templates: Tensor, logits: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
+        """Return the mean of some templates' values, weighted by the softmax of their logits."""
+        values = norm_linear(templates, norm, self.value.affine)
+        if logits.shape[-1] == self.heads:
+            return values
+        weights = logits.unflatten(-1, (-1, self.heads)).softmax(-2)
+        by_head = rearrange(to_float32(values), "(b n) i j (h d) -> b i j n h d", b=len(logits), h=self.heads)
+        return (weights[..., None] * by_head).sum(-3).flatten(-2).to(values.dtype)
 
     def _updated_mean(
-        self, rows: slice, mean: Tensor, template: Tensor, log_sum: Tensor, logits: Tensor, *, norm: Affine
+        self, rows: slice, mean: Tensor, templates: Tensor, log_sum: Tensor, logits: Tensor, *, norm: Affine
     ) -> Float[Tensor, "b i j c"]:
-        weight = torch.sigmoid(logits - log_sum)[..., None]
+        weight = torch.sigmoid(self._log_sum(logits) - log_sum)[..., None]
         before, value = (
-            to_float32(x).unflatten(-1, (self.heads, -1)) for x in (mean, self._values(rows, template, norm))
+            to_float32(x).unflatten(-1, (self.heads, -1)) for x in (mean, self._values(rows, templates, logits, norm))
         )
         return torch.lerp(before, value, weight).flatten(-2).to(mean.dtype)
 
@@ -184,12 +203,9 @@ class TemplateEmbedder(nn.Module):
         def embedded() -> Iterator[Stream]:
             for first in range(0, count, together):
                 which = slice(first, min(first + together, count))
-                streams = self.pair(run, batch, which, pair_mask, pair.dtype)
-                yield from run.samples(streams, which.stop - first)
-                # Freed before the next templates are embedded.
-                del streams
+                yield self.pair(run, batch, which, pair_mask, pair.dtype)
 
-        templates = [partial(next, embedded())] * count  # each call makes the next
+        templates = [partial(next, embedded())] * -(-count // together)  # each call makes the next
         return self.attention(run, pair, templates, self.pair.norm.affine, batch.template_mask)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:

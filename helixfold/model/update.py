@@ -116,10 +116,6 @@ class Executor(Protocol):
         """Return how many of `count` streams of one shape should be computed together, as the samples of one batch."""
         return 1
 
-    def samples(self, stream: Stream, count: int) -> list[Stream]:
-        """Return a stream of (b count) samples as `count` streams, which may have the same memory."""
-        return [stream] if count == 1 else list(as_tensor(stream).unflatten(0, (-1, count)).unbind(1))
-
     def gather(self, stream: Stream) -> Tensor:
         """Return the whole stream as a tensor on the computing device, which may have the same memory."""
         return as_tensor(stream)

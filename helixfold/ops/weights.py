@@ -74,3 +74,18 @@ class PointAttentionWeights(NamedTuple):
     point_weight: Float[Tensor, " h"]
     norm: Affine
     pair_bias: Affine
+
+
+class PointAttentionSizes(NamedTuple):
+    """Sizes of invariant point attention: its heads, and each head's scalars and points.
+
+    `added_to_square` is added to the squared length of an attended point before the root; no length is less than
+    `least_length`.
+    """
+
+    heads: int
+    scalars: int
+    query_points: int
+    value_points: int
+    added_to_square: float
+    least_length: float

@@ -93,15 +93,6 @@ class Axial(Executor):
     def streams_at_once(self, count: int, device: torch.device) -> int:
         return self.within.streams_at_once(count, device)
 
-    def samples(self, stream: Stream, count: int) -> list[Stream]:
-        if count == 1:
-            return [stream]
-        shard = _shard(stream)
-        shape = torch.Size((shard.shape[0] // count, *shard.shape[1:]))
-        return [
-            Shard(self.channel, shape, local, shard.cut) for local in self.within.samples(shard.along(shard.cut), count)
-        ]
-
     def gather(self, stream: Stream) -> Tensor:
         shard = _shard(stream)
         local = self.within.gather(shard.along(shard.cut))

@@ -15,13 +15,14 @@ from torch.nn.functional import dropout, normalize
 from helixfold.ops.attention import attention
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import Op, forced
-from helixfold.ops.invariant_point import invariant_point_attention
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.outer_product import outer_product_mean, outer_product_operand
 from helixfold.ops.residual import add_change
 from helixfold.ops.self_attention import self_attention
+from helixfold.ops.structure.point_attention import point_attention
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.residual_norm import residual_norm
 from helixfold.ops.structure.update_frames import update_frames
 from helixfold.ops.transition import transition
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
@@ -32,7 +33,7 @@ from helixfold.ops.weights import (
     TriangleWeights,
 )
 from tests.ops.comparing import affine, mask, norm
-from tests.ops.cpu.test_invariant_point import arguments as point_arguments
+from tests.ops.point_arguments import point_arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +48,7 @@ class Size:
     c_z: int = 128
     head: int = 32  # channels of a head
     c_outer: int = 32
-    points: dict[str, Any] = field(
-        default_factory=lambda: {"h": 12, "c_z": 128, "channels": 16, "counts": (4, 8)}, repr=False
-    )
+    points: dict[str, Any] = field(default_factory=lambda: {"h": 12, "c_z": 128, "d": 16, "q": 4, "p": 8}, repr=False)
 
     def __str__(self) -> str:
         return f"{self.batch}x{self.residues}-{self.rows}-{self.sequences}"
@@ -188,11 +187,19 @@ def _add_change(size: Size, transposed: bool) -> list[Any]:
 
 
 def _points(size: Size, transposed: bool) -> list[Any]:
-    given = point_arguments(size.residues, size.residues, b=size.batch, **size.points)
-    pair = 6
+    given = point_arguments(size.residues, b=size.batch, **size.points)
+    pair = 4
     if transposed:
         given[pair] = given[pair].detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
     return given
+
+
+def _residual_norm(size: Size, transposed: bool) -> list[Any]:
+    given = [torch.randn(size.batch, size.residues, 384) for _ in range(3)]
+    if transposed:
+        given = [each.transpose(0, 1).contiguous().transpose(0, 1) for each in given]
+    stream, change, kept = given
+    return [stream.requires_grad_(), change.requires_grad_(), norm(384), (kept > -1).float()]
 
 
 def _frames(size: Size, transposed: bool) -> list[Any]:
@@ -243,8 +250,9 @@ CASES = {
         by_rows=(0,),
     ),
     "pair and its change": Case(op=add_change, make=_add_change, by_rows=(0, 1)),
-    "invariant point attention": Case(op=invariant_point_attention, make=_points),
+    "invariant point attention": Case(op=point_attention, make=_points),
+    "residual norm": Case(op=residual_norm, make=_residual_norm),
     "frames": Case(op=update_frames, make=_frames),
 }
 # The structure module computes in float32 whatever the trunk does.
-FLOAT32_ALONE = {"invariant point attention", "frames"}
+FLOAT32_ALONE = {"invariant point attention", "residual norm", "frames"}

@@ -17,6 +17,8 @@ from helixfold.model.layers import LayerNorm
 from helixfold.model.point_attention import InvariantPointAttention, PairInput
 from helixfold.model.structure_module import Angles, StructureModule
 from helixfold.model.update import Stream
+from helixfold.ops import shared_parameters
+from helixfold.ops.card import CARDS
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
@@ -102,12 +104,26 @@ def test_all_iterations_of_a_training_pass_keep_one_pair_as_it_came() -> None:
             kept.add(each.untyped_storage().data_ptr())
         return each
 
-    frames, pair_input = BackboneFrames.identity(state), PairInput(pair, module.attention.maps(module.norm_pair.affine))
+    frames = BackboneFrames.identity(state)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
-        for _ in range(2):
-            state, frames = module.iteration(RUN, state, frames, pair_input, mask)
+        for parameters in module.parameters_of_iterations(pair, r):
+            state, frames = module.iteration(RUN, state, frames, parameters, mask)
     assert kept == {pair.untyped_storage().data_ptr()}
     assert torch.autograd.grad(state.sum(), pair)[0].abs().max() > 0
+
+
+def test_gradients_that_are_computed_at_once_for_all_iterations_are_autograds(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, (single, pair, aatype, mask) = randomised(StructureModule(CONFIG, C_S, C_Z)).double(), inputs()
+    leaves = [single.double().requires_grad_(), pair.double().requires_grad_(), *module.parameters()]
+
+    def gradients() -> tuple[Tensor, ...]:
+        found = module(RUN, *leaves[:2], aatype, mask)
+        return torch.autograd.grad(found.atom14.sin().sum() + found.single.sin().sum(), leaves, allow_unused=True)
+
+    expected = gradients()
+    monkeypatch.setattr(shared_parameters, "card_of", lambda _: CARDS["h100"])
+    for found, right in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(found, right)
 
 
 def test_padding_residues_are_seen_by_no_other() -> None:
@@ -146,7 +162,7 @@ def test_dropout_comes_before_both_norms_of_every_iteration() -> None:
     """AlphaFold 2, Suppl. Alg. 20 lines 7 and 9."""
     module, norms = randomised(StructureModule(CONFIG, C_S, C_Z)).train(), []
     for norm in (module.norm_attention, module.norm_transition):
-        norm.register_forward_pre_hook(lambda _module, given: norms.append(given[0]))
+        norm.register_forward_pre_hook(lambda _module, given: norms.append((given[0] + given[1]) * given[3]))
     module(RUN, *inputs())
     assert len(norms) == 2 * CONFIG.layers
     zeros = sum((each == 0).sum() for each in norms) / sum(each.numel() for each in norms)
@@ -173,7 +189,7 @@ def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
     place = torch.arange(R, dtype=torch.float32)
     on_a_line = torch.stack([place, torch.zeros(R), torch.zeros(R)], -1)[None]
     frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=on_a_line)
-    pair_input = PairInput(torch.randn(1, R, R, C_Z), attention.maps(LayerNorm(C_Z).affine))
+    pair_input = PairInput(torch.randn(1, R, R, C_Z), *attention.maps(LayerNorm(C_Z).affine, R))
     found = attention(RUN, torch.randn(1, R, CONFIG.c), pair_input, torch.ones(1, R), frames)[0, :, 0]
     # Every one of P points adds its squared distance; the weight is (3 P 9/2)^-1/2 and half of that counts.
     logits = -0.5 * CONFIG.query_points * (place[:, None] - place).square() * (3 * CONFIG.query_points * 4.5) ** -0.5
@@ -192,7 +208,7 @@ def test_attention_shifts_by_pair_and_by_scalars_with_a_third_of_the_variance_ea
     single, pair = torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z)
     norm = LayerNorm(C_Z)
     torch.nn.init.normal_(norm.weight)
-    pair_input = PairInput(pair, attention.maps(norm.affine))
+    pair_input = PairInput(pair, *attention.maps(norm.affine, R))
     found = attention(RUN, single, pair_input, torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
     query = attention.query(single)[0, :, : CONFIG.c_scalar]
     key, value = attention.key_value(single)[0, :, : 2 * CONFIG.c_scalar].chunk(2, -1)

@@ -172,7 +172,7 @@ def test_moving_all_frames_moves_the_structure_along() -> None:
         rotation=quaternion_to_rotation(torch.nn.functional.normalize(torch.randn(1, 9, 4), dim=-1)),
         translation=torch.randn(1, 9, 3),
     )
-    pair_input, mask = PairInput(pair, attention.maps(LayerNorm(config.c_z).affine)), torch.ones(1, 9)
+    pair_input, mask = PairInput(pair, *attention.maps(LayerNorm(config.c_z).affine, 9)), torch.ones(1, 9)
     update, moved = (attention(Whole(), single, pair_input, mask, each) for each in (frames, motion.compose(frames)))
     assert relative_error(moved, update) < 1e-4
     aatype, torsions = torch.arange(9)[None], torch.nn.functional.normalize(torch.randn(1, 9, 7, 2), dim=-1)

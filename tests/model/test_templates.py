@@ -97,6 +97,8 @@ def test_edges_attend_over_real_templates_only() -> None:
 
     with torch.no_grad():
         both = found(0, 2, present=(1, 1))
+        at_once = attention(Whole(), pair, [lambda: templates[[0, 1, 2], 0]], norm.affine, torch.tensor([[1.0, 0, 1]]))
+        torch.testing.assert_close(at_once, both)
         for order, present in (((0, 2, 1), (1, 1, 0)), ((1, 2, 0), (0, 1, 1)), ((2, 1, 0), (1, 0, 1))):
             here = found(*order, present=present)
             torch.testing.assert_close(here, both)

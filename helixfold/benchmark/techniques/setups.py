@@ -28,7 +28,7 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "transition": frozenset({"transition"}),
         "norms and linear layers": frozenset({"layer_norm", "norm_linear", "linear", "multiply"}),
         "residual addition": frozenset({"add_change"}),
-        "invariant point attention": frozenset({"invariant_point_attention"}),
+        "invariant point attention": frozenset({"point_attention", "invariant_point_attention"}),
     }
 )
 ALL_OPERATORS = frozenset().union(*KINDS.values())

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.config import StructureConfig
@@ -22,6 +21,8 @@ class MultimerPointAttention(PointAttention):
     and the outputs of a map to points are ordered by head, axis, point.
     """
 
+    length_floors = (0.0, LEAST_LENGTH)
+
     def __init__(self, config: StructureConfig, c_z: int) -> None:
         super().__init__(config)
         c, h = config.c, config.heads
@@ -34,9 +35,9 @@ class MultimerPointAttention(PointAttention):
 
     def projections(self, of: Callable[[Linear], Tensor]) -> Projections:
         def points(linear: Linear) -> Tensor:
-            return rearrange(of(linear), "(h x p) ... -> x h p ...", h=self.heads, x=3)
+            return rearrange(of(linear), "(h x p) ... -> x h p ...", h=self.sizes.heads, x=3)
 
-        key_value = [of(linear).unflatten(0, (self.heads, -1)) for linear in (self.key, self.value)]
+        key_value = [of(linear).unflatten(0, (self.sizes.heads, -1)) for linear in (self.key, self.value)]
         key_value_points = torch.cat([points(self.key_points), points(self.value_points)], 2)
         return Projections(
             query=of(self.query),
@@ -44,6 +45,3 @@ class MultimerPointAttention(PointAttention):
             query_points=points(self.query_points).flatten(0, 2),
             key_value_points=key_value_points.flatten(0, 2),
         )
-
-    def lengths(self, points: Float[Tensor, "b i 3 h_p"]) -> Float[Tensor, "b i h_p"]:
-        return torch.linalg.vector_norm(points, dim=-2).clamp(min=LEAST_LENGTH)

@@ -121,20 +121,25 @@ class MultimerTemplateEmbedder(nn.Module):
         """
         chains, count = with_chains(batch), batch.template_mask.shape[1]
         together = run.streams_at_once(count, pair.device)
-        total: Stream | None = None
+        samples, total = len(pair_mask), None
         for first in range(0, count, together):
             which = slice(first, min(first + together, count))
             streams = self.pair(run, chains, which, pair, pair_mask)
-            for template in run.samples(streams, which.stop - first):
-                if total is None:
-                    total = run.replace_rows(lambda _, rows: self.pair.norm(rows), template)
-                else:
-                    total = run.replace_rows(lambda _, rows, added: rows + self.pair.norm(added), total, template)
+            if total is None:
+                make = run.map_rows if together > 1 else run.replace_rows
+                total = make(lambda _, rows: self._summed(rows, samples), streams)
+            else:
+                total = run.replace_rows(lambda _, rows, added: rows + self._summed(added, samples), total, streams)
             # Freed before the next templates are embedded.
-            del streams, template
+            del streams
         if total is None:
             return pair
         return run.replace_rows(lambda _, rows, summed: rows + self.out((summed / count).relu()), pair, total)
+
+    def _summed(self, rows: Float[Tensor, "b_t i r c_t"], samples: int) -> Float[Tensor, "b i r c_t"]:
+        """Return the sum of the normalised embeddings of each sample's templates."""
+        normed: Tensor = self.pair.norm(rows)
+        return normed if len(rows) == samples else normed.unflatten(0, (samples, -1)).sum(1)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
         """Return the rows to append to the MSA, and their mask: 1 where the template has a chi1 angle."""

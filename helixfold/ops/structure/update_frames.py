@@ -41,4 +41,4 @@ def update_frames(
     # A zero update changes the quaternion by exactly nothing.
     turned = quaternion_multiply(quaternion, pad(turn, (1, 0), value=1.0))
     turned = turned / torch.linalg.vector_norm(turned, dim=-1, keepdim=True)
-    return turned, quaternion_to_rotation(turned), translation + (rotation @ shift[..., None])[..., 0]
+    return turned, quaternion_to_rotation(turned), translation + (rotation @ shift[..., None]).squeeze(-1)

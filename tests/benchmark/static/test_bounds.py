@@ -21,10 +21,10 @@ LAUNCHES = {
     "Evoformer block, prediction": (47, 0, 0),
     "Evoformer block, prediction, float32 parameters": (89, 0, 42),
     "extra-MSA block": (72, 126, 0),
-    "template embedding": (159, 264, 0),
-    "structure module": (247, 920, 0),
-    "losses of initial training": (202, 85, 0),
-    "losses of fine-tuning": (287, 189, 0),
+    "template embedding": (111, 151, 0),
+    "structure module": (173, 378, 0),
+    "losses of initial training": (149, 73, 0),
+    "losses of fine-tuning": (234, 171, 0),
     "update of the parameters": (67, 0, 0),
 }
 # An update reads the norm of the gradient.
@@ -39,7 +39,7 @@ IN_BLOCK: dict[str, tuple[int, int]] = {}
 IN_OTHER_PARTS = {
     "aligned_errors.of_points": (0, 8),
     "invariant_point.attend": (0, 24),
-    "invariant_point_backward.differentiate": (32, 80),
+    "invariant_point_backward.differentiate": (40, 80),
 }
 
 

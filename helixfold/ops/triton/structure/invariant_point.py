@@ -3,12 +3,11 @@
 from typing import Any, no_type_check
 
 import torch
-from einops import rearrange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from helixfold.ops.constants import EPS, MASKED_POINT
-from helixfold.ops.triton.language import jit, kernel, tl
+from helixfold.ops.triton.language import jit, kernel, next_power_of_2, tl
 from helixfold.ops.triton.layer_norm import normalised
 from helixfold.ops.triton.structure.invariant_point_backward import differentiate
 from helixfold.ops.triton.structure.invariant_point_tiles import (
@@ -16,15 +15,15 @@ from helixfold.ops.triton.structure.invariant_point_tiles import (
     means_at,
     of_keys,
     pair_at,
-    points_at,
+    read_channels,
     read_points,
-    read_scalars,
     read_weight,
-    tiles,
     with_strides,
 )
+from helixfold.ops.triton.structure.point_frames import frame, of_features, to_heads, to_projections
+from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.tiles import programs_at_once
-from helixfold.ops.weights import PointAttentionWeights
+from helixfold.ops.weights import PointAttentionSizes, PointAttentionWeights
 
 _EPS, _MASKED = tl.constexpr(EPS), tl.constexpr(MASKED_POINT)
 # Programs of the backward pass, each of which adds up its gradients of the parameters.
@@ -33,58 +32,77 @@ _PROGRAMS_OF_A_MULTIPROCESSOR = 2
 
 @jit
 @no_type_check
-def _store(results, program, means, points, pairs, count, widths):
-    """Store the three means of a query residue."""
-    place, inside = means_at(program, means.shape[0], means.shape[1], count, widths[0])
-    tl.store(results[0] + place, means, mask=inside)
-    place, inside = points_at(program, points.shape[0], points.shape[1], count, widths[2])
-    tl.store(results[1] + place, points, mask=inside)
-    place, inside = means_at(program, pairs.shape[0], pairs.shape[1], count, pairs.shape[1])
-    tl.store(results[2] + place, pairs, mask=inside)
+def _store(features_at, program, means_and_points, pairs, frames, residue, widths, floors, point_width: tl.constexpr):
+    """Store a query residue's features: mean values, mean points in local coordinates, their lengths, mean channels."""
+    means, points = means_and_points
+    sample, index, residues, count = residue
+    d, p = widths
+    heads: tl.constexpr = means.shape[0]
+    features_at += tl.cast(program, tl.int64) * count * (d + 4 * p + pairs.shape[1])
+    place, inside = means_at(heads, means.shape[1], count, d)
+    tl.store(features_at + place, means, mask=inside)
+    features_at += count * d
+    rows_0, rows_1, rows_2, origin = frame(frames[0], frames[1], sample, index, residues)
+    axis = tl.arange(0, 4)
+    points = tl.reshape(points, (heads, 4, point_width))
+    shift = tl.where(axis == 0, origin[0], tl.where(axis == 1, origin[1], origin[2]))
+    points = points - shift[None, :, None]
+    place, inside = means_at(heads, point_width, count, p)
+    squared = tl.zeros([heads, point_width], tl.float32)
+    for column in tl.static_range(3):
+        along = tl.where(
+            axis == 0,
+            rows_0[column],
+            tl.where(axis == 1, rows_1[column], tl.where(axis == 2, rows_2[column], 0.0)),
+        )
+        local = tl.sum(points * along[None, :, None], 1)
+        squared += local * local
+        tl.store(features_at + place, local, mask=inside)
+        features_at += count * p
+    length = tl.maximum(tl.sqrt(squared + floors[0]), floors[1])
+    tl.store(features_at + place, length, mask=inside)
+    place, inside = means_at(heads, pairs.shape[1], count, pairs.shape[1])
+    tl.store(features_at + count * p + place, pairs, mask=inside)
 
 
 @kernel
 @no_type_check
 def attend(
-    query,
-    key,
-    value,
-    query_points,
-    key_points,
-    value_points,
+    packed,
     pair,
     mask_at,
-    key_mask_at,
+    frames,
     parameters,
     results,
     sizes,
     widths,
+    floors,
     heads: tl.constexpr,
     scalar_width: tl.constexpr,
     query_width: tl.constexpr,
-    value_width: tl.constexpr,
+    point_width: tl.constexpr,
     c: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Compute the means [b i h d], [b i 3 h p] and [b i h c] of one query residue; store its logits if asked for."""
+    """Compute the features of one query residue; store its logits if asked for."""
     point_weight_at, scale_at, offset_at, weight_at = parameters
-    logits_at, log_sum_at = results[3], results[4]
-    rows, keys, count = sizes
-    d, q, p = widths
+    features_at, logits_at, log_sum_at = results
+    rows, keys, count, first_row = sizes
+    d, q, p, width = widths
     program = tl.program_id(0)
     sample, row = tl.cast(program // rows, tl.int64), tl.cast(program % rows, tl.int64)
-    here = (row + tl.zeros([1], tl.int64), tl.full([1], 1, tl.int1))
+    here = (first_row + row + tl.zeros([1], tl.int64), tl.full([1], 1, tl.int1))
     head, channel = tl.arange(0, heads), tl.arange(0, c)
-    own = read_scalars(query, sample, here, heads, scalar_width, count, d)
-    own_points = read_points(query_points, sample, here, heads, query_width, count, 3 * q)
+    own = read_channels(packed[0], sample, here, keys, 0, heads, scalar_width, count, d, width)
+    own_points = read_channels(packed[0], sample, here, keys, d, heads, query_width, count, 3 * q, width)
     point_weight = tl.load(point_weight_at + head, mask=head < count, other=0.0)
     scale = tl.load(scale_at + channel)
     weight = tl.trans(read_weight(weight_at, scale, heads, c, count))
-    mask = tl.load(mask_at + program)
+    mask = tl.load(mask_at + sample * keys + first_row + row)
     largest = tl.full([heads], -float("inf"), tl.float32)
     total = tl.zeros([heads], tl.float32)
     means = tl.zeros([heads, scalar_width], tl.float32)
-    points = tl.zeros([heads, value_width], tl.float32)
+    points = tl.zeros([heads, 4 * point_width], tl.float32)
     pairs = tl.zeros([heads, c], tl.float32)
     for first in range(0, keys, block):
         index = first + tl.arange(0, block)
@@ -93,29 +111,33 @@ def attend(
         x = tl.load(pair_at(pair, sample, row, index, c), mask=there[:, None], other=0.0).to(tl.float32)
         normed, _ = normalised(x, channel, _EPS, c)
         logit = tl.dot(normed, weight, input_precision="ieee")
-        logit += tl.sum(own * read_scalars(key, sample, residue, heads, scalar_width, count, d), 2)
-        difference = own_points - read_points(key_points, sample, residue, heads, query_width, count, 3 * q)
+        logit += tl.sum(
+            own * read_channels(packed[1], sample, residue, keys, 0, heads, scalar_width, count, d, width), 2
+        )
+        difference = own_points - read_channels(
+            packed[1], sample, residue, keys, d, heads, query_width, count, 3 * q, width
+        )
         logit -= 0.5 * point_weight[None, :] * tl.sum(difference * difference, 2)
-        key_mask = tl.load(key_mask_at + sample * keys + index, mask=there, other=0.0)
+        key_mask = tl.load(mask_at + sample * keys + index, mask=there, other=0.0)
         # Where the query is masked, all keys would get the same large number, which would cut off the logits' digits.
         logit -= (mask * (1 - key_mask) * _MASKED)[:, None]
         if logits_at is not None:
-            at, exists = of_keys(logits_at, sample, row, index, heads, sizes)
+            at, exists = of_keys(logits_at, sample, row, index, heads, (rows, keys, count))
             tl.store(at, logit, mask=exists)
         logit = tl.where(there[:, None], logit, -float("inf"))
-        before = largest
-        largest = tl.maximum(before, tl.max(logit, 0))
-        decay = tl.exp(before - largest)
-        weights = tl.exp(logit - largest[None, :])
+        greatest = tl.maximum(largest, tl.max(logit, 0))
+        decay, weights = tl.exp(largest - greatest), tl.exp(logit - greatest[None, :])
+        largest = greatest
         total = total * decay + tl.sum(weights, 0)
-        scalars = read_scalars(value, sample, residue, heads, scalar_width, count, d)
+        scalars = read_channels(packed[2], sample, residue, keys, 0, heads, scalar_width, count, d, d + 3 * p)
         means = means * decay[:, None] + tl.sum(weights[:, :, None] * scalars, 0)
-        coordinates = read_points(value_points, sample, residue, heads, value_width, count, 3 * p)
+        coordinates = read_points(packed[2], sample, residue, keys, d, heads, point_width, count, p, d + 3 * p)
         points = points * decay[:, None] + tl.sum(weights[:, :, None] * coordinates, 0)
         pairs = pairs * decay[:, None] + tl.dot(tl.trans(weights), normed, input_precision="ieee")
-    offset = tl.load(offset_at + channel)
-    pairs = pairs / total[:, None] * scale[None, :] + offset[None, :]
-    _store(results, program, means / total[:, None], points / total[:, None], pairs, count, widths)
+    pairs = pairs / total[:, None] * scale[None, :] + tl.load(offset_at + channel)[None, :]
+    means_and_points = (means / total[:, None], points / total[:, None])
+    query_residue = (sample, first_row + row, keys, count)
+    _store(features_at, program, means_and_points, pairs, frames, query_residue, (d, p), floors, point_width)
     if logits_at is not None:
         tl.store(log_sum_at + program * count + head, largest + tl.log(total), mask=head < count)
 
@@ -124,89 +146,120 @@ class _PointAttention(torch.autograd.Function):
     """The attention, which saves the logits; the backward pass computes what remains of keys by matrix products."""
 
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, _, value, query_points, _, value_points, pair, mask, key_mask, *parameters = tensors
-        b, h, i, d = query.shape
-        j, p = value.shape[2], value_points.shape[3]
-        means, points, pairs = (
-            query.new_empty(b, i, *shape) for shape in ((h, value.shape[3]), (3, h, p), (h, pair.shape[-1]))
+    def forward(  # autograd functions are called with positions
+        ctx: Any,
+        sizes: PointAttentionSizes,
+        first: int,
+        projected: Tensor,
+        rotation: Tensor,
+        translation: Tensor,
+        mask: Tensor,
+        pair: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
+        projected, rotation, translation, mask = (
+            each.contiguous() for each in (projected, rotation, translation, mask)
         )
+        frames = rotation, translation
+        (b, r), (i, c) = translation.shape[:2], pair.shape[1::2]
+        h, d, q, p = sizes[:4]
+        width = -(-(d + 3 * q + 1) // 4) * 4
+        packed = tuple(projected.new_empty(b, h, r, channels) for channels in (width, width, d + 3 * p))
+        to_heads[(b * r,)](projected, frames, packed, (r, h), (d, q, p, width), **_tiles(sizes, "query"), num_warps=1)
+        features = projected.new_empty(b, i, h * (d + 4 * p + c))
         logits, log_sum = None, None
         if any(ctx.needs_input_grad):
-            logits, log_sum = query.new_empty(b, h, i, j), query.new_empty(b, i, h)
+            logits, log_sum = projected.new_empty(b, h, i, r), projected.new_empty(b, i, h)
         attend[(b * i,)](
-            *map(with_strides, tensors[:6]),
+            packed,
             with_strides(pair),
-            mask.contiguous(),
-            key_mask.contiguous(),
-            tuple(parameters),
-            (means, points, pairs, logits, log_sum),
-            (i, j, h),
-            (d, query_points.shape[3], p),
-            **tiles(d, query_points.shape[3], p, h),
-            c=pair.shape[-1],
+            mask,
+            frames,
+            parameters,
+            (features, logits, log_sum),
+            (i, r, h, first),
+            (d, q, p, width),
+            sizes[4:],
+            **_tiles(sizes, "attended query"),
+            c=c,
+            block=BLOCK,
+            num_warps=8,
         )
-        ctx.save_for_backward(*tensors, logits, log_sum)
-        return means.transpose(1, 2), rearrange(points, "b i x h p -> b h i p x"), pairs.transpose(1, 2)
+        ctx.sizes, ctx.first = sizes, first
+        ctx.save_for_backward(projected, *frames, pair, *parameters, *packed, features, logits, log_sum)
+        return features
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, logits, log_sum = ctx.saved_tensors
-        query, key, value, query_points, key_points, value_points, pair, _, _, point_weight, scale, _, weight = tensors
-        grad_means, grad_points, grad_pairs = gradients
-        b, h, i, d = query.shape
-        q, p, c = query_points.shape[3], value_points.shape[3], pair.shape[-1]
-        # Near their common centre, points lose no digits when sums of their differences are split into two sums.
-        centre = key_points.mean((1, 2, 3), keepdim=True)
-        ones = torch.ones_like(query[..., :1])
-        query_points, key_points = query_points - centre, key_points - centre
-        of_values = torch.cat([grad_means, grad_points.flatten(-2)], -1)
-        values = torch.cat([value, (value_points - centre).flatten(-2)], -1)
-        weights, grad_logits = logits.clone(), of_values @ values.mT
+    def backward(ctx: Any, grad_features: Tensor) -> tuple[Tensor | None, ...]:
+        projected, rotation, translation, pair, *saved = ctx.saved_tensors
+        point_weight, scale, _, weight, query, key, value, features, logits, log_sum = saved
+        frames, grad_features, first = (rotation, translation), grad_features.contiguous(), ctx.first
+        (b, r), (i, c) = translation.shape[:2], pair.shape[1::2]
+        h, d, q, p = ctx.sizes[:4]
+        own = query[:, :, first : first + i]
+        of_values, of_own_frames = value.new_empty(b, h, i, value.shape[-1]), value.new_empty(b, i, 12)
+        of_features[(b * i,)](
+            features,
+            grad_features,
+            frames,
+            of_values,
+            of_own_frames,
+            (i, r, h, first),
+            (d, p, c),
+            ctx.sizes.least_length,
+            **_tiles(ctx.sizes),
+            num_warps=1,
+        )
+        weights, grad_logits = torch.empty_like(logits), of_values @ value.mT
         grad_pair = torch.empty_like(pair) if ctx.needs_input_grad[6] else None
-        programs = min(b * i, _PROGRAMS_OF_A_MULTIPROCESSOR * programs_at_once(query.device))
-        sums = query.new_empty(programs, h + 2, c)
+        programs = min(b * i, _PROGRAMS_OF_A_MULTIPROCESSOR * programs_at_once(projected.device))
+        sums = projected.new_empty(programs, h + 2, c)
         differentiate[(programs,)](
             with_strides(pair),
             (scale, weight),
-            (weights, grad_logits),
+            (logits, weights, grad_logits),
             log_sum,
-            grad_pairs.transpose(1, 2).contiguous(),
+            (grad_features[..., -h * c :], grad_features.shape[-1]),
             with_strides(grad_pair),
             sums,
-            (i, key.shape[2], h),
+            (i, r, h),
             b,
-            heads=tiles(d, q, p, h)["heads"],
+            heads=_tiles(ctx.sizes)["heads"],
             c=c,
             block=BLOCK,
             num_warps=16,
         )
-        grad_value = weights.mT @ of_values
-        of_queries = grad_logits @ torch.cat([key, key_points.flatten(-2)], -1)
-        of_keys = grad_logits.mT @ torch.cat([query, query_points.flatten(-2), ones], -1)
-        # A query's gradients of logits sum to zero.
-        along_queries = of_queries[..., d:].unflatten(-1, (q, 3))
-        along_keys = of_keys[..., d:-1].unflatten(-1, (q, 3)).addcmul(of_keys[..., -1:, None], key_points, value=-1)
+        products = grad_logits @ key, grad_logits.mT @ own, weights.mT @ of_values, of_own_frames
+        grad_projected, grad_frames = torch.empty_like(projected), projected.new_empty(b, r, 12)
+        of_point_weights = projected.new_empty(b * r, h)
+        to_projections[(b * r,)](
+            projected,
+            frames,
+            (query, key),
+            products,
+            point_weight,
+            grad_projected,
+            grad_frames,
+            of_point_weights,
+            (i, r, h, first),
+            (d, q, p, query.shape[-1]),
+            **_tiles(ctx.sizes, "query"),
+            num_warps=1,
+        )
         grad_point_weight = grad_scale = grad_offset = grad_weight = None
-        if ctx.needs_input_grad[9]:
-            # The points' term is quadratic, so its sum is half the sum of its gradients' products with the points.
-            quadratic = (query_points * along_queries).sum((0, 2, 3, 4)) + (key_points * along_keys).sum((0, 2, 3, 4))
-            grad_point_weight = 0.5 * quadratic
-        if any(ctx.needs_input_grad[10:]):
-            grad_sums = sums.sum(0)
-            grad_weight, grad_scale, grad_offset = grad_sums[:h], grad_sums[h], grad_sums[h + 1]
-        factor = point_weight[:, None, None, None]
+        if ctx.needs_input_grad[7]:
+            (grad_point_weight,) = summed(of_point_weights, point_weight)
+        if any(ctx.needs_input_grad[8:]):
+            grad_weight, grad_scale, grad_offset = summed(sums, weight, scale, scale)
         return (
-            of_queries[..., :d],
-            of_keys[..., :d],
-            grad_value[..., : value.shape[3]],
-            along_queries * factor,
-            along_keys * factor,
-            grad_value[..., value.shape[3] :].unflatten(-1, (p, 3)),
+            None,
+            None,
+            grad_projected,
+            grad_frames[..., :9].unflatten(-1, (3, 3)),
+            grad_frames[..., 9:],
+            None,
             grad_pair,
-            None,
-            None,
             grad_point_weight,
             grad_scale,
             grad_offset,
@@ -214,36 +267,35 @@ class _PointAttention(torch.autograd.Function):
         )
 
 
-def invariant_point_attention_triton(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_points: Tensor,
-    key_points: Tensor,
-    value_points: Tensor,
-    pair: Tensor,
+def _tiles(sizes: PointAttentionSizes, queries: str = "") -> dict[str, int]:
+    """Return the widths of tiles; those that hold points of queries also tell how many of them, or of coordinates."""
+    found = {
+        "heads": max(16, next_power_of_2(sizes.heads)),
+        "scalar_width": next_power_of_2(sizes.scalars),
+        "point_width": next_power_of_2(sizes.value_points),
+    }
+    if queries:
+        coordinates = 3 if queries == "attended query" else 1
+        found["query_width"] = next_power_of_2(coordinates * sizes.query_points)
+    return found
+
+
+def point_attention_triton(
+    projected: Tensor,
+    rotation: Tensor,
+    translation: Tensor,
     mask: Tensor,
-    key_mask: Tensor,
+    pair: Tensor,
     weights: PointAttentionWeights,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `invariant_point_attention` on a CUDA device; with gradients, only logits are stored for all pairs.
+    sizes: PointAttentionSizes,
+    first: int = 0,
+) -> Tensor:
+    """Compute `point_attention` on a CUDA device; with gradients, only logits are stored for all pairs.
 
     The offset of the map to the bias is equal for all keys, so the softmax does not depend on it.
     """
     point_weight, (scale, offset), (weight, _) = weights
-    means: tuple[Tensor, Tensor, Tensor] = _PointAttention.apply(
-        query,
-        key,
-        value,
-        query_points,
-        key_points,
-        value_points,
-        pair,
-        mask,
-        key_mask,
-        point_weight,
-        scale,
-        offset,
-        weight,
+    features: Tensor = _PointAttention.apply(
+        sizes, first, projected, rotation, translation, mask, pair, point_weight, scale, offset, weight
     )
-    return means
+    return features

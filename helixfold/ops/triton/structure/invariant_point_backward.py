@@ -18,7 +18,7 @@ def _read(pair, arrays, log_sum, sample, row, index, heads: tl.constexpr, c: tl.
     normed, factor = normalised(x, tl.arange(0, c), _EPS, c)
     at, exists = of_keys(arrays[0], sample, row, index, heads, sizes)
     weights = tl.exp(tl.load(at, mask=exists, other=-float("inf")) - log_sum[None, :])
-    grad_weights = tl.load(of_keys(arrays[1], sample, row, index, heads, sizes)[0], mask=exists, other=0.0)
+    grad_weights = tl.load(of_keys(arrays[2], sample, row, index, heads, sizes)[0], mask=exists, other=0.0)
     return normed, factor, weights, grad_weights
 
 
@@ -29,7 +29,7 @@ def differentiate(
     parameters,
     arrays,
     log_sum_at,
-    grad_pairs_at,
+    grad_pairs_of,
     grad_pair,
     sums_at,
     sizes,
@@ -40,9 +40,10 @@ def differentiate(
 ):
     """Compute the gradients of logits and of the pair from those of the weights and of the mean channels.
 
-    `arrays` are the logits, which become weights, and the gradients of the weights without the mean channels' part,
-    which become those of the logits. Every program adds up its residues' gradients [h + 2, c] of the map to the bias
-    and of the norm's scale and offset.
+    `arrays` are the logits, the weights, which are written, and the gradients of the weights without the mean channels'
+    part, which become those of the logits. `grad_pairs_of` are the gradients of the mean channels and their step from
+    one residue to the next. Every program adds up its residues' gradients [h + 2, c] of the map to the bias and of the
+    norm's scale and offset.
     """
     scale_at, weight_at = parameters
     rows, keys, count = sizes
@@ -53,8 +54,10 @@ def differentiate(
     sum_scale, sum_offset = tl.zeros([c], tl.float32), tl.zeros([c], tl.float32)
     for program in range(tl.program_id(0), samples * rows, tl.num_programs(0)):
         sample, row = tl.cast(program // rows, tl.int64), tl.cast(program % rows, tl.int64)
-        place, inside = means_at(program, heads, c, count, c)
-        grad_pairs = tl.load(grad_pairs_at + place, mask=inside, other=0.0)
+        place, inside = means_at(heads, c, count, c)
+        grad_pairs = tl.load(
+            grad_pairs_of[0] + tl.cast(program, tl.int64) * grad_pairs_of[1] + place, mask=inside, other=0.0
+        )
         sum_offset += tl.sum(grad_pairs, 0)
         grad_mean = grad_pairs * scale[None, :]
         log_sum = tl.load(log_sum_at + program * count + head, mask=head < count, other=0.0)
@@ -72,9 +75,9 @@ def differentiate(
             normed, factor, weights, gradient = _read(pair, arrays, log_sum, sample, row, index, heads, c, sizes)
             gradient += tl.dot(normed, tl.trans(grad_mean), input_precision="ieee")
             gradient = weights * (gradient - along[None, :])
-            at, exists = of_keys(arrays[0], sample, row, index, heads, sizes)
+            at, exists = of_keys(arrays[1], sample, row, index, heads, sizes)
             tl.store(at, weights, mask=exists)
-            tl.store(of_keys(arrays[1], sample, row, index, heads, sizes)[0], gradient, mask=exists)
+            tl.store(of_keys(arrays[2], sample, row, index, heads, sizes)[0], gradient, mask=exists)
             sum_weight += tl.dot(tl.trans(gradient), normed, input_precision="ieee")
             if grad_pair is not None:
                 grad_normed = tl.dot(gradient, weight, input_precision="ieee")
@@ -83,7 +86,7 @@ def differentiate(
                 at = pair_at(grad_pair, sample, row, index, c)
                 tl.store(at, grad_x.to(grad_pair[0].dtype.element_ty), mask=(index < keys)[:, None])
     # The map's weight is multiplied by the norm's scale.
-    place, inside = means_at(0, heads, c, count, c)
+    place, inside = means_at(heads, c, count, c)
     sum_scale += tl.sum(sum_weight * tl.load(weight_at + place, mask=inside, other=0.0), 0)
     sums_at += tl.program_id(0) * (count + 2) * c
     tl.store(sums_at + place, sum_weight * scale[None, :], mask=inside)

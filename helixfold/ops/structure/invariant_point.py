@@ -10,7 +10,6 @@ from helixfold.ops.constants import MASKED_POINT
 from helixfold.ops.dispatch import Backend, first_reason, operator
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
-from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import PointAttentionWeights
 
 
@@ -21,40 +20,7 @@ def _refusal_of_rows(card: Card, query: Tensor, key: Tensor, *_: object, **__: o
     )
 
 
-def _refusal_of_triton(
-    card: Card,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_points: Tensor,
-    key_points: Tensor,
-    value_points: Tensor,
-    pair: Tensor,
-    mask: Tensor,
-    key_mask: Tensor,
-    weights: PointAttentionWeights,
-) -> str | None:
-    heads, channels, c_z = query.shape[1], query.shape[-1], pair.shape[-1]
-    return first_reason(
-        (query.dtype != torch.float32, f"{query.dtype} is left to the reference"),
-        (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
-        (value.shape[-1] != channels, "values and keys differ in channels"),
-        (c_z not in (32, 64, 128) or pair.stride(-1) != 1, "it takes 32, 64 or 128 channels of an edge"),
-        (
-            max(heads, channels, 3 * query_points.shape[3]) > 16 or 3 * value_points.shape[3] > 32,
-            "it takes up to 16 heads and 16 channels, 5 query points and 10 value points of a head",
-        ),
-        (weights.norm.bias is None, "it takes a norm with an offset"),
-    ) or refusal_of_kernels(card)
-
-
 @operator(
-    Backend(
-        name="triton",
-        kinds=("cuda",),
-        run="helixfold.ops.triton.structure.invariant_point:invariant_point_attention_triton",
-        refusal=_refusal_of_triton,
-    ),
     Backend(
         name="rows",
         kinds=("cpu",),

@@ -1,0 +1,59 @@
+"""The geometry of observed structures with which predictions are compared: rigid groups and chi angles at once."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from helixfold.geometry.rigid import Rigid
+from helixfold.geometry.rigid_groups import RigidGroups, rigid_groups_from_atom37
+from helixfold.geometry.torsions import Torsions, chis_from_atom37
+from helixfold.ops.card import Card
+from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
+from helixfold.ops.triton.refusal import refusal_of_kernels
+
+
+def _refusal_of_triton(card: Card, aatype: Tensor, positions: Tensor, mask: Tensor) -> str | None:
+    return first_reason(
+        (positions.dtype != torch.float32 or mask.dtype != torch.float32, "it takes float32"),
+        (aatype.numel() == 0, "there is nothing to compute"),
+        (wants_gradient(positions, mask), "it computes no gradients"),
+    ) or refusal_of_kernels(card)
+
+
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.geometry.observed_kernel:observed_geometry_triton",
+        refusal=_refusal_of_triton,
+    )
+)
+def observed_geometry(
+    aatype: Int[Tensor, "b r"], positions: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r 37"]
+) -> tuple[
+    Float[Tensor, "b r 8 3 3"],
+    Float[Tensor, "b r 8 3 3"],
+    Float[Tensor, "b r 8 3"],
+    Float[Tensor, "b r 8"],
+    Float[Tensor, "b r 4 2"],
+    Float[Tensor, "b r 4 2"],
+    Float[Tensor, "b r 4"],
+]:
+    """Return the fields of `RigidGroups` (rotations, alternative ones, translations, mask) and of chi `Torsions`."""
+    groups, chis = rigid_groups_from_atom37(aatype, positions, mask), chis_from_atom37(aatype, positions, mask)
+    frames = groups.frames.rotation, groups.alternative.rotation, groups.frames.translation, groups.mask
+    return *frames, chis.sin_cos, chis.alternative_sin_cos, chis.mask
+
+
+def groups_and_chis_from_atom37(
+    aatype: Int[Tensor, "b r"], positions: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r 37"]
+) -> tuple[RigidGroups, Torsions]:
+    """Return what `rigid_groups_from_atom37` and `chis_from_atom37` return."""
+    rotation, alternative, translation, has_group, *chis = observed_geometry(aatype, positions, mask)
+    sin_cos, alternative_sin_cos, has_chi = chis
+    groups = RigidGroups(
+        frames=Rigid(rotation=rotation, translation=translation),
+        alternative=Rigid(rotation=alternative, translation=translation),
+        mask=has_group,
+    )
+    return groups, Torsions(sin_cos=sin_cos, alternative_sin_cos=alternative_sin_cos, mask=has_chi)

@@ -1,0 +1,101 @@
+"""Invariant point attention between its maps: what each residue gathers from all others, with points in frames."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from helixfold.ops.card import Card
+from helixfold.ops.dispatch import Backend, first_reason, operator
+from helixfold.ops.structure.invariant_point import invariant_point_attention
+from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.weights import PointAttentionSizes, PointAttentionWeights
+
+
+def _refusal_of_triton(
+    card: Card,
+    projected: Tensor,
+    rotation: Tensor,
+    translation: Tensor,
+    mask: Tensor,
+    pair: Tensor,
+    weights: PointAttentionWeights,
+    sizes: PointAttentionSizes,
+    first: int = 0,
+) -> str | None:
+    return first_reason(
+        (projected.dtype != torch.float32, f"{projected.dtype} is left to the reference"),
+        (projected.numel() == 0 or pair.numel() == 0, "there is nothing to compute"),
+        (
+            pair.shape[-1] not in (32, 64, 128) or pair.stride(-1) != 1,
+            "it takes 32, 64 or 128 channels of an edge",
+        ),
+        (
+            max(sizes.heads, sizes.scalars, 3 * sizes.query_points) > 16 or sizes.value_points > 8,
+            "it takes up to 16 heads and 16 channels, 5 query points and 8 value points of a head",
+        ),
+        (weights.norm.bias is None, "it takes a norm with an offset"),
+    ) or refusal_of_kernels(card)
+
+
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.structure.invariant_point:point_attention_triton",
+        refusal=_refusal_of_triton,
+    ),
+)
+def point_attention(
+    projected: Float[Tensor, "b r n"],
+    rotation: Float[Tensor, "b r 3 3"],
+    translation: Float[Tensor, "b r 3"],
+    mask: Float[Tensor, "b r"],
+    pair: Float[Tensor, "b i r c_z"],
+    weights: PointAttentionWeights,
+    sizes: PointAttentionSizes,
+    first: int = 0,
+) -> Float[Tensor, "b i f"]:
+    """Return what each of some residues, whose numbers begin with `first`, gathers from all residues.
+
+    `projected` has a residue's scaled query, then of each head the key and the value, then all x of its points, those
+    of queries before those of keys and values, then all y and all z. Points are in the residue's own coordinates. A
+    residue gathers the mean values of all heads, their mean points in its own coordinates (all x, all y, all z) and
+    the lengths of these, and their mean channels of the normalised pair. AlphaFold 2, Suppl. Alg. 22 lines 2 to 11.
+    """
+    h, d, q, p, added, least = sizes
+    rows = slice(first, first + pair.shape[1])
+    query, key_value, points = projected.split([h * d, 2 * h * d, 3 * h * (2 * q + p)], -1)
+    key, value = rearrange(key_value, "b r (h two d) -> two b h r d", two=2, h=h)
+    local = points.unflatten(-1, (3, -1)).flatten(0, 1)
+    points = torch.baddbmm(translation.reshape(-1, 3, 1), rotation.flatten(0, 1), local).unflatten(0, mask.shape)
+    query_points, key_value_points = points.split([h * q, h * (q + p)], -1)
+    key_points, value_points = rearrange(key_value_points, "b r x (h p) -> b h r p x", h=h).split([q, p], -2)
+    means, points, pairs = invariant_point_attention(
+        rearrange(_rows(query, rows), "b i (h d) -> b h i d", h=h),
+        key,
+        value,
+        rearrange(_rows(query_points, rows), "b i x (h q) -> b h i q x", h=h),
+        key_points,
+        value_points,
+        pair,
+        _rows(mask, rows),
+        mask,
+        weights,
+    )
+    apart = rearrange(points, "b h i p x -> b i x (h p)") - _rows(translation, rows)[..., None]
+    local = _rows(rotation, rows).mT @ apart
+    lengths = torch.linalg.vector_norm(pad(local, (0, 0, 0, 1), value=added**0.5) if added else local, dim=-2)
+    features = [
+        rearrange(means, "b h i d -> b i (h d)"),
+        local.flatten(-2),
+        lengths.clamp(min=least) if least else lengths,
+        rearrange(pairs, "b h i c -> b i (h c)"),
+    ]
+    return torch.cat(features, -1)
+
+
+def _rows(x: Float[Tensor, "b r *rest"], rows: slice) -> Float[Tensor, "b i *rest"]:
+    """Return some residues of a tensor; all of them without an operation that autograd would see."""
+    return x if rows == slice(0, x.shape[1]) else x[:, rows]

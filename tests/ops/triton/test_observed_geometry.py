@@ -1,0 +1,42 @@
+"""The kernel of rigid groups and chi angles gives what the reference gives; Triton's interpreter runs it here."""
+
+import pytest
+import torch
+
+from data_pipeline.residues import RESTYPES_WITH_X
+from helixfold.geometry.observed import observed_geometry
+from helixfold.ops.card import CARDS
+from helixfold.ops.dispatch import forced
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_groups_and_chis_of_all_residue_types_equal_the_references() -> None:
+    """Some atoms are missing, and one residue's are all at one place, as those of padding are."""
+    aatype = torch.arange(2 * len(RESTYPES_WITH_X)).remainder(len(RESTYPES_WITH_X)).view(2, -1)
+    positions = 5 * torch.randn(*aatype.shape, 37, 3)
+    mask = (torch.rand(*aatype.shape, 37) > 0.1).float()
+    positions[0, 3] = 0
+    given = [each.to(DEVICE) for each in (aatype, positions, mask)]
+    with forced("triton") as used:
+        found = observed_geometry(*given)
+    assert used["observed_geometry"] == 1
+    expected = observed_geometry.reference(aatype, positions.double(), mask.double())
+    for ours, right in zip(found, expected, strict=True):
+        assert ours.shape == right.shape
+        torch.testing.assert_close(ours.cpu().double(), right, rtol=1e-5, atol=2e-5)
+    assert found[3].sum() > 0
+    assert found[6].sum() > 0
+
+
+def test_it_refuses_what_it_cannot_compute() -> None:
+    aatype, positions, mask = torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2, 37, 3), torch.ones(1, 2, 37)
+
+    def refusal(*given: torch.Tensor) -> str | None:
+        return observed_geometry.refusals(CARDS["h100"], *given)["triton"]
+
+    assert refusal(aatype, positions, mask) is None
+    assert refusal(aatype, positions.double(), mask.double()) == "it takes float32"
+    assert refusal(aatype, positions.requires_grad_(), mask) == "it computes no gradients"
+    assert refusal(aatype[:, :0], positions[:, :0].detach(), mask[:, :0]) == "there is nothing to compute"

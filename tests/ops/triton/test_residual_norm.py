@@ -1,0 +1,58 @@
+"""The kernels of the norm of a residual sum give what the reference gives; Triton's interpreter runs them here."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.ops.card import CARDS
+from helixfold.ops.dispatch import forced
+from helixfold.ops.structure.residual_norm import residual_norm
+from helixfold.ops.weights import Affine
+from tests.ops.comparing import assert_as_near, assert_equal, norm
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter cuts digits off where a GPU rounds.
+FLOOR = 0.0 if DEVICE == "cuda" else 2**-7
+
+
+def by_triton(stream: Tensor, change: Tensor, scale: Affine, mask: Tensor | None = None) -> Tensor:
+    with forced("triton") as used:
+        given = (each if each is None else each.to(DEVICE) for each in (stream, change, *scale, mask))
+        stream, change, weight, bias, mask = given
+        found = residual_norm(stream, change, Affine(weight, bias), mask)
+    assert used["residual_norm"] == 1
+    return found
+
+
+def arguments(*shape: int, dropout: bool) -> list[Tensor | Affine]:
+    given = [(3 * torch.randn(shape) + 2).requires_grad_() for _ in range(2)]
+    mask = [(torch.rand(shape) > 0.3).float() / 0.7] if dropout else []
+    return [*given, norm(shape[-1]), *mask]
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1, 16), (2, 7, 63), (1, 9, 384)])
+def test_outputs_and_gradients_are_the_references(shape: tuple[int, ...], dropout: bool) -> None:
+    given = arguments(*shape, dropout=dropout)
+    assert_equal(by_triton, residual_norm.reference, given)
+    if not dropout:
+        assert_as_near(by_triton, residual_norm.reference, given, FLOOR)
+
+
+def test_inputs_of_any_strides_are_taken() -> None:
+    given = arguments(3, 5, 16, dropout=True)
+    strided = [each.detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_() for each in given[:2]]
+    assert_equal(by_triton, residual_norm.reference, [*strided, *given[2:]])
+
+
+def test_it_refuses_what_it_cannot_compute() -> None:
+    def refusal(*given: Tensor | Affine) -> str | None:
+        return residual_norm.refusals(CARDS["h100"], *given)["triton"]
+
+    stream, change, scale, mask = arguments(1, 3, 16, dropout=True)
+    assert refusal(stream, change, scale, mask) is None
+    assert refusal(stream, change.bfloat16(), scale) is not None
+    assert refusal(stream.double(), change.double(), scale) is not None
+    assert refusal(stream, change, scale, mask.requires_grad_()) is not None
+    assert refusal(stream[:, :0], change[:, :0], scale) is not None
