@@ -32,6 +32,7 @@ from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
 
 _MIB = 2**20
+_SMALL = "tiny"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,28 +98,35 @@ def measure(point: Point) -> StepMemory:
 
 
 def measured_here(mesh: Mesh, point: Point) -> StepMemory:
-    """Measure a point in this process."""
+    """Measure a point in this process, after a small step in which libraries allocate what they keep."""
     torch.manual_seed(0)
-    config, device, dtype = point.config, mesh.device, DTYPES[point.dtype]
     with keeping_freed_memory(KEPT_BLOCKS):
+        _step(mesh, replace(point, preset=_SMALL, blocks=1, crop=8, rows=4, extra_rows=4))
         settle()
-        reset_peak_memory(device)
-        start = held_memory(device)
-        trained = _trained(config, device)
-        optimizer = trained.optimizer(config.run.optimizer, dtype, averages=True)
-        run = parallelize(trained.model.train(), mesh, config.run.recompute)
-        method = config.run.model.method
-        batch = random_batch(point.crop, point.rows, point.extra_rows, point.templates, device, method=method)
-        labels = random_labels(batch)
-        trained.apply()
-        outputs = trained.model(run, [batch], None, dtype)
-        losses = total_loss(outputs, batch, labels, config.run.loss)
-        del outputs
-        optimizer.backward(losses.total.sum())
-        optimizer.collect()
-        optimizer.step(1e-3, micro_batches=1)
-        synchronize(device)
-        return StepMemory(peak=peak_memory(device) - start, optimizer=held_bytes(optimizer))
+        reset_peak_memory(mesh.device)
+        start = held_memory(mesh.device)
+        optimizer = _step(mesh, point)
+        return StepMemory(peak=peak_memory(mesh.device) - start, optimizer=optimizer)
+
+
+def _step(mesh: Mesh, point: Point) -> int:
+    """Load a model, make a step, and return the bytes that the optimizer holds beyond values."""
+    config, device, dtype = point.config, mesh.device, DTYPES[point.dtype]
+    trained = _trained(config, device)
+    optimizer = trained.optimizer(config.run.optimizer, dtype, averages=True)
+    run = parallelize(trained.model.train(), mesh, config.run.recompute)
+    method = config.run.model.method
+    batch = random_batch(point.crop, point.rows, point.extra_rows, point.templates, device, method=method)
+    labels = random_labels(batch)
+    trained.apply()
+    outputs = trained.model(run, [batch], None, dtype)
+    losses = total_loss(outputs, batch, labels, config.run.loss)
+    del outputs
+    optimizer.backward(losses.total.sum())
+    optimizer.collect()
+    optimizer.step(1e-3, micro_batches=1)
+    synchronize(device)
+    return held_bytes(optimizer)
 
 
 def _trained(config: FinetuneConfig, device: torch.device) -> Trained:

@@ -17,7 +17,7 @@ from helixfold.ops.constants import LINE
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.layout import Layout
 from helixfold.planning.executors import RESERVE
-from helixfold.planning.training import ALONE
+from helixfold.planning.training import ALONE, TrainedParameters
 from helixfold.training.forecast import training_needs, with_settled_recompute
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE
@@ -55,7 +55,7 @@ def run_memory(config: FinetuneConfig, card: Card, layout: Layout = ALONE) -> Ru
     run, dtype = config.run, dtype_on(config.run.dtype, card)
     values, optimizer = number_bytes(config, dtype)
     changed = _changed(config)
-    needs = training_needs(run, card, layout)
+    needs = training_needs(run, card, layout, trained=_choice(config))
     return RunMemory(
         numbers=values + optimizer,
         optimizer=optimizer,
@@ -95,7 +95,9 @@ def with_settled_memory(config: FinetuneConfig, card: Card, memory: int, layout:
     alone = run_memory(least, card, layout)
     shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype_on(config.run.dtype, card))
     state = shared + alone.numbers + alone.effective
-    return replace(config, run=with_settled_recompute(config.run, memory, card, layout, state=state))
+    return replace(
+        config, run=with_settled_recompute(config.run, memory, card, layout, state=state, trained=_choice(config))
+    )
 
 
 def fitting(waiting: Sequence[RunMemory], running: Sequence[RunMemory], shared: int, memory: int) -> int:
@@ -108,6 +110,21 @@ def fitting(waiting: Sequence[RunMemory], running: Sequence[RunMemory], shared: 
         if shared + sum(each.numbers for each in together) + max(each.running for each in together) <= memory:
             return count
     return 0
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """Choice of the parameters of the heads."""
+
+    def trains(self, name: str, shape: tuple[int, ...]) -> bool:
+        return name.startswith(HEADS)
+
+
+def _choice(config: FinetuneConfig) -> TrainedParameters | None:
+    """Return which parameters of the model have gradients; low-rank changes have those of the weights they change."""
+    if config.adapter == "lora":
+        return config.low_rank
+    return _Heads() if config.adapter == "heads" else None
 
 
 @cache

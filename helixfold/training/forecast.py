@@ -18,19 +18,25 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.planning.layouts import Workload
 from helixfold.planning.recompute_choice import no_room, settled
 from helixfold.planning.size import PassSize, dtype_name, gib
-from helixfold.planning.training import ALONE, TrainingNeeds
+from helixfold.planning.training import ALONE, TrainedParameters, TrainingNeeds
 from helixfold.training.config import TrainingConfig
 
 _FLOAT = 4
 
 
 def training_needs(
-    config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = ALONE, *, state: int | None = None
+    config: TrainingConfig,
+    card: Card = CARDS["cpu"],
+    layout: Layout = ALONE,
+    *,
+    state: int | None = None,
+    trained: TrainedParameters | None = None,
 ) -> TrainingNeeds:
     """Return the values that determine the memory of each rank of a run on a card, with a layout that divides samples.
 
     They are `TrainingNeeds`, whose methods forecast the memory for a recompute policy. `state` is the bytes of
-    parameters and optimizer, if they are not those of a run that trains all parameters.
+    parameters and optimizer, if they are not those of a run that trains all parameters, and `trained` chooses the
+    parameters that have gradients.
     """
     sizes, dtype = config.example.sizes(), dtype_on(config.dtype, card)
     return TrainingNeeds(
@@ -49,20 +55,27 @@ def training_needs(
         card=card,
         layout=layout,
         loss=config.loss,
+        trained=trained,
     )
 
 
 def with_settled_recompute(
-    config: TrainingConfig, memory: int, card: Card, layout: Layout = ALONE, *, state: int | None = None
+    config: TrainingConfig,
+    memory: int,
+    card: Card,
+    layout: Layout = ALONE,
+    *,
+    state: int | None = None,
+    trained: TrainedParameters | None = None,
 ) -> TrainingConfig:
     """Replace every "auto" of `recompute` by the fastest policy that fits into `memory` bytes.
 
-    If ranks share samples, as `layout` says, each of them needs less. `state` is as for `training_needs`. Raise
-    `ConfigError` if no policy fits.
+    If ranks share samples, as `layout` says, each of them needs less. `state` and `trained` are as for
+    `training_needs`. Raise `ConfigError` if no policy fits.
     """
     if config.recompute.is_settled:
         return config
-    needs = training_needs(config, card, layout, state=state)
+    needs = training_needs(config, card, layout, state=state, trained=trained)
     recompute = settled(config.recompute, needs, memory)
     if recompute is None:
         raise no_room(config.recompute, needs, memory)

@@ -16,7 +16,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
-from helixfold.weights.low_rank import LowRankConfig, effective_weight, row_lengths
+from helixfold.weights.low_rank import LORA_B, LowRankConfig, effective_weight, row_lengths
 from tests.finetune.adapted_ranks import (
     LOW_RANK,
     adapted,
@@ -156,6 +156,17 @@ def test_heads_are_trained_alone() -> None:
     assert all(name.startswith("heads.") for name in changed)
     merged = trained.state(dict(trained.model.named_parameters()))
     assert all(torch.equal(merged[name], now[name]) for name in now)
+
+
+def test_a_begins_as_pytorchs_linear_maps_do_and_b_is_zero() -> None:
+    base = frozen(tiny_model())
+    numbers = dict(LowRankTrained(base, replace(LOW_RANK, rank=64), seed=0).numbers.named_parameters())
+    for name, tensor in numbers.items():
+        if name.endswith(LORA_B):
+            assert not tensor.any()
+        else:
+            widest = nn.Linear(tensor.shape[1], 64).weight.abs().max()  # 1 / sqrt(inputs), or nearly
+            assert 0.9 * widest < tensor.abs().max() < 1.1 * widest
 
 
 def test_a_pattern_without_a_map_is_refused() -> None:

@@ -9,7 +9,7 @@ import torch
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
-from helixfold.finetune.result import read_result
+from helixfold.finetune.result import FinetuningResult, TargetScores, read_result
 from helixfold.inference import predict
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter, read_adapter
@@ -56,6 +56,19 @@ def test_a_run_leaves_an_adapter_with_its_card_and_a_page_of_each_target(run: Pa
     assert all(target.name in page for target in found.targets)
     assert "CA-lDDT before" in page
     assert "data:image/png" in page
+
+
+def test_a_change_is_that_from_before_to_after() -> None:
+    targets = tuple(
+        TargetScores(name=str(n), residues=9, before={"lddt_ca": 0.1 * n}, after={"lddt_ca": 0.1 * n + 0.2})
+        for n in range(3)
+    )
+    found = FinetuningResult(
+        name="x", adapter="lora", base="b", base_sha256="", steps=1, best_step=1, skipped=0, targets=targets
+    )
+    change = found.change("lddt_ca")
+    assert change is not None
+    assert (change.value, change.low, change.high) == pytest.approx((0.2, 0.2, 0.2))
 
 
 def test_the_adapter_is_of_the_best_step(run: Path) -> None:
@@ -141,6 +154,7 @@ def test_heads_or_all_parameters_may_be_trained(
     else:
         file = WeightedAdapter(path=output / "adapter.safetensors")
         state = find_models([], weights, seed=0, adapters=[file])[0].network.state_dict()
+        assert all(name.startswith("heads.") for name in read_adapter(file.path).tensors)
     changed = {name for name in base if not torch.equal(state[name], base[name])}
     assert changed
     assert all(name.startswith("heads.") for name in changed) == (adapter == "heads")
@@ -157,6 +171,7 @@ def test_a_run_ends_when_held_out_targets_are_no_better(
     found = read_result(tmp_path / "run")
     assert found is not None
     assert (found.best_step, found.steps) == (2, 6)
+    assert all(target.after == target.before for target in found.targets)
     before = result(tmp_path / "run")
     assert main(command) == 0
     assert result(tmp_path / "run") == before
@@ -217,5 +232,8 @@ def test_settings_and_the_forecast_are_shown_without_a_run(weights: Path, capsys
     assert "low_rank.rank=8\n" in shown
     assert "low_rank.alpha=16.0\n" in shown
     assert "run.optimizer.learning_rate=0.00025\n" in shown
+    assert "run.evaluation.patience=5\n" in shown
+    assert main(["finetune", "--weights", str(weights), "--show-settings", "--adapter", "heads"]) == 0
+    assert "run.evaluation.patience=None\n" in capsys.readouterr().out
     assert main(["finetune", "--weights", str(weights), "--dry-run", "--set=example.crop_size=16"]) == 0
     assert "of those of all parameters" in capsys.readouterr().out

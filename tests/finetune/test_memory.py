@@ -5,13 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helixfold.execution.recompute import RecomputeConfig
 from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
-from helixfold.finetune.memory import held_bytes, number_bytes, parameter_bytes
+from helixfold.finetune.memory import held_bytes, number_bytes, parameter_bytes, run_memory
 from helixfold.finetune.settings import AdapterKind, finetuning
 from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import CARDS
 from helixfold.optim.trained import AllParameters, Trained
 from helixfold.presets import preset
 from helixfold.training.forecast import parameter_count
+from helixfold.weights.low_rank import LowRankConfig
 from helixfold.weights.untrained import untrained_model
 from tests.finetune.runs import PRESET
 
@@ -41,3 +44,15 @@ def test_adapters_of_the_published_model_take_a_fiftieth_of_the_optimizer_of_all
     assert lora < 6 * 2**20
     assert full == pytest.approx(4 * parameter_count(chosen.model), rel=0.01)
     assert parameter_bytes(chosen.model) == 4 * parameter_count(chosen.model)
+
+
+def test_what_comes_before_all_that_is_trained_keeps_nothing_for_a_backward_pass() -> None:
+    passes = {}
+    for adapter in ("heads", "lora", "full"):
+        config = finetuning(PRESET, adapter)  # type: ignore[arg-type]
+        config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
+        passes[adapter] = run_memory(config, CARDS["cpu"]).passes
+    assert passes["heads"] < passes["lora"] < passes["full"]
+    config = finetuning(PRESET, "lora", LowRankConfig(targets="*"))
+    config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
+    assert run_memory(config, CARDS["cpu"]).passes > passes["lora"]

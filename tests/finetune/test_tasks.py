@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -20,10 +22,14 @@ from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.finetune.base import base_file, load_base
+from helixfold.finetune.settings import finetuning
 from helixfold.finetune.task_heads import fit, published_binder_head, summary
-from helixfold.finetune.task_table import read_table
+from helixfold.finetune.task_run import Task, with_frozen_network
+from helixfold.finetune.task_table import TaskRow, read_table
 from helixfold.finetune.task_training import TaskTraining
 from helixfold.inference import predict
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Folded
 from helixfold.model_input import batch_of, draw, model_input
 from helixfold.prediction import Prediction
 from helixfold.training.stopping import StopRequest
@@ -207,6 +213,32 @@ def test_a_linear_value_and_a_class_are_fitted() -> None:
     head = fit(numbers[:150], labels[:150], "classification").head
     with torch.no_grad():
         assert float(auc(head(numbers[150:]).numpy(), labels[150:].numpy() > 0)) > 0.97
+
+
+def test_a_head_is_fitted_to_the_rows_to_learn_from_alone() -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        TaskRow(name=f"c{n}", sequence="MK", value=float(random.integers(2)), split="test" if n % 3 == 0 else "train")
+        for n in range(30)
+    ]
+    config = finetuning(PRESET, "heads")
+    task = Task(kind="classification", reads="single", rows=rows, inputs=[], preset=PRESET, config=config)
+    numbers = torch.from_numpy(random.normal(size=(30, 40))).float()
+    learnt = with_frozen_network(task, numbers)
+    train = task.of("train")
+    assert torch.equal(learnt.head.weight, fit(numbers[train], task.values(train), "classification").head.weight)
+
+
+def test_what_heads_read_of_a_complex_is_between_its_chains() -> None:
+    pair = torch.randn(1, 5, 5, 3, generator=torch.Generator().manual_seed(0))
+    folded = cast(Folded, SimpleNamespace(representations=SimpleNamespace(pair=pair, single=pair[:, 0])))
+    model = cast(AlphaFold, None)
+    between = torch.cat([pair[0, :2, 2:].reshape(-1, 3), pair[0, 2:, :2].reshape(-1, 3)])
+    for chains, read in (([0, 0, 1, 1, 1], between), ([0] * 5, pair.reshape(-1, 3))):
+        found = summary(model, folded, torch.tensor(chains), "pair")
+        torch.testing.assert_close(found, torch.cat([read.mean(0), read.std(0, correction=0)]))
+    found = summary(model, folded, torch.zeros(5, dtype=torch.int64), "single")
+    torch.testing.assert_close(found, torch.cat([pair[0, 0].mean(0), pair[0, 0].std(0, correction=0)]))
 
 
 def test_the_published_function_falls_with_the_error() -> None:

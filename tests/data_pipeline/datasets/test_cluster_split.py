@@ -69,13 +69,15 @@ def test_the_nearest_chain_is_found_with_its_identity_and_coverage(tmp_path: Pat
         letters[place] = "W" if letters[place] != "W" else "A"
     sequences["copy"] = "".join(letters)
     sequences["half"] = sequences["c4"][:40]
-    found = {each.name: each for each in nearest_chains(sequences, ["copy", "half", "c0"])}
+    sequences["longer"] = "P" * 60 + sequences["c5"] + "P" * 60
+    found = {each.name: each for each in nearest_chains(sequences, ["copy", "half", "c0", "longer"])}
+    assert (found["longer"].nearest, found["longer"].identity, found["longer"].coverage) == ("c5", 1.0, 0.4)
     assert found["copy"].nearest == "c3"
     assert 0.88 < found["copy"].identity < 0.92
     assert found["copy"].coverage > 0.95
     assert (found["half"].nearest, found["half"].identity, found["half"].coverage) == ("c4", 1.0, 1.0)
     assert found["c0"].identity * found["c0"].coverage < 0.3
-    write_split(tmp_path, ["copy", "half", "c0"], list(found.values()))
+    write_split(tmp_path, ["copy", "half", "c0"], [found[name] for name in ("copy", "half", "c0")])
     lines = (tmp_path / "leakage.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == ["held_out", "half", "copy", "c0"]
     assert (tmp_path / "held_out.txt").read_text() == "copy\nhalf\nc0\n"
