@@ -53,7 +53,8 @@ def _call(service: Service, job: Job) -> str | None:
     body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # The timeout of a connection is that of each piece; one who sends a letter now and then would never end.
-    end = threading.Timer(_SECONDS, _shut_down, (connection,))
+    is_late = threading.Event()
+    end = threading.Timer(_SECONDS, _shut_down, (connection, is_late))
     end.daemon = True
     end.start()
     try:
@@ -64,14 +65,14 @@ def _call(service: Service, job: Job) -> str | None:
     else:
         problem = None if 200 <= status < 300 else f"status {status}"
     finally:
-        is_late = end.finished.is_set()
         end.cancel()
         connection.close()
-    return f"no whole answer within {_SECONDS:g} s" if is_late else problem
+    return f"no whole answer within {_SECONDS:g} s" if is_late.is_set() else problem
 
 
-def _shut_down(connection: http.client.HTTPConnection) -> None:
-    """End a connection on which another thread waits."""
+def _shut_down(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
+    """End a connection on which another thread waits, and say beforehand why."""
+    is_late.set()
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(socket.SHUT_RDWR)

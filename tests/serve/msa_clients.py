@@ -52,9 +52,16 @@ call = dict(host_url=url)
 {_ALL}
 """,
     "chai": f"""
-from chai_lab.data.dataset.msas.colabfold import _run_mmseqs2 as run
+from pathlib import Path
+from chai_lab.data.dataset.msas.colabfold import _run_mmseqs2, generate_colabfold_msas
+run = lambda *given, **named: _run_mmseqs2(*given, **named)[0]
 call = dict(host_url=url, user_agent="helixfold")
 {_ALL}
+for name, chains in (("dimer", sequences), ("twins", sequences[:1] * 2)):
+    place = Path(folder, name)
+    place.mkdir()
+    generate_colabfold_msas(chains, place, url, search_templates=True)
+    assert len(list(place.glob("*.aligned.pqt"))) == len(set(chains))
 """,
     "protenix": """
 from protenix.web_service.colab_request_utils import run_mmseqs2_service as run

@@ -55,7 +55,8 @@ def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 303:
         return RedirectResponse((error.headers or {})["Location"], 303)
-    return problem_answer(request, error.status_code, str(error.detail), dict(error.headers or {}))
+    text = "there is no such page" if error.detail == "Not Found" else str(error.detail)
+    return problem_answer(request, error.status_code, text, dict(error.headers or {}))
 
 
 def _broken(request: Request, error: Exception) -> Response:

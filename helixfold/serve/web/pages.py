@@ -95,5 +95,6 @@ def _environment() -> jinja2.Environment:
         "duration": duration,
         "day": lambda seconds: time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)),
         "gib": lambda size: f"{size / 2**30:.1f} GiB",
+        "size": lambda size: f"{size / 2**30:.1f} GiB" if size >= 2**29 else f"{size / 2**20:.1f} MiB",
     }
     return environment
