@@ -16,7 +16,7 @@ from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.pipeline import target_features
 from helixfold.config import Method
-from helixfold.execution.device import pick_device
+from helixfold.execution.device import in_threads, pick_device, threads_for
 from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, passes_on
 from helixfold.execution.slabs import Slabs
@@ -105,7 +105,7 @@ class PlannedPrediction:
 
     `slab_budget` is the bytes that temporaries of a slab may take, None for the executor's own choice. `backends` are
     the names of those that each operator used. Peaks are in bytes; the measured one leaves out what recordings hold.
-    `replayed_passes` counts the passes that were replayed.
+    `replayed_passes` counts the passes that were replayed, and `threads` those of a CPU.
     """
 
     prediction: Prediction
@@ -113,6 +113,7 @@ class PlannedPrediction:
     slab_budget: int | None
     backends: Mapping[str, tuple[str, ...]]
     replayed_passes: int
+    threads: int
     predicted_peak: int
     measured_peak: int
 
@@ -140,12 +141,15 @@ def fold_planned(
     """
     device = stages.device
     earlier = passes.replays
+    size, config = plan.size, model.preset.model
+    largest = size.residues * max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m)
+    threads = threads_for(largest, device)
 
     def attempt(within: Whole | Slabs) -> tuple[Prediction, dict[str, set[str]], int]:
         release(device)
         reset_peak_memory(device)
         held, before = peak_memory(device), len(stages.finished)
-        with recorded_backends() as backends:
+        with recorded_backends() as backends, in_threads(threads):
             prediction = carry_out(
                 within,
                 lambda run: fold(
@@ -173,6 +177,7 @@ def fold_planned(
         slab_budget=succeeded.slab_budget,
         backends=sorted_backends(backends),
         replayed_passes=passes.replays - earlier,
+        threads=threads,
         predicted_peak=succeeded.estimate.peak,
         measured_peak=peak,
     )

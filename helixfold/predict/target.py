@@ -65,6 +65,7 @@ class Answer:
     slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
     backends: Mapping[str, tuple[str, ...]]  # by operator
     targets_at_once: int = 1
+    threads: int | None = None  # None: all that PyTorch has
     measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json
 
 
@@ -238,7 +239,7 @@ class PredictionWriter:
         return PredictionProvenance(
             software=software_versions(device.type),
             device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
-            threads=torch.get_num_threads(),
+            threads=answer.threads or torch.get_num_threads(),
             ranks=settings.workers.group.size,
             targets_at_once=answer.targets_at_once,
             executor=answer.executor,
@@ -337,6 +338,7 @@ def fold_request(request: FoldRequest, settings: RunSettings) -> Answer:
         executor=made.executor,
         slab_budget=made.slab_budget,
         backends=made.backends,
+        threads=made.threads,
         measurements={
             "replayed_passes": made.replayed_passes,
             "predicted_peak_gib": round(made.predicted_peak / 2**30, 3),
