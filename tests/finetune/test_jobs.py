@@ -15,6 +15,7 @@ from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.options import FinetuneOptions
 from helixfold.finetune.run import values_of
 from helixfold.optim.flat import FlatOptimizer
+from helixfold.training.stopping import StopRequest
 from tests.finetune.runs import PRESET, jobs_file, result, words
 from tests.training.kills import Killer
 from tests.training.ranks import Ranks, finetune
@@ -150,11 +151,18 @@ def check_kills(kills: int, weights: Path, jobs: Path, unbroken: Path, directory
             assert result(output / name) == result(unbroken / name), name
 
 
-@pytest.mark.distributed
-def test_killed_ones_end_as_unbroken_ones_bit_for_bit(
-    weights: Path, jobs: Path, unbroken: Path, tmp_path: Path
+def test_stopped_ones_go_on_to_the_same_bits(
+    weights: Path, jobs: Path, together: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_kills(1, weights, jobs, unbroken, tmp_path)
+    asked = iter(range(1000))
+    with monkeypatch.context() as stopping:
+        stopping.setattr(StopRequest, "is_requested", lambda _: next(asked) > 4)
+        assert main(["finetune", *several(weights, jobs, tmp_path)]) == 143
+    states = [line.split("\t")[2] for line in (tmp_path / "finetuning.tsv").read_text().splitlines()[1:]]
+    assert "stopped" in states
+    assert main(["finetune", *several(weights, jobs, tmp_path)]) == 0
+    for name in NAMES:
+        assert result(tmp_path / name) == result(together / name), name
 
 
 @pytest.mark.long

@@ -136,6 +136,7 @@ def files_of(output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.distributed
 def test_a_killed_task_goes_on_to_the_same_bits(weights: Path, tmp_path: Path) -> None:
     rows = [(f"c{n}", sequence, n % 3 + n / 10) for n, sequence in enumerate(sequences(6))]
@@ -169,6 +170,10 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert main(command) == 0
     first, before = capsys.readouterr(), files_of(output)
     assert "going on after 1 steps" in first.err
+    unbroken = tmp_path / "unbroken" / output.name
+    assert main([*command[:-4], "--output", str(unbroken), *command[-2:]]) == 0
+    assert files_of(unbroken) == before
+    capsys.readouterr()
     monkeypatch.setattr(TaskTraining, "run", None)
     assert main(command) == 0
     assert capsys.readouterr().out == first.out
