@@ -130,6 +130,7 @@ def _texts(words: str) -> list[bytes]:
 class _Inode:
     """A file or folder: what of it is on the disk for certain, and the changes since."""
 
+    is_folder: bool = False
     content: bytearray = field(default_factory=bytearray)
     pending: list[Event] = field(default_factory=list)
     size: int = 0  # as the process sees it
@@ -140,7 +141,7 @@ class Disk:
     """A disk while a service runs, from which the power may be cut."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, _Inode] = {"": _Inode()}  # by the process, by path
+        self.seen: dict[str, _Inode] = {"": _Inode(is_folder=True)}  # by the process, by path
         self.names: dict[str, _Inode] = {"": self.seen[""]}  # on the disk for certain
         self._changes: dict[str, list[tuple[str, str, _Inode]]] = {}  # of names by folder, not flushed
 
@@ -149,7 +150,7 @@ class Disk:
         match event.kind:
             case "create" | "empty" | "mkdir":
                 if event.path not in self.seen:
-                    self._name("link", event.path, _Inode())
+                    self._name("link", event.path, _Inode(is_folder=event.kind == "mkdir"))
                 if event.kind == "empty":
                     self._change(Event("truncate", event.path))
             case "write" | "truncate":
@@ -200,11 +201,10 @@ class Disk:
             for change in changes:
                 if keep():
                     _link(names, *change)
-        folders = {os.path.dirname(path) for path in self.seen} | {os.path.dirname(path) for path in names}
         return {
             path: _remains(inode, keep, rng)
             for path, inode in names.items()
-            if path not in folders and all(str(folder) in names for folder in _folders(path))
+            if not inode.is_folder and all(folder in names for folder in _folders(path))
         }
 
 
