@@ -16,6 +16,7 @@ import pytest
 from data_pipeline.errors import InputError
 from helixfold.serve.client import Client, ServerError
 from helixfold.serve.settings import ServeSettings
+from helixfold.serve.storage import Storage
 from helixfold.serve.web import events, identity, protocol
 from helixfold.serve.web.identity import Sessions
 from helixfold.serve.web.response_headers import LOGGER
@@ -48,6 +49,16 @@ def test_a_worker_whose_lease_has_ended_reads_and_writes_nothing(server: Running
     server.json("POST", f"{API}/jobs/{job}/cancel")
     with pytest.raises(ServerError):
         server.as_worker("PUT", "/results/ranked_0.pdb", claimed, body=b"x")
+
+
+@pytest.mark.parametrize("path", ["", "..", "../x", "a/../x", "/etc/passwd", ".hidden", "a//b", "-x", "a\nb"])
+def test_no_file_of_a_job_lies_elsewhere(path: str, tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    for found in (lambda: storage.input_file("0" * 32, path), lambda: storage.attempt_file("0" * 32, 1, path)):
+        with pytest.raises(ValueError, match="this is no"):
+            found()
+    with pytest.raises(ValueError, match="no id of a job"):
+        storage.job(path)
 
 
 def test_a_session_ends_by_itself_and_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
