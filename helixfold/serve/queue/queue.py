@@ -125,7 +125,7 @@ class JobQueue:
             ).fetchone()
             if row is None:
                 row = connection.execute(
-                    "SELECT * FROM jobs WHERE id = ? AND lease = ? AND state = 'done'", (job, lease)
+                    "SELECT * FROM jobs WHERE id = ? AND lease = ? AND state IN ('done', 'expired')", (job, lease)
                 ).fetchone()
         return self._held(row)
 
