@@ -5,7 +5,7 @@ counts only where the other model is surer of it, and agrees better with the mod
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,6 +65,11 @@ class Checked:
         """Return whether both numbers of the design are above those of every control."""
         own = self.agreement
         return all(own.plddt > each.plddt and own.tm_score > each.tm_score for each in self.controls.values())
+
+
+def strictest(checks: Sequence[Checked]) -> Checked:
+    """Return the check that says least for a design: one that controls pass as well, or that of the least product."""
+    return min(checks, key=lambda each: (each.beats_controls, each.agreement.product))
 
 
 def short_digest(model: ReadyModel) -> str:

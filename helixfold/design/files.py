@@ -10,7 +10,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
-from helixfold.design.check import CONTROLS, Agreement, Checked
+from helixfold.design.check import CONTROLS, Agreement, Checked, strictest
 from helixfold.design.designer import Design
 from helixfold.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
@@ -149,7 +149,6 @@ def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[st
 def _line(directory: Path, task: DesignTask, number: int) -> DesignLine:
     known = JsonObject.read(design_file(directory, number))
     checks = read_checks(directory, number)
-    best = max(checks, key=lambda each: each.agreement.product, default=None)
     letters = known.child("sequences")
     return DesignLine(
         target=task.name,
@@ -165,7 +164,7 @@ def _line(directory: Path, task: DesignTask, number: int) -> DesignLine:
         known_tm_score=known.optional_number("known_tm_score"),
         loss_by_step=known.list_of("loss_by_step", float),
         notes=known.list_of("notes", str, []),
-        check=None if best is None else _check_line(best),
+        check=_check_line(strictest(checks)) if checks else None,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helixfold.design import task
-from helixfold.design.check import CONTROLS, Agreement, Checked, control_designs
+from helixfold.design.check import CONTROLS, Agreement, Checked, control_designs, strictest
 from helixfold.design.designer import Designer
 from helixfold.design.options import DesignOptions
 from tests.design.test_designer import CHAIN, ready
@@ -31,12 +31,8 @@ def test_controls_keep_what_is_fixed_and_change_all_else() -> None:
     assert np.abs(again["random"].protein.atom_positions - again["shuffled"].protein.atom_positions).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("plddt", "tm_score", "beats"), [(60, 0.6, True), (50, 0.6, False), (60, 0.5, False), (45, 0.9, False)]
-)
-def test_both_numbers_must_beat_both_controls(plddt: float, tm_score: float, beats: bool) -> None:
-    controls = dict(zip(CONTROLS, (Agreement(plddt=50, tm_score=0.3), Agreement(plddt=40, tm_score=0.5)), strict=True))
-    found = Checked(
+def checked(plddt: float, tm_score: float, controls: dict[str, Agreement]) -> Checked:
+    return Checked(
         model="x",
         digest="d",
         agreement=Agreement(plddt=plddt, tm_score=tm_score),
@@ -46,5 +42,23 @@ def test_both_numbers_must_beat_both_controls(plddt: float, tm_score: float, bea
         known_tm_score=None,
         controls=controls,
     )
+
+
+def test_of_several_models_the_strictest_counts() -> None:
+    sure, unsure, fooled = (
+        checked(80, 0.9, {}),
+        checked(40, 0.5, {}),
+        checked(90, 0.9, {"random": Agreement(plddt=95, tm_score=1.0)}),
+    )
+    assert strictest([sure, unsure]) is unsure
+    assert strictest([sure, unsure, fooled]) is fooled
+
+
+@pytest.mark.parametrize(
+    ("plddt", "tm_score", "beats"), [(60, 0.6, True), (50, 0.6, False), (60, 0.5, False), (45, 0.9, False)]
+)
+def test_both_numbers_must_beat_both_controls(plddt: float, tm_score: float, beats: bool) -> None:
+    controls = dict(zip(CONTROLS, (Agreement(plddt=50, tm_score=0.3), Agreement(plddt=40, tm_score=0.5)), strict=True))
+    found = checked(plddt, tm_score, controls)
     assert found.beats_controls == beats
     assert replace(found, controls={}).beats_controls
