@@ -27,7 +27,8 @@ _EXAMPLES = """examples:
       for a network, to those with tokens
   helixfold serve worker http://server:8000 --token-file worker.token
       on another machine
-  helixfold serve worker http://server:8000 --token-file worker.token --cluster cluster.toml --work /shared/jobs
+  helixfold serve worker http://server:8000 --token-file worker.token \\
+      --cluster cluster.toml --work /shared/jobs
       on the nodes of a cluster
 """
 app = App(name="serve", usage="helixfold serve [ACTION] [options]", help_epilogue=_EXAMPLES)
