@@ -123,7 +123,7 @@ def _step(mesh: Mesh, point: Point) -> int:
     losses = total_loss(outputs, batch, labels, config.run.loss)
     del outputs
     optimizer.backward(losses.total.sum())
-    optimizer.collect()
+    optimizer.collect(last=True)
     optimizer.step(1e-3, micro_batches=1)
     synchronize(device)
     return held_bytes(optimizer)

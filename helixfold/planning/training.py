@@ -146,6 +146,9 @@ class TrainingNeeds:
     def _forecast(self, keep: RecomputeConfig, branch_rank: int) -> Forecast:
         held, stages = 0, {}
         beside = beside_tensors(self.card) + prepared_products(self.card)
+        if not self.cost(keep, "evoformer", branch_rank).backward.launches:
+            # Without gradients of the trunk there are no products for those of its inputs and of its parameters.
+            beside -= prepared_products(self.card) * 2 // 3
         for part in PARTS:
             cost = self.cost(keep, part, branch_rank)
             if part == "template" and not cost.kept + cost.forward.peak:
@@ -197,12 +200,16 @@ def part_costs(
 
 @dataclass
 class _Segment:
-    """Section of a pass, such as a block: live bytes at its start and end, their peak, and its work."""
+    """Section of a pass, such as a block: live bytes at its start and end, their peak, and its work.
+
+    `learns` says that its result has a gradient. What does not have one leaves nothing for the backward pass.
+    """
 
     label: str
     start: int
     peak: int = 0
     end: int = 0
+    learns: bool = True
     work: Direction = field(default_factory=Direction)
 
 
@@ -349,6 +356,7 @@ class Pass:
         In the backward pass, the segment `label` begins when the gradient of its result is complete.
         """
         part = found.part if isinstance(found, Shard) else found
+        self.segments[-1].learns = isinstance(part, Tensor) and part.requires_grad
         if isinstance(part, Tensor) and part.requires_grad:
             part.register_hook(lambda _: self._begin(label))
         self._begin(following)
@@ -363,7 +371,9 @@ class Pass:
                 found[part] = PartCost()
                 continue
             blocks = [each for each in own if each.label != part]
-            kept = own[-1].end - own[0].start + further * (blocks[-1].end - blocks[-1].start if blocks else 0)
+            kept = own[-1].end - own[0].start
+            if blocks and blocks[-1].learns:
+                kept += further * (blocks[-1].end - blocks[-1].start)
             directions = []
             for segments in (own, [each for each in self.backward if each.label.split()[0] == part]):
                 work = Direction(peak=max([0, *(each.peak - own[-1].end for each in segments)]))

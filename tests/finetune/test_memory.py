@@ -56,3 +56,15 @@ def test_what_comes_before_all_that_is_trained_keeps_nothing_for_a_backward_pass
     config = finetuning(PRESET, "lora", LowRankConfig(targets="*"))
     config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
     assert run_memory(config, CARDS["cpu"]).passes > passes["lora"]
+
+
+def test_frozen_blocks_take_no_memory_beyond_the_first_ones() -> None:
+    found = {}
+    for adapter in ("heads", "lora"):
+        for blocks in (2, 6):
+            model = replace(PRESET.model, evoformer=replace(PRESET.model.evoformer, blocks=blocks))
+            config = finetuning(replace(PRESET, model=model), adapter)  # type: ignore[arg-type]
+            config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
+            found[adapter, blocks] = run_memory(config, CARDS["cpu"]).passes
+    assert found["heads", 2] == found["heads", 6]
+    assert found["lora", 2] < found["lora", 6]
