@@ -13,7 +13,6 @@ from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.timing import PLAIN, held_memory, settle
 from helixfold.config import ModelConfig
-from helixfold.design.designer import Designer
 from helixfold.design.memory import StepNeeds, step_needs
 from helixfold.design.options import DesignOptions
 from helixfold.design.task import hallucination
@@ -249,6 +248,8 @@ def _evoformer(point: Point, device: torch.device) -> Run:
 
 def _design(point: Point, device: torch.device) -> Run:
     """Return a function that makes the first step of a hallucination, as `helixfold design` does."""
+    from helixfold.design.designer import Designer  # noqa: PLC0415 (reads structures, for which packages may be absent)
+
     model = ReadyModel(preset=point.network, network=untrained_model(point.config, seed=0), digest="")
 
     def run(point: Point, _: Executor) -> None:
