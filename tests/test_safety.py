@@ -56,7 +56,7 @@ ROOMS = {
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
     "requests": ("helixfold.weights.download", "data_pipeline.search"),
     "urllib3": ("helixfold.weights.download", "data_pipeline.search"),
-    "socket": ("helixfold.parallel", "data_pipeline.search.http_request"),
+    "socket": ("helixfold.parallel", "data_pipeline.search.http_request", "helixfold.serve.webhooks"),
     "pickle": ("helixfold.weights.openfold",),
     # Reads the instructions of a pickle as data, and follows none itself.
     "pickletools": ("data_pipeline.features.alphafold_pickle",),

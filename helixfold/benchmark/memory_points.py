@@ -36,7 +36,6 @@ from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.size import PassSize, floor, gib, of_blocks
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.presets import Preset, preset
-from helixfold.weights.find import ReadyModel
 from helixfold.weights.untrained import untrained_model
 
 PREDICTION, EVOFORMER, DESIGN = PARTS = ("prediction", "evoformer", "design")
@@ -248,7 +247,9 @@ def _evoformer(point: Point, device: torch.device) -> Run:
 
 def _design(point: Point, device: torch.device) -> Run:
     """Return a function that makes the first step of a hallucination, as `helixfold design` does."""
-    from helixfold.design.designer import Designer  # noqa: PLC0415 (reads structures, for which packages may be absent)
+    # These read structures and know where parameters are, for which a machine that is lent has no packages.
+    from helixfold.design.designer import Designer  # noqa: PLC0415
+    from helixfold.weights.find import ReadyModel  # noqa: PLC0415
 
     model = ReadyModel(preset=point.network, network=untrained_model(point.config, seed=0), digest="")
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +25,9 @@ from helixfold.planning.executors import RESERVE
 from helixfold.planning.size import PassSize, gib
 from helixfold.planning.training import beside_tensors, prepared_products
 from helixfold.presets import Preset
-from helixfold.weights.find import ReadyModel
+
+if TYPE_CHECKING:
+    from helixfold.weights.find import ReadyModel
 
 _META = torch.device("meta")
 
@@ -61,7 +64,7 @@ class StepMemory:
 
 def check_memory(
     task: DesignTask,
-    models: Sequence[ReadyModel],
+    models: Sequence["ReadyModel"],
     options: DesignOptions,
     device: torch.device,
     memory: int | None,
