@@ -36,6 +36,6 @@ def test_a_job_is_submitted_and_watched_in_a_browser(server: Running, browser: "
     server.as_worker("POST", "/heartbeat", claimed, content=progress)
     browser.until(lambda: "features" in browser.find("#stages").text)
     server.finish(claimed, {"report.html": b"<script>document.title = document.cookie + origin</script>"}, plddt=91.0)
-    browser.until(lambda: "91.0" in browser.run("return document.body?.innerText ?? "))
+    browser.until(lambda: "91.0" in browser.run("return document.body?.innerText ?? ''"))
     browser.driver.get(f"{server.url}/jobs/{claimed['id']}/files/report.html")
     assert browser.driver.title in ("", "null") or "helixfold" not in browser.driver.title
