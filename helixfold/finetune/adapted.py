@@ -69,8 +69,8 @@ class LowRankTrained:
     """Training of low-rank changes of some weights of a model with frozen parameters.
 
     `apply` makes the weights W + scale B A outside of the model and puts them where its operators look for theirs. They
-    are no parameters: autograd carries their gradients on to A and B at once and frees them. So only A and B have
-    gradients, moments and averages.
+    are no parameters: autograd carries their gradients on to A and B at the end of the backward pass and frees them. So
+    only A and B have gradients, moments and averages.
     """
 
     def __init__(self, base: FrozenParameters, config: LowRankConfig, *, seed: int) -> None:

@@ -28,7 +28,7 @@ _FLOAT = 4
 @dataclass(frozen=True, kw_only=True)
 class RunMemory:
     """Bytes of one fine-tuning: `numbers` of what is trained, its gradients, moments and averages, which stay between
-    its turns; `effective` weights and the `passes`, which only a running step has.
+    its turns; `effective` weights with their gradients and the `passes`, which only a running step has.
 
     `optimizer` is the part of `numbers` beyond the values themselves: gradients, moments, and moving averages.
     """
@@ -59,8 +59,9 @@ def run_memory(config: FinetuneConfig, card: Card, layout: Layout = ALONE) -> Ru
     return RunMemory(
         numbers=values + optimizer,
         optimizer=optimizer,
-        # The product B A is there together with the weights that it is added to.
-        effective=sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT,
+        # Gradients of all effective weights are there at once: autograd carries them on to A and B last, since it made
+        # these weights first. The product B A is there together with the weights that it is added to.
+        effective=2 * sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT,
         passes=needs.samples * needs.forecast(run.recompute).peak,
     )
 
