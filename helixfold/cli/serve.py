@@ -167,17 +167,20 @@ def worker(
         Directory of the jobs of a cluster, which all nodes see at the same path.
     """
     from data_pipeline.files import read_file
+    from helixfold.serve.command_client import refusals_as_input_errors
     from helixfold.serve.worker.run import WorkerCall, run_worker
 
     token = read_file(token_file, 1_000).decode("ascii", "replace").strip()
     call = WorkerCall(url=url, token=token, options=_worker_options(predicting), name=name)
     if cluster is None:
-        run_worker(call)
+        with refusals_as_input_errors():
+            run_worker(call)
         return
     require("cluster", "parsl", action="--cluster")
     from helixfold.serve.worker.cluster import run_on_cluster
 
-    run_on_cluster(call, cluster, work.absolute())
+    with refusals_as_input_errors():
+        run_on_cluster(call, cluster, work.absolute())
 
 
 @tokens.command(usage="helixfold serve token create USER [--data DIR] [options]")

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import InputError
+from helixfold.cli.main import main
 from helixfold.serve.client import Client
-from helixfold.serve.http_client import HttpClient
+from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.submission import JobOptions, read_submissions
 from helixfold.serve.worker import process
 from helixfold.serve.worker.options import WorkerOptions, predict_options
@@ -114,3 +115,24 @@ def test_text_that_predict_would_not_take_is_refused(text: str, problem: str) ->
     with pytest.raises(InputError, match=problem) as error:
         read_submissions(text)
     assert "/tmp" not in str(error.value)
+
+
+def test_a_refused_token_is_one_sentence_and_a_server_that_is_away_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[Exception] = [
+        ServerUnreachableError("nobody answers"),
+        ServerError(401, "show the token of a worker"),
+    ]
+    monkeypatch.setattr(Worker, "_offers", lambda _: {"alignments": False, "forecasts": {}})
+    monkeypatch.setattr(HttpClient, "request", lambda *_, **__: raised(answers.pop(0)))
+    token = tmp_path / "token"
+    token.write_text("nonsense")
+    assert main(["serve", "worker", "http://server:8000", "--token-file", str(token), "--name", "w"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "worker w: nobody answers; asking again until the server answers\n"
+    assert printed.err == "helixfold: error: the server refuses it: show the token of a worker\n"
+
+
+def raised(error: Exception) -> None:
+    raise error

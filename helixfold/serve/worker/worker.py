@@ -149,6 +149,8 @@ class Worker:
             try:
                 return action()
             except ServerUnreachableError as error:
+                if pause == _FIRST_PAUSE:
+                    self.say(f"worker {self.name}: {error}; asking again until the server answers")
                 if self.stop.wait(pause):
                     raise StopRequestedError from error
             except ServerError as error:
