@@ -79,11 +79,15 @@ class HttpClient:
         Raise `ServerError` for a refusal, and `ServerUnreachableError` if no whole answer comes.
         """
         response = self._response(method, path, content=content, body=body, headers=headers or {}, timeout=timeout)
+        expected = response.length or 0
         try:
             answered = response.read(_MOST_JSON)
         except _BROKEN as error:
             self.close()
             raise ServerUnreachableError(f"{self.url} broke off its answer: {error}") from error
+        if len(answered) < min(expected, _MOST_JSON):  # http.client says nothing of it
+            self.close()
+            raise ServerUnreachableError(f"{self.url} broke off its answer")
         return self._checked(Answer(response.status, dict(response.getheaders()), answered))
 
     def download(self, path: str, file: IO[bytes], *, headers: Mapping[str, str] | None = None) -> None:

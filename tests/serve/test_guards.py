@@ -14,7 +14,8 @@ from threading import Thread
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.serve.client import Client, ServerError
+from helixfold.serve.client import Client, ServerError, ServerUnreachableError
+from helixfold.serve.http_client import HttpClient
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.storage import Storage
 from helixfold.serve.web import events, identity, protocol
@@ -181,3 +182,21 @@ def test_settings_outside_their_bounds_are_refused(tmp_path: Path) -> None:
     for wrong in ({"port": -1}, {"port": 65_536}, {"max_upload_bytes": 1}, {"webhook_hosts": ("example.org",)}):
         with pytest.raises(InputError):
             ServeSettings(directory=tmp_path, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("body", [b"", b'{"id": "0'])
+def test_an_answer_that_ends_before_its_length_is_no_answer(body: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(10_000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + body)
+
+        thread = Thread(target=answer)
+        thread.start()
+        client = HttpClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with client, pytest.raises(ServerUnreachableError, match="broke off its answer"):
+            client.request("GET", "/v1/health/ready")
+        thread.join()
