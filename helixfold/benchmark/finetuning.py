@@ -143,7 +143,7 @@ class FinetuningBenchmarkOptions:
     """Options of `helixfold benchmark finetuning`."""
 
     adapters: tuple[Adapter, ...] = ("lora", "heads", "full")
-    """What is trained."""
+    """Parts of the model that are trained: low-rank changes, the heads, or all parameters."""
     preset: Model = "model_1_ptm"
     """Model."""
     blocks: Annotated[Positive | None, Parameter(show_default="all")] = None
@@ -157,7 +157,7 @@ class FinetuningBenchmarkOptions:
     templates: Positive = 4
     """Number of templates."""
     recompute: Keep = "block"
-    """What the backward pass computes again."""
+    """Checkpoint policy: the part that the backward pass computes again."""
     dtypes: tuple[Dtype, ...] = ("float32",)
     """Precisions to measure in."""
     device: Device = "cpu"

@@ -39,3 +39,13 @@ def test_a_job_is_submitted_and_watched_in_a_browser(server: Running, browser: "
     browser.until(lambda: "91.0" in browser.run("return document.body?.innerText ?? ''"))
     browser.driver.get(f"{server.url}/jobs/{claimed['id']}/files/report.html")
     assert browser.driver.title in ("", "null") or "helixfold" not in browser.driver.title
+
+
+def test_a_job_is_cancelled_and_tried_again_by_buttons(server: Running, browser: "Browser") -> None:
+    browser.driver.get(server.url)
+    browser.find("#sequence").send_keys("MKTAYIAKQRMKTAYIAKQR")
+    browser.find("button.primary").click()
+    for action, state in (("cancel", "cancelled"), ("retry", "queued")):
+        browser.until(lambda: browser.run(f"return document.querySelector(\"form[action$='/{action}'] button\")"))  # noqa: B023
+        browser.find(f"form[action$='/{action}'] button").click()
+        browser.until(lambda: browser.run(f"return document.body?.innerText.includes('{state}')"))  # noqa: B023
