@@ -58,6 +58,10 @@ class TemplateConfig(Config):
     """Settings of the template embedding (AlphaFold 2, Suppl. Sec. 1.7.1, Alg. 16 and 17).
 
     AlphaFold-Multimer averages the templates, so `attention_heads` and `attention_channels` do not matter there.
+    The last two settings are for AlphaFold 2's modules alone. With `unit_vectors`, the edges of a template have the
+    directions that Suppl. Table 1 describes and that the released models do not read. With `initial_frames`, the
+    structure module starts from the backbone of the first template instead of from all residues at the origin, so that
+    a small network need not learn to rebuild a known backbone from distances.
     """
 
     blocks: int = 2
@@ -69,6 +73,8 @@ class TemplateConfig(Config):
     attention_heads: int = 4
     attention_channels: int = 64
     max_templates: int = 4
+    unit_vectors: bool = added_setting(False)
+    initial_frames: bool = added_setting(False)
 
     def __post_init__(self) -> None:
         self._require_positive("blocks", "c_triangle", "transition_factor", "max_templates")
@@ -160,5 +166,11 @@ class ModelConfig(Config):
                 raise ConfigError(
                     f"{name} must be one of {', '.join(typing.get_args(choices))}, got {getattr(self, name)!r}"
                 )
+        if (
+            self.method == "multimer"
+            and self.template is not None
+            and (self.template.unit_vectors or self.template.initial_frames)
+        ):
+            raise ConfigError("template.unit_vectors and template.initial_frames are for method=monomer")
         if self.evoformer.outer_product != self.extra_msa.outer_product:
             raise ConfigError("evoformer and extra_msa must place the outer product mean alike")

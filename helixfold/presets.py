@@ -167,7 +167,8 @@ def small() -> Preset:
 def small_v2() -> Preset:
     """Return the demonstration model with templates, which `helixfold train --recipe small` trains.
 
-    It reads more rows of an alignment than `small`.
+    It reads more rows of an alignment than `small`. It sees a template's directions as well as distances, and its
+    structure module starts from the template: rebuilding a backbone is more than so small a network learns well.
     """
     first = small()
     stack = replace(first.model.evoformer, blocks=6, c_m=128)
@@ -180,7 +181,14 @@ def small_v2() -> Preset:
             evoformer=stack,
             extra_msa=replace(stack, blocks=1, c_m=64, msa_heads=4),
             template=TemplateConfig(
-                blocks=1, c_t=32, pair_heads=2, c_triangle=32, pair_dropout=0.1, attention_channels=32
+                blocks=1,
+                c_t=32,
+                pair_heads=2,
+                c_triangle=32,
+                pair_dropout=0.1,
+                attention_channels=32,
+                unit_vectors=True,
+                initial_frames=True,
             ),
             structure=replace(first.model.structure, layers=6),
         ),

@@ -23,6 +23,7 @@ _GLYCINE = RESTYPES.index("G")
 # Residues that move together: a loop or a secondary-structure element of a relative is displaced as a whole.
 _SHORTEST_SEGMENT, _LONGEST_SEGMENT = 1, 15
 _LONGEST_GAP = 12  # residues
+_TURN_PER_ANGSTROM = 0.25  # radians
 # Half bits, the unit of BLOSUM62's scores.
 _BITS_PER_SCORE = 0.5
 
@@ -34,7 +35,7 @@ class TemplateAugmentation(Config):
     `none_fraction` of the examples have no template. Of the others, `own_fraction` of those with templates in the
     feature store, and all without, have one template, a corrupted copy of their own structure, if `own_fraction` is
     above 0: its residues are displaced, with a root mean square drawn log-uniformly from `least_noise` to `most_noise`
-    (Angstrom); a contiguous stretch is left, whose share is drawn uniformly from `least_kept` to 1; of it, a share of
+    (Angstrom), and turned about their alpha carbons by a quarter of that in radians; a contiguous stretch is left, whose share is drawn uniformly from `least_kept` to 1; of it, a share of
     up to `most_masked` is deleted in gaps; and a share of up to `most_substituted` of the residues has another type.
     """
 
@@ -112,7 +113,10 @@ def corrupted_copy(
     shared[:, _BACKBONE] = 1
     shared[:, ATOM_ORDER["CB"]] = (types != _GLYCINE) & (aatype != _GLYCINE)
     atoms = (atoms * np.where(other[:, None], shared, 1)).astype(np.float32)
-    moved = positions + displacements(length, noise, rng)[:, None]
+    alpha = ATOM_ORDER["CA"]
+    turns = displacements(length, noise * _TURN_PER_ANGSTROM, rng) * mask[:, [alpha]]
+    turned = positions[:, [alpha]] + (positions - positions[:, [alpha]]) @ rotations(turns).swapaxes(-1, -2)
+    moved = turned + displacements(length, noise, rng)[:, None]
     return AlignedTemplate(
         name=OWN_STRUCTURE,
         sum_probs=0.0,
@@ -132,6 +136,14 @@ def displacements(length: int, size: float, rng: np.random.Generator) -> Float[n
     summed = np.concatenate([np.zeros((1, 3)), steps.cumsum(axis=0)])
     smooth = summed[window:] - summed[:-window]
     return smooth * size / np.sqrt(3 * window)
+
+
+def rotations(vectors: Float[np.ndarray, "r 3"]) -> Float[np.ndarray, "r 3 3"]:
+    """Return the rotations about these vectors by as many radians as they are long."""
+    from scipy.spatial.transform import Rotation  # noqa: PLC0415 (timings of steps need no such package)
+
+    found: np.ndarray = Rotation.from_rotvec(vectors).as_matrix()
+    return found
 
 
 def substituted(aatype: Int[np.ndarray, "r"], rng: np.random.Generator) -> Int[np.ndarray, "r"]:

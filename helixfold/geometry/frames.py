@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from helixfold.geometry.rigid import Rigid
-from helixfold.ops.structure.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation, rotation_to_quaternion
 from helixfold.ops.structure.update_frames import update_frames
 
 
@@ -32,6 +32,11 @@ class BackboneFrames:
         """Return frames of all residues of `like` at the origin (AlphaFold 2, Suppl. Alg. 20 line 4)."""
         zeros = like.new_zeros(*like.shape[:2], 3)
         return BackboneFrames.of(pad(zeros, (1, 0), value=1.0), zeros)
+
+    @classmethod
+    def from_rigid(cls, rigid: Rigid) -> "BackboneFrames":
+        """Return the frames with quaternions of their rotations."""
+        return BackboneFrames.of(rotation_to_quaternion(rigid.rotation), rigid.translation)
 
     def rigid(self) -> Rigid:
         """Return the frames without quaternions."""

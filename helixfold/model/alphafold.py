@@ -21,6 +21,7 @@ from helixfold.model.multimer.templates import MultimerTemplateEmbedder
 from helixfold.model.outputs import Folded, Outputs, Recycled, Representations
 from helixfold.model.point_attention import InvariantPointAttention, PointAttention
 from helixfold.model.structure_module import StructureModule
+from helixfold.model.template_frames import initial_frames
 from helixfold.model.templates import TemplateEmbedder
 from helixfold.model.update import Executor, Stream
 
@@ -100,7 +101,10 @@ class AlphaFold(nn.Module):
             mean = result if mean is None else _weighted_sum(run, mean, result, weight)
             del result, recycled
         assert mean is not None
-        structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask)
+        template, start = self.config.template, None
+        if template is not None and template.initial_frames and first.template_mask.shape[1] > 0:
+            start = initial_frames(first, self.structure_module.position_scale)
+        structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask, start)
         return Folded(representations=mean, structure=structure)
 
     def trunk(self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype) -> Representations:

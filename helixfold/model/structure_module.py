@@ -129,10 +129,12 @@ class StructureModule(nn.Module):
         pair: Float[Stream, "b r r c_z"],
         aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
+        start: BackboneFrames | None = None,
     ) -> PredictedStructure:
+        """Return the structure of each sample; the iterations begin at `start`, or with all residues at the origin."""
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
-        frames = BackboneFrames.identity(state)
+        frames = BackboneFrames.identity(state) if start is None else start
         states, steps = [], []
         for parameters, dropout_masks in zip(
             self.parameters_of_iterations(pair, mask.numel()), self._dropout_masks(state), strict=True

@@ -8,12 +8,12 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from data_pipeline.residues import ATOM_ORDER
 from helixfold.batch import Batch
 from helixfold.config import TemplateConfig
 from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
+from helixfold.model.template_frames import BACKBONE_ATOMS, directions
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor, Stream, Update
 from helixfold.ops.norm_linear import norm_linear
@@ -27,7 +27,6 @@ TEMPLATE_TYPES = 22
 PAIR_CHANNELS = TEMPLATE_BINS.count + 1 + 2 * TEMPLATE_TYPES + 3 + 1
 # Type, torsions, alternative torsions and torsion mask (Suppl. Table 1, template_angle_feat).
 ANGLE_CHANNELS = TEMPLATE_TYPES + 14 + 14 + 7
-BACKBONE_ATOMS = slice(ATOM_ORDER["N"], ATOM_ORDER["C"] + 1)  # N, CA and C
 # The mask of psi is the MSA mask of a template row.
 PSI = 2
 
@@ -67,6 +66,7 @@ class TemplatePairEmbedder(nn.Module):
 
     def __init__(self, config: TemplateConfig) -> None:
         super().__init__()
+        self.unit_vectors = config.unit_vectors
         self.linear = Linear(PAIR_CHANNELS, config.c_t, init="relu")
         self.blocks = nn.ModuleList(TemplatePairBlock(config) for _ in range(config.blocks))
         self.norm = LayerNorm(config.c_t)
@@ -80,7 +80,12 @@ class TemplatePairEmbedder(nn.Module):
         """
         count = which.stop - which.start
         masks = pair_mask if count == 1 else repeat(pair_mask, "b i j -> (b t) i j", t=count)
-        pair = run.map_rows(lambda rows, _: self.linear(template_pair_features(batch, which, rows).to(dtype)), masks)
+
+        def embedded(rows: slice, _: Tensor) -> Tensor:
+            features = template_pair_features(batch, which, rows, unit_vectors=self.unit_vectors)
+            return self.linear(features.to(dtype))
+
+        pair = run.map_rows(embedded, masks)
         for block in self.blocks:
             pair = block(run, pair, masks)
         return pair
@@ -232,10 +237,13 @@ def template_types(batch: Batch, dtype: torch.dtype) -> Float[Tensor, "b t r 22"
     return nn.functional.one_hot(batch.template_aatype, TEMPLATE_TYPES).to(dtype)
 
 
-def template_pair_features(batch: Batch, which: slice, rows: slice = slice(None)) -> Float[Tensor, "b_t i r 88"]:
+def template_pair_features(
+    batch: Batch, which: slice, rows: slice = slice(None), *, unit_vectors: bool = False
+) -> Float[Tensor, "b_t i r 88"]:
     """Return some templates' features of the edges from some residues to all (Suppl. Table 1, template_pair_feat).
 
-    The templates of a sample follow each other in the batch dimension.
+    The templates of a sample follow each other in the batch dimension. Unless `unit_vectors` is True, the vectors
+    between residues are zeros, as in the training of DeepMind's released models.
     """
     beta, has_beta, masks, types = (
         features[:, which].flatten(0, 1)
@@ -248,14 +256,17 @@ def template_pair_features(batch: Batch, which: slice, rows: slice = slice(None)
     )
     backbone = masks[..., BACKBONE_ATOMS].prod(-1)
     beta_mask, backbone_mask = (mask[:, rows, None] * mask[:, None] for mask in (has_beta, backbone))
+    if unit_vectors:
+        vectors = directions(batch.template_all_atom_positions[:, which].flatten(0, 1), rows)
+    else:
+        vectors = backbone_mask.new_zeros(*backbone_mask.shape, 3)
     features = torch.cat(
         [
             distogram(beta[:, rows], beta, TEMPLATE_BINS),
             beta_mask[..., None],
             rearrange(types, "b j c -> b 1 j c").expand(-1, beta_mask.shape[1], -1, -1),
             rearrange(types[:, rows], "b i c -> b i 1 c").expand(-1, -1, types.shape[1], -1),
-            # The unit vectors between residues are zeros, as in the training of DeepMind's released models.
-            backbone_mask[..., None].new_zeros(*backbone_mask.shape, 3),
+            vectors,
             backbone_mask[..., None],
         ],
         -1,

@@ -79,6 +79,8 @@ def small() -> tuple[Stage, ...]:
         aligned_error=0.02,
         violation=0.0,
         smooth_lddt=1.0,
+        # Half of the files in the collection do not say their resolution.
+        min_resolution=0.0,
     )
     first = TrainingConfig(
         model=network.model,

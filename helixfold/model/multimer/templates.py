@@ -7,15 +7,13 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from data_pipeline.residues import ATOM_ORDER
 from helixfold.batch import Batch, MultimerBatch, with_chains
 from helixfold.config import TemplateConfig
 from helixfold.geometry.atoms import distogram
-from helixfold.geometry.rigid import Rigid, rigid_from_three_points
 from helixfold.geometry.torsions import chis_from_atom37
 from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.template_frames import BACKBONE_ATOMS, directions
 from helixfold.model.templates import (
-    BACKBONE_ATOMS,
     TEMPLATE_BINS,
     TEMPLATE_TYPES,
     TemplateAngleEmbedder,
@@ -30,7 +28,6 @@ from helixfold.ops.weights import Affine
 # Type, sine, cosine and mask of the chi angles.
 ANGLE_CHANNELS = TEMPLATE_TYPES + 4 + 4 + 4
 # Unit vectors between alpha carbons that are closer than this many Angstrom are shorter than 1 (DeepMind's program).
-LEAST_DISTANCE = 1e-6
 
 
 class MultimerTemplatePairBlock(TemplatePairBlock):
@@ -176,27 +173,6 @@ def template_geometry(batch: MultimerBatch, which: slice, rows: slice = slice(No
         backbone_mask[..., None],
     ]
     return torch.cat(features, -1)
-
-
-def directions(positions: Float[Tensor, "b r 37 3"], rows: slice) -> Float[Tensor, "b i r 3"]:
-    """Return the unit vectors from some residues' alpha carbons to all others, in the first residues' frames.
-
-    # Differs from AlphaFold: from a residue to itself the vector is exactly 0. DeepMind's program rotates both ends
-    before it subtracts them, so that compilers may leave a rounding error there, which it scales up to length 1.
-    """
-    frames = backbone_frames(positions[:, rows])
-    alpha = rearrange(positions[:, :, ATOM_ORDER["CA"]], "b j x -> b 1 x j").expand(
-        -1, frames.translation.shape[1], -1, -1
-    )
-    local = rearrange(frames.invert_apply_to_columns(alpha), "b i x j -> b i j x")
-    return local / torch.linalg.vector_norm(local, dim=-1, keepdim=True).clamp(min=LEAST_DISTANCE)
-
-
-def backbone_frames(positions: Float[Tensor, "b r 37 3"]) -> Rigid:
-    """Return frames at the alpha carbons, whose x axis points to the C and whose xy plane contains the N."""
-    nitrogen, alpha, carbon = (positions[:, :, ATOM_ORDER[name]] for name in ("N", "CA", "C"))
-    # The function takes a point on the negative x axis.
-    return rigid_from_three_points(2 * alpha - carbon, alpha, nitrogen)
 
 
 def _same_chain(batch: MultimerBatch, rows: slice) -> Bool[Tensor, "b i j"]:

@@ -6,6 +6,7 @@ from functools import cache
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 # A rotation's entries and a product's components (Hamilton) as sums of products of quaternions' components w, x, y, z.
 _ROTATION = "ww+xx-yy-zz 2xy-2wz 2xz+2wy 2xy+2wz ww-xx+yy-zz 2yz-2wx 2xz-2wy 2yz+2wx ww-xx-yy+zz"
@@ -15,6 +16,25 @@ _PRODUCT = "ww-xx-yy-zz wx+xw+yz-zy wy-xz+yw+zx wz+xy-yx+zw"
 def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
     """Return the rotation matrices of unit quaternions (w, x, y, z)."""
     return _sums_of_products(quaternion, quaternion, _ROTATION).unflatten(-1, (3, 3))
+
+
+def rotation_to_quaternion(rotation: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
+    """Return unit quaternions (w, x, y, z) of rotation matrices; of the two of each, either may come."""
+    xx, xy, xz, yx, yy, yz, zx, zy, zz = rotation.flatten(-2).unbind(-1)
+    # Four times the products of all pairs of components. Any column is the quaternion but for its length; the one with
+    # the largest diagonal entry, which is at least 1, loses no digits.
+    products = torch.stack(
+        [
+            *(1 + xx + yy + zz, zy - yz, xz - zx, yx - xy),
+            *(zy - yz, 1 + xx - yy - zz, xy + yx, xz + zx),
+            *(xz - zx, xy + yx, 1 - xx + yy - zz, yz + zy),
+            *(yx - xy, xz + zx, yz + zy, 1 - xx - yy + zz),
+        ],
+        -1,
+    ).unflatten(-1, (4, 4))
+    largest = products.diagonal(dim1=-2, dim2=-1).argmax(-1)
+    column = products.gather(-2, largest[..., None, None].expand(*largest.shape, 1, 4)).squeeze(-2)
+    return normalize(column, dim=-1)
 
 
 def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 from data_pipeline.config import ConfigError
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES
@@ -69,7 +70,7 @@ def test_residues_are_displaced_by_the_size_asked_for_and_neighbours_alike(size:
 
 def test_a_copy_is_cut_masked_displaced_and_has_other_residues() -> None:
     settings = TemplateAugmentation(least_noise=0.5, most_noise=0.5, least_kept=0.5, most_masked=0.5)
-    shares, changes, moves = [], [], []
+    shares, changes, moves, turns = [], [], [], []
     for seed in range(80):
         copy = corrupted_copy(FEATURES.aatype, LABELS.all_atom_positions, LABELS.all_atom_mask, settings, rng(seed))
         left = copy.aatype != GAP
@@ -78,15 +79,19 @@ def test_a_copy_is_cut_masked_displaced_and_has_other_residues() -> None:
         assert (copy.masks <= LABELS.all_atom_mask).all()
         there = copy.masks > 0
         moved = np.linalg.norm(copy.positions - LABELS.all_atom_positions, axis=-1)
-        # All atoms of a residue move together.
-        assert np.ptp(moved[left.argmax()][there[left.argmax()]]) < 1e-4
+        # A residue stays rigid, and is turned.
+        whole = there[left.argmax()]
+        before, after = (array[left.argmax()][whole] for array in (LABELS.all_atom_positions, copy.positions))
+        np.testing.assert_allclose(pdist(after), pdist(before), atol=1e-4)
+        turns.append(np.ptp(np.linalg.norm(after - before, axis=-1)))
         other = left & (copy.aatype != FEATURES.aatype)
         assert not copy.masks[other][:, ATOM_ORDER["CG"]].any()
         shares.append(left.mean())
         changes.append(other.sum() / left.sum())
-        moves.append(np.sqrt((moved[there] ** 2).mean()))
+        moves.append(np.sqrt((moved[left, ATOM_ORDER["CA"]] ** 2).mean()))
     assert min(shares) < 0.45
     assert max(shares) > 0.8
+    assert min(turns) > 1e-3
     assert np.mean(changes) == pytest.approx(0.4, abs=0.08)
     assert max(changes) > 0.6
     assert np.mean(moves) == pytest.approx(0.5, rel=0.15)
