@@ -35,8 +35,9 @@ class TemplateAugmentation(Config):
     `none_fraction` of the examples have no template. Of the others, `own_fraction` of those with templates in the
     feature store, and all without, have one template, a corrupted copy of their own structure, if `own_fraction` is
     above 0: its residues are displaced, with a root mean square drawn log-uniformly from `least_noise` to `most_noise`
-    (Angstrom), and turned about their alpha carbons by a quarter of that in radians; a contiguous stretch is left, whose share is drawn uniformly from `least_kept` to 1; of it, a share of
-    up to `most_masked` is deleted in gaps; and a share of up to `most_substituted` of the residues has another type.
+    (Angstrom), and turned about their alpha carbons by a quarter of that in radians; a contiguous stretch is left,
+    whose share is drawn uniformly from `least_kept` to 1; of it, a share of up to `most_masked` is deleted in gaps; and
+    a share of up to `most_substituted` of the residues has another type.
     """
 
     none_fraction: float = 0.0

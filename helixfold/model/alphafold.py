@@ -104,7 +104,7 @@ class AlphaFold(nn.Module):
         template, start = self.config.template, None
         if template is not None and template.initial_frames and first.template_mask.shape[1] > 0:
             start = initial_frames(first, self.structure_module.position_scale)
-        structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask, start)
+        structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask, start=start)
         return Folded(representations=mean, structure=structure)
 
     def trunk(self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype) -> Representations:

@@ -129,6 +129,7 @@ class StructureModule(nn.Module):
         pair: Float[Stream, "b r r c_z"],
         aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
+        *,
         start: BackboneFrames | None = None,
     ) -> PredictedStructure:
         """Return the structure of each sample; the iterations begin at `start`, or with all residues at the origin."""

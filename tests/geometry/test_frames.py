@@ -62,3 +62,18 @@ def test_gradients_pass_through_translations_only() -> None:
 def test_a_tensor_of_frames_has_quaternions_and_then_translations() -> None:
     frames = random_frames(torch.Generator().manual_seed(0))
     assert (frames.to_tensor() == torch.cat([frames.quaternion, frames.translation], -1)).all()
+
+
+@few
+@given(seeds, st.sampled_from([0.0, 1e-4, 1.0]), st.sampled_from(range(4)))
+def test_quaternions_of_rotations_are_found_again_but_for_their_sign(seed: int, spread: float, axis: int) -> None:
+    # With a small spread, all but one component are about 0: half turns and unturned frames.
+    generator = torch.Generator().manual_seed(seed)
+    noise = spread * torch.randn(2, 5, 4, generator=generator)
+    expected = normalize(noise + torch.eye(4)[axis], dim=-1)
+    frames = BackboneFrames.of(expected, torch.randn(2, 5, 3, generator=generator))
+    found = BackboneFrames.from_rigid(frames.rigid())
+    sign = (found.quaternion * expected).sum(-1, keepdim=True).sign()
+    assert largest(sign * found.quaternion - expected) < 1e-6
+    assert largest(found.rotation - frames.rotation) < 1e-6
+    assert (found.translation == frames.translation).all()
