@@ -61,7 +61,7 @@ def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of
     shown = _choose_rows_and_templates(shown, config, distilled=labels.is_distillation, rng=rng)
     return TrainingExample(
         name=name,
-        samples=tuple(
+        drawn=tuple(
             complex_sample(shown, config.sampling, draw(shown, config.sampling, rng)) for _ in range(num_passes)
         ),
         truth=complex_truth(features, labels, crop),

@@ -163,27 +163,37 @@ def nearest_clusters(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e
     return nearest
 
 
-def summarize_clusters(
+def count_clusters(
     centres: Int8[np.ndarray, "s r"],
     centre_deletions: Int[np.ndarray, "s r"],
     rows: Int8[np.ndarray, "e r"],
     row_deletions: Int[np.ndarray, "e r"],
     assignment: Int[np.ndarray, "e"],
-) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
-    """Return the residue profile and the mean deletion count of each cluster in each column.
+) -> tuple[Int[np.ndarray, "s r 23"], Int[np.ndarray, "s r"], Int[np.ndarray, "s"]]:
+    """Return how many rows of each cluster have each class in each column, their deletions, and their number.
 
-    Both are means over the cluster's centre, which is masked, and the rows that `assignment` assigns to it.
+    Counts and summed deletions are of a cluster's centre, which is masked, and of the rows that `assignment` assigns
+    to it; the number is of these rows alone.
     """
     s, r = centres.shape
     counts = _counts(np.concatenate([centres, rows]), np.concatenate([np.arange(s), assignment]), s)
-    row, column = np.nonzero(row_deletions)
+    where = np.flatnonzero(row_deletions != 0)
+    row, column = np.divmod(where, r)
     deletions = np.bincount(
-        assignment[row].astype(np.int64) * r + column, weights=row_deletions[row, column], minlength=s * r
-    ).reshape(s, r)
-    members = 1e-6 + 1 + np.bincount(assignment, minlength=s)[:, None]  # AlphaFold's guard against empty clusters
+        assignment[row].astype(np.int64) * r + column, weights=row_deletions.reshape(-1)[where], minlength=s * r
+    )
+    summed = np.rint(deletions).astype(np.int64).reshape(s, r) + centre_deletions
+    return counts, summed, np.bincount(assignment, minlength=s)
+
+
+def cluster_means(
+    counts: Int[np.ndarray, "s r 23"], deletions: Int[np.ndarray, "s r"], members: Int[np.ndarray, "s"]
+) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
+    """Return the residue profile and the mean deletion count of each cluster, from what `count_clusters` returns."""
+    divisor = 1e-6 + 1 + members[:, None]  # AlphaFold's guard against empty clusters
     profile = np.empty(counts.shape, np.float32)
-    np.divide(counts, members[:, :, None], out=profile, casting="same_kind")
-    return profile, ((deletions + centre_deletions) / members).astype(np.float32)
+    np.divide(counts, divisor[:, :, None], out=profile, casting="same_kind")
+    return profile, (deletions / divisor).astype(np.float32)
 
 
 def has_deletion(deletions: Int[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:

@@ -1,5 +1,6 @@
 """Draw one random model input from a target's features."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from data_pipeline.errors import check_at_least, check_at_most, check_fractions
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.transforms import msa, templates
+from data_pipeline.transforms.sampled_alignment import SampledAlignment, smallest
 
 MAX_ROWS, MAX_TEMPLATES = 1_000_000, 1000
 
@@ -49,6 +51,18 @@ class SamplingConfig(Config):
         return self.masked_msa_fraction > 0 or self.unknown_fraction > 0 or rows > self.max_msa_clusters
 
 
+@dataclass(frozen=True, kw_only=True)
+class DrawnSample:
+    """One recycling iteration's input, with its alignment in whole numbers; `sample` has the features of both."""
+
+    alignment: SampledAlignment
+    others: Mapping[str, np.ndarray]  # the fields of `Sample` that do not belong to the alignment
+
+    def sample(self) -> Sample:
+        """Return the model's input."""
+        return Sample(**self.others, **self.alignment.features())
+
+
 def draw_sample(
     features: Features,
     config: SamplingConfig,
@@ -57,7 +71,19 @@ def draw_sample(
     crop: Int[np.ndarray, "c"] | None = None,
     profile: Float32[np.ndarray, "r 22"] | None = None,
 ) -> Sample:
-    """Draw the model's input for one recycling iteration, with a new choice of MSA rows and a new masking on each call.
+    """Draw the model's input for one recycling iteration, as `draw` does."""
+    return draw(features, config, rng, crop=crop, profile=profile).sample()
+
+
+def draw(
+    features: Features,
+    config: SamplingConfig,
+    rng: np.random.Generator,
+    *,
+    crop: Int[np.ndarray, "c"] | None = None,
+    profile: Float32[np.ndarray, "r 22"] | None = None,
+) -> DrawnSample:
+    """Draw one recycling iteration's input, with a new choice of MSA rows and a new masking on each call.
 
     Axes are as long as the features and the config's maxima allow. There is always at least one extra row: if the MSA
     is too shallow, it is the target's row or a row with mask 0, depending on `config.target_as_extra`.
@@ -72,7 +98,7 @@ def draw_sample(
 
     chosen, rest = msa.sample_rows(len(full_msa), config.max_msa_clusters, rng)
     centres, centre_deletions = full_msa[chosen], features.deletion_matrix[chosen]
-    rows, row_deletions = full_msa[rest], features.deletion_matrix[rest]
+    rows = full_msa[rest]
 
     masked, hidden = msa.mask_msa(
         centres,
@@ -86,43 +112,49 @@ def draw_sample(
     assignment = msa.nearest_clusters(masked, rows)
     shown = _columns(crop, len(aatype))
     aatype, masked, hidden, centres, rows = aatype[shown], *(a[:, shown] for a in (masked, hidden, centres, rows))
-    centre_deletions, row_deletions = centre_deletions[:, shown], row_deletions[:, shown]
-    cluster_profile, deletion_mean = msa.summarize_clusters(masked, centre_deletions, rows, row_deletions, assignment)
+    centre_deletions = centre_deletions[:, shown]
+    row_deletions = features.deletion_matrix[:, shown][rest]
+    counts, cluster_deletions, members = msa.count_clusters(masked, centre_deletions, rows, row_deletions, assignment)
 
     kept = msa.crop_extra_rows(len(rows), config.max_extra_msa, rng)
-    extra, extra_deletions = rows[kept], row_deletions[kept]
-    extra_mask = np.ones(extra.shape, np.float32)
+    extra, extra_deletions, has_extra = rows[kept], row_deletions[kept], True
     if not len(extra) and config.target_as_extra:
         # Take the masked row, or it would give away the residues to predict.
-        extra, extra_deletions, extra_mask = masked[:1], centre_deletions[:1], np.ones((1, len(aatype)), np.float32)
+        extra, extra_deletions = masked[:1], centre_deletions[:1]
     elif not len(extra):
         extra, extra_deletions = np.zeros((1, len(aatype)), np.int8), np.zeros((1, len(aatype)), np.int32)
-        extra_mask = np.zeros(extra.shape, np.float32)
+        has_extra = False
 
     slots = slice(config.max_templates)
     template_aatype = features.template_aatype[slots, shown]
     positions = features.template_all_atom_positions[slots, shown]
     masks = features.template_all_atom_masks[slots, shown]
     pseudo_beta, pseudo_beta_mask = templates.pseudo_beta(template_aatype, positions, masks)
-    return Sample(
-        aatype=aatype.astype(np.int32),
-        residue_index=features.residue_index[shown].astype(np.int32),
-        seq_mask=np.ones(len(aatype), np.float32),
-        target_feat=msa.target_feature(aatype),
-        msa_feat=msa.msa_feature(masked, centre_deletions, cluster_profile, deletion_mean),
-        msa_mask=np.ones(centres.shape, np.float32),
-        true_msa=centres.astype(np.int32),
-        bert_mask=hidden.astype(np.float32),
-        extra_msa=extra.astype(np.int32),
-        extra_has_deletion=msa.has_deletion(extra_deletions),
-        extra_deletion_value=msa.deletion_value(extra_deletions),
-        extra_msa_mask=extra_mask,
-        template_aatype=template_aatype.astype(np.int32),
-        template_all_atom_positions=positions.astype(np.float32),
-        template_all_atom_masks=masks.astype(np.float32),
-        template_mask=np.ones(len(template_aatype), np.float32),
-        template_pseudo_beta=pseudo_beta,
-        template_pseudo_beta_mask=pseudo_beta_mask,
+    return DrawnSample(
+        alignment=SampledAlignment(
+            shown_msa=masked,
+            true_msa=centres,
+            hidden=hidden,
+            deletions=smallest(centre_deletions),
+            counts=smallest(counts),
+            cluster_deletions=smallest(cluster_deletions),
+            members=smallest(members),
+            extra_msa=extra,
+            extra_deletions=smallest(extra_deletions),
+            extra_present=np.full(extra.shape, has_extra),
+        ),
+        others={
+            "aatype": aatype.astype(np.int32),
+            "residue_index": features.residue_index[shown].astype(np.int32),
+            "seq_mask": np.ones(len(aatype), np.float32),
+            "target_feat": msa.target_feature(aatype),
+            "template_aatype": template_aatype.astype(np.int32),
+            "template_all_atom_positions": positions.astype(np.float32),
+            "template_all_atom_masks": masks.astype(np.float32),
+            "template_mask": np.ones(len(template_aatype), np.float32),
+            "template_pseudo_beta": pseudo_beta,
+            "template_pseudo_beta_mask": pseudo_beta_mask,
+        },
     )
 
 

@@ -19,7 +19,7 @@ from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms import msa
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation, augmented_alignment
 from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
-from data_pipeline.transforms.sample import SamplingConfig, draw_sample
+from data_pipeline.transforms.sample import DrawnSample, SamplingConfig, draw
 from data_pipeline.transforms.template_augmentation import TemplateAugmentation, example_templates
 
 
@@ -75,11 +75,16 @@ class TrainingExample:
     """One crop of one chain: the model's input for each recycling iteration, and the true structure for the loss."""
 
     name: str
-    samples: tuple[Sample, ...]  # one for each recycling iteration; they differ only in the MSA
+    drawn: tuple[DrawnSample | Sample, ...]  # one for each recycling iteration; they differ only in the MSA
     truth: GroundTruth
     use_clamped_fape: bool
     resolution: float  # Angstrom, 0 unknown
     is_distillation: bool  # the true structure is a prediction, not an experiment
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """Return the model's input for each recycling iteration."""
+        return tuple(each.sample() if isinstance(each, DrawnSample) else each for each in self.drawn)
 
 
 def training_example(
@@ -100,9 +105,7 @@ def training_example(
     features = _choose_rows_and_templates(features, labels, config, rng)
     return TrainingExample(
         name=features.domain_name,
-        samples=tuple(
-            draw_sample(features, config.sampling, rng, crop=crop, profile=profile) for _ in range(num_passes)
-        ),
+        drawn=tuple(draw(features, config.sampling, rng, crop=crop, profile=profile) for _ in range(num_passes)),
         truth=ground_truth(features.aatype[crop], crop_labels(labels, crop)),
         use_clamped_fape=clamped,
         resolution=labels.resolution,

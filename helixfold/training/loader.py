@@ -20,15 +20,19 @@ from data_pipeline.child_processes import interruptions_postponed, leave_interru
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
-from data_pipeline.features.sample import SAMPLE_AXES
+from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.transforms.complex_training import ComplexTruth
+from data_pipeline.transforms.sample import DrawnSample
+from data_pipeline.transforms.sampled_alignment import ALIGNMENT_AXES
 from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.execution.allocator import keep_freed_memory
 from helixfold.losses.labels import ComplexLabels, Labels
+from helixfold.training.alignment_features import alignment_features
 
-_ALIGNMENT = 64
+_BOUNDARY = 64  # bytes, of which every array's offset is a multiple
 _BATCH_FIELDS = tuple(sampled_fields(Batch))
 _CHAIN_NUMBERS = ("asym_id", "entity_id", "sym_id")
+_LABELS = ("true_msa", "bert_mask")  # fields of samples that only the losses read
 # Fields that are the same in all recycling iterations of an example, and are sent once.
 _SHARED_FIELDS = frozenset(
     name
@@ -39,6 +43,9 @@ _SHARED_FIELDS = frozenset(
 _NUMBERS = ("use_clamped_fape", "resolution", "is_distillation")
 _AXES = SAMPLE_AXES | dict.fromkeys((field.name for field in fields(GroundTruth)), "r") | dict.fromkeys(_NUMBERS, "")
 _AXES |= dict.fromkeys(_CHAIN_NUMBERS, "r") | dict.fromkeys(("copies_positions", "copies_mask"), "kr")
+# Fields of an alignment in whole numbers, which become features on the device. Labels are those of the last iteration.
+_ALIGNMENT = tuple(name for name in ALIGNMENT_AXES if name not in ("true_msa", "hidden"))
+_AXES |= {name: ALIGNMENT_AXES[name] for name in _ALIGNMENT}
 # Fields of real numbers; the others are small integers (masks, residue types) and are sent as bytes if that is exact.
 _MEASURED = frozenset(
     name for name in _AXES if "position" in name or name.endswith(("_feat", "_value", "pseudo_beta", "resolution"))
@@ -47,6 +54,8 @@ _TORCH = {
     np.dtype(kind): dtype
     for kind, dtype in (
         (np.int8, torch.int8),
+        (np.uint8, torch.uint8),
+        (np.int16, torch.int16),
         (np.int32, torch.int32),
         (np.int64, torch.int64),
         (np.float32, torch.float32),
@@ -91,6 +100,7 @@ class PackedBatch:
     integers: frozenset[str]  # names of the fields that hold integers
     buffer: Tensor | np.ndarray
     of_complexes: bool = False
+    has_numbers: bool = False  # alignments are in whole numbers, not in features
 
     def pin_memory(self) -> "PackedBatch":
         """Return a copy whose buffer is page-locked; torch's loader calls this."""
@@ -109,10 +119,14 @@ class PackedBatch:
         kind, labels = (MultimerBatch, ComplexLabels) if self.of_complexes else (Batch, Labels)
         names = sampled_fields(kind)
         shared = {name: tensor(name, 0) for name in names if name in _SHARED_FIELDS}
-        recycling_inputs = tuple(
-            kind(**{name: shared[name] if name in shared else tensor(name, index) for name in names})
-            for index in range(self.num_iterations)
-        )
+
+        def iteration(index: int) -> Batch:
+            values = dict(shared)
+            if self.has_numbers:
+                values |= alignment_features({name: tensor(name, index) for name in _ALIGNMENT})
+            return kind(**values, **{name: tensor(name, index) for name in names if name not in values})
+
+        recycling_inputs = tuple(map(iteration, range(self.num_iterations)))
         return TrainingBatch(
             step=self.step,
             micro_batch=self.micro_batch,
@@ -124,8 +138,11 @@ class PackedBatch:
 
     def _stacked(self, memory: Any, name: str, field: str) -> Any:
         """Return one array of the batch: the arrays of all examples, padded with zeros and stacked."""
-        kind = np.dtype(np.int64 if field in self.integers else np.float32)
         slots, axes = self.slots[name], _AXES[field]
+        if field in _ALIGNMENT and self.has_numbers:
+            kind = np.result_type(*(slot.dtype for slot in slots))
+        else:
+            kind = np.dtype(np.int64 if field in self.integers else np.float32)
         shape = slots[0].shape
         if self.sizes is not None:
             # The copies of chains are as many as the examples have.
@@ -156,7 +173,7 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
             for name, stack in arrays.items()
             for array in stack
         ]
-    aligned = (-(-content.nbytes // _ALIGNMENT) * _ALIGNMENT for _, content in contents)
+    aligned = (-(-content.nbytes // _BOUNDARY) * _BOUNDARY for _, content in contents)
     *offsets, end = itertools.accumulate(aligned, initial=0)
     buffer = np.empty(end, np.uint8)
     slots: dict[str, list[_Slot]] = {name: [] for name in arrays}
@@ -168,30 +185,30 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
         micro_batch=drawn.micro_batch,
         names=tuple(example.name for example in drawn.examples),
         refused=drawn.refused,
-        num_iterations=len(drawn.examples[0].samples),
+        num_iterations=len(drawn.examples[0].drawn),
         sizes=sizes,
         slots=slots,
         integers=frozenset(name.rpartition("/")[2] for name, (first, *_) in arrays.items() if first.dtype.kind == "i"),
         buffer=torch.from_numpy(buffer) if end >= _WORTH_SHARING and _fits_shared_memory(end) else buffer,
         of_complexes=isinstance(drawn.examples[0].truth, ComplexTruth),
+        has_numbers=isinstance(drawn.examples[0].drawn[0], DrawnSample),
     )
 
 
 def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
     """Return all arrays of the examples, by the names in `PackedBatch.slots`."""
     examples = drawn.examples
-    last = len(examples[0].samples) - 1
-    arrays = {
-        f"{index}/{name}": [getattr(example.samples[index], name) for example in examples]
-        for index in range(last + 1)
-        for name in (*_BATCH_FIELDS, *(_CHAIN_NUMBERS if isinstance(examples[0].truth, ComplexTruth) else ()))
-        if index == 0 or name not in _SHARED_FIELDS
-    }
+    arrays: dict[str, list[np.ndarray]] = {}
+    for index in range(len(examples[0].drawn)):
+        for name, stack in _stacks([_fields(example.drawn[index]) for example in examples]).items():
+            if index == 0 or name not in _SHARED_FIELDS:
+                arrays[f"{index}/{name}"] = stack
+    for label in _LABELS:
+        arrays[label] = arrays.pop(f"{len(examples[0].drawn) - 1}/{label}")
+        for index in range(len(examples[0].drawn) - 1):
+            del arrays[f"{index}/{label}"]
     arrays |= {
         field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(examples[0].truth)
-    }
-    arrays |= {
-        name: [getattr(example.samples[last], name) for example in examples] for name in ("true_msa", "bert_mask")
     }
     arrays |= {name: [np.array(getattr(example, name), np.float32) for example in examples] for name in _NUMBERS}
     return {
@@ -199,7 +216,26 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
     }
 
 
+def _fields(drawn: DrawnSample | Sample) -> dict[str, np.ndarray]:
+    """Return all arrays of one recycling iteration by their names, with the labels of its alignment."""
+    if isinstance(drawn, Sample):
+        return {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+    alignment = drawn.alignment
+    numbers = {name: getattr(alignment, name) for name in _ALIGNMENT}
+    # So that padding, which is 0, is no residue.
+    numbers["shown_msa"] = numbers["shown_msa"] + np.int8(1)
+    return {**drawn.others, **numbers, "true_msa": alignment.true_msa, "bert_mask": alignment.hidden}
+
+
+def _stacks(examples: Sequence[dict[str, np.ndarray]]) -> dict[str, list[np.ndarray]]:
+    return {name: [example[name] for example in examples] for name in examples[0]}
+
+
 def _as_bytes(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.bool_:
+        return array.view(np.int8)
+    if array.dtype.itemsize < 4:  # as small as it gets
+        return array
     small = array.astype(np.int8)
     return small if (small == array).all() else array
 
@@ -221,18 +257,21 @@ def _fits_shared_memory(size: int) -> bool:
         return False
 
 
-class _PackedBatches(Dataset[PackedBatch | InputError]):
-    """Dataset that workers read. It returns an `InputError`, since torch would hide a raised one in a traceback."""
+class _PackedBatches(Dataset[tuple[tuple[int, int], PackedBatch | InputError]]):
+    """Dataset that workers read; an item is its own index, and a micro-batch.
+
+    It returns an `InputError`, since torch would hide a raised one in a traceback.
+    """
 
     def __init__(self, dataset: TrainingDataset) -> None:
         self.dataset = dataset
         self.sizes = dataset.config.sizes() if dataset.config.fixed_shapes else None
 
-    def __getitem__(self, step_and_index: tuple[int, int]) -> PackedBatch | InputError:
+    def __getitem__(self, step_and_index: tuple[int, int]) -> tuple[tuple[int, int], PackedBatch | InputError]:
         try:
-            return pack(self.dataset.draw(*step_and_index), self.sizes)
+            return step_and_index, pack(self.dataset.draw(*step_and_index), self.sizes)
         except InputError as error:
-            return error
+            return step_and_index, error
 
 
 class TrainingLoader:
@@ -260,10 +299,13 @@ class TrainingLoader:
                 f"got {first_step}, {last_step}, {workers} and {prefetch}"
             )
         self.device = torch.device(device)
+        self._order = [(step, index) for step in range(first_step, last_step) for index in micro_batches]
         self._loader = DataLoader(
             _PackedBatches(dataset),
             batch_size=None,
-            sampler=[(step, index) for step in range(first_step, last_step) for index in micro_batches],
+            sampler=self._order,
+            # A deep alignment keeps one worker, and not those who wait for its turn.
+            in_order=False,
             num_workers=workers,
             worker_init_fn=_set_up_worker,
             prefetch_factor=prefetch if workers else None,
@@ -275,7 +317,12 @@ class TrainingLoader:
     def __iter__(self) -> Iterator[TrainingBatch]:
         with interruptions_postponed():
             batches = iter(self._loader)  # this starts the workers
-        for packed in batches:
-            if isinstance(packed, InputError):
-                raise packed
-            yield packed.on(self.device)
+        early: dict[tuple[int, int], PackedBatch | InputError] = {}  # those that came before their turn
+        for place in self._order:
+            while place not in early:
+                (step, index), packed = next(batches)
+                early[step, index] = packed
+            batch = early.pop(place)
+            if isinstance(batch, InputError):
+                raise batch
+            yield batch.on(self.device)

@@ -145,7 +145,7 @@ def test_both_settings_change_the_result_and_slabs_do_not() -> None:
     assert config.template is not None
     results = {}
     for changes in ({}, {"unit_vectors": True}, {"initial_frames": True}):
-        template = replace(config.template, **changes)  # type: ignore[arg-type]
+        template = replace(config.template, **changes)
         model = with_every_parameter_random(replace(config, template=template))
         with torch.no_grad():
             results[str(changes)] = model(Whole(), [batch])

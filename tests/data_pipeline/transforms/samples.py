@@ -64,7 +64,9 @@ def alphafold_sample() -> tuple[Sample, dict[str, np.ndarray]]:
         seq_mask=np.ones(len(drawn["aatype"]), np.float32),
         target_feat=steps.target_feature(drawn["aatype"]),
         msa_feat=steps.msa_feature(
-            masked, deletions, *steps.summarize_clusters(masked, deletions, rows, row_deletions, assignment)
+            masked,
+            deletions,
+            *steps.cluster_means(*steps.count_clusters(masked, deletions, rows, row_deletions, assignment)),
         ),
         msa_mask=np.ones(masked.shape, np.float32),
         true_msa=drawn["sampled_msa"].astype(np.int32),
