@@ -7,7 +7,7 @@ other functions are deterministic.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int, Int8, Int32
+from jaxtyping import Bool, Float, Float32, Int, Int8, Int32, Integer
 
 from data_pipeline.config import Config, ConfigError
 from data_pipeline.errors import check_at_least, check_fractions
@@ -187,7 +187,7 @@ def count_clusters(
 
 
 def cluster_means(
-    counts: Int[np.ndarray, "s r 23"], deletions: Int[np.ndarray, "s r"], members: Int[np.ndarray, "s"]
+    counts: Integer[np.ndarray, "s r 23"], deletions: Integer[np.ndarray, "s r"], members: Integer[np.ndarray, "s"]
 ) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
     """Return the residue profile and the mean deletion count of each cluster, from what `count_clusters` returns."""
     divisor = 1e-6 + 1 + members[:, None]  # AlphaFold's guard against empty clusters
@@ -196,12 +196,12 @@ def cluster_means(
     return profile, (deletions / divisor).astype(np.float32)
 
 
-def has_deletion(deletions: Int[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
+def has_deletion(deletions: Integer[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
     """Return 1 where a row has residues just before a column that the target lacks, else 0."""
     return (deletions > 0).astype(np.float32)
 
 
-def deletion_value(deletions: Int[np.ndarray, "n r"] | Float[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
+def deletion_value(deletions: Integer[np.ndarray, "n r"] | Float[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
     """Map deletion counts d to the range 0..1 as 2 / pi * arctan(d / 3) (AlphaFold 2, Suppl. Table 1)."""
     counts = deletions.astype(np.float32)  # counts may be of any integer type
     return np.arctan(counts / np.float32(3)) * np.float32(2 / np.pi)
@@ -209,7 +209,7 @@ def deletion_value(deletions: Int[np.ndarray, "n r"] | Float[np.ndarray, "n r"])
 
 def msa_feature(
     masked_msa: Int8[np.ndarray, "s r"],
-    deletions: Int[np.ndarray, "s r"],
+    deletions: Integer[np.ndarray, "s r"],
     cluster_profile: Float[np.ndarray, "s r 23"],
     cluster_deletion_mean: Float[np.ndarray, "s r"],
 ) -> Float32[np.ndarray, "s r 49"]:

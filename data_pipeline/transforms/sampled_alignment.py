@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int, Int8
+from jaxtyping import Bool, Int8, Integer
 
 from data_pipeline.transforms import msa
 
@@ -18,12 +18,12 @@ class SampledAlignment:
     shown_msa: Int8[np.ndarray, "s r"]  # rows of the clusters' centres after masking
     true_msa: Int8[np.ndarray, "s r"]  # the same before masking
     hidden: Bool[np.ndarray, "s r"]  # where the masked-MSA head must predict the residue
-    deletions: Int[np.ndarray, "s r"]  # of the centres
-    counts: Int[np.ndarray, "s r 23"]  # rows of a cluster, with its centre, that have each class in each column
-    cluster_deletions: Int[np.ndarray, "s r"]  # summed over a cluster's rows
-    members: Int[np.ndarray, "s"]  # rows of each cluster beside its centre
+    deletions: Integer[np.ndarray, "s r"]  # of the centres
+    counts: Integer[np.ndarray, "s r 23"]  # rows of a cluster, with its centre, that have each class in each column
+    cluster_deletions: Integer[np.ndarray, "s r"]  # summed over a cluster's rows
+    members: Integer[np.ndarray, "s"]  # rows of each cluster beside its centre
     extra_msa: Int8[np.ndarray, "e r"]
-    extra_deletions: Int[np.ndarray, "e r"]
+    extra_deletions: Integer[np.ndarray, "e r"]
     extra_present: Bool[np.ndarray, "e r"]
 
     def features(self) -> dict[str, np.ndarray]:
@@ -49,7 +49,7 @@ ALIGNMENT_AXES: dict[str, str] = {
 }
 
 
-def smallest(numbers: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+def smallest(numbers: Integer[np.ndarray, "..."]) -> Integer[np.ndarray, "..."]:
     """Return whole numbers from 0 on in the smallest type that holds the largest of them."""
     most = int(numbers.max(initial=0))
     return numbers.astype(next(kind for kind in (np.uint8, np.int16, np.int32, np.int64) if most <= np.iinfo(kind).max))

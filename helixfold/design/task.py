@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.sequence import aatype_from_sequence
+from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import Chain
 from helixfold.design.losses import LOSSES, WeightedLoss
@@ -25,9 +26,7 @@ _WEIGHTS: dict[Protocol, dict[str, float]] = {
     "binder": {"i_con": 1.0, "plddt": 0.1, "con": 0.0, "pae": 0.0, "i_pae": 0.0, "helix": 0.0},
 }
 _PLACEHOLDER = "G"  # what the features of a free residue say before a sequence takes its place
-_N, _CA, _C, _CB = (ATOM_ORDER[name] for name in ("N", "CA", "C", "CB"))
-# C-beta of an ideal amino acid, in the directions of N to CA, CA to C and their cross product (as in ColabDesign).
-_BETA_CROSS, _BETA_N, _BETA_C = -0.58273431, 0.56802827, -0.54067466
+_N, _CA, _C = (ATOM_ORDER[name] for name in ("N", "CA", "C"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,21 +175,12 @@ def _task(
 
 def _known(structure: Chain, name: str) -> DesignChain:
     """Return a chain whose atoms are all known, with a C-beta wherever there is a backbone."""
-    positions, mask = structure.atom_positions.copy(), structure.atom_mask.copy()
+    positions, mask = with_ideal_betas(structure.atom_positions, structure.atom_mask)
     has_backbone = np.asarray(mask[:, [_N, _CA, _C]].all(-1))
     if not has_backbone.any():
         raise InputError(f"chain {printable(structure.name)} has no residue with N, CA and C")
-    missing = has_backbone & (mask[:, _CB] == 0)
-    positions[missing, _CB] = _ideal_beta(positions[missing])
-    mask[missing, _CB] = 1
     free = DesignChain.free(name, len(structure.aatype))
     return replace(free, positions=positions, mask=mask * has_backbone[:, None])
-
-
-def _ideal_beta(positions: Float[np.ndarray, "r 37 3"]) -> Float[np.ndarray, "r 3"]:
-    to_alpha, to_carbon = positions[:, _CA] - positions[:, _N], positions[:, _C] - positions[:, _CA]
-    across = np.cross(to_alpha, to_carbon)
-    return positions[:, _CA] + _BETA_CROSS * across + _BETA_N * to_alpha + _BETA_C * to_carbon
 
 
 def _types(structure: Chain, indices: Sequence[int], name: str) -> Int[np.ndarray, "k"]:

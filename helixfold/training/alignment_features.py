@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from data_pipeline.transforms.msa import CLASSES
@@ -35,6 +35,6 @@ def alignment_features(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def deletion_value(deletions: Int[Tensor, "*shape"] | Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def deletion_value(deletions: Integer[Tensor, "*shape"] | Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Map deletion counts d to the range 0..1 as 2 / pi * arctan(d / 3) (AlphaFold 2, Suppl. Table 1)."""
     return (deletions.float() / 3).atan() * (2 / math.pi)

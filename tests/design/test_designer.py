@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
+from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import RESTYPES
 from helixfold.design import task
@@ -211,8 +212,8 @@ def test_a_backbone_that_is_predicted_has_no_loss() -> None:
     native = CHAIN.atom_mask[:, 3] > 0
     # C-beta atoms that the structure lacks are those of an ideal amino acid.
     assert np.linalg.norm(given.chains[0].positions[:, 1] - beta, axis=-1) == pytest.approx(1.53, abs=0.05)
-    ideal = task._ideal_beta(CHAIN.atom_positions)
-    assert np.abs(ideal - CHAIN.atom_positions[:, 3])[native].max() < 0.3
+    ideal, _ = with_ideal_betas(CHAIN.atom_positions, CHAIN.atom_mask * (np.arange(37) != 3))
+    assert np.abs(ideal - CHAIN.atom_positions)[native, 3].max() < 0.3
 
 
 @pytest.mark.parametrize("preset", [tiny(), tiny_multimer()], ids=lambda preset: preset.name)

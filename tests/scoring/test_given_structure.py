@@ -7,31 +7,14 @@ import pytest
 
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.features.schema import Features
-from data_pipeline.residue_geometry import IDEAL_ATOMS
 from data_pipeline.residues import ATOM_ORDER, GAP
 from helixfold.scoring.binders import BinderChains
-from helixfold.scoring.given_structure import as_anonymous_template, as_template_of_target, with_ideal_betas
+from helixfold.scoring.given_structure import as_anonymous_template, as_template_of_target
 from helixfold.scoring.structures import read_scored
 from tests.scoring.structure_files import SEQUENCE, write
 
 BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]
 BETA = ATOM_ORDER["CB"]
-
-
-def test_a_missing_beta_is_where_alanine_has_it() -> None:
-    rng = np.random.default_rng(0)
-    rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
-    rotation *= np.sign(np.linalg.det(rotation))
-    positions, mask = np.zeros((2, 37, 3), np.float32), np.zeros((2, 37), np.float32)
-    for name, group, *place in IDEAL_ATOMS["ALA"]:
-        if group == 0:
-            positions[:, ATOM_ORDER[name]], mask[:, ATOM_ORDER[name]] = rotation @ place + [5, -7, 9], 1
-    expected = positions[0, BETA].copy()
-    positions[:, BETA], mask[:, BETA] = 0, 0
-    mask[1, ATOM_ORDER["N"]] = 0
-    found, known = with_ideal_betas(positions, mask)
-    np.testing.assert_allclose(found[0, BETA], expected, atol=1e-3)
-    assert known[:, BETA].tolist() == [1, 0]  # without a whole backbone there is no place for it
 
 
 def test_a_template_tells_neither_residues_nor_side_chains(tmp_path: Path) -> None:
