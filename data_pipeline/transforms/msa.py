@@ -169,13 +169,17 @@ def count_clusters(
     rows: Int8[np.ndarray, "e r"],
     row_deletions: Int[np.ndarray, "e r"],
     assignment: Int[np.ndarray, "e"],
-) -> tuple[Int[np.ndarray, "s r 23"], Int[np.ndarray, "s r"], Int[np.ndarray, "s"]]:
+) -> tuple[Integer[np.ndarray, "s r 23"], Int[np.ndarray, "s r"], Int[np.ndarray, "s"]]:
     """Return how many rows of each cluster have each class in each column, their deletions, and their number.
 
     Counts and summed deletions are of a cluster's centre, which is masked, and of the rows that `assignment` assigns
     to it; the number is of these rows alone.
     """
     s, r = centres.shape
+    if not len(rows):  # a shallow alignment, as most are
+        counts = np.zeros((s, r, CLASSES), np.uint8)
+        np.put_along_axis(counts, centres[..., None].astype(np.int64), 1, axis=-1)
+        return counts, centre_deletions, np.zeros(s, np.int64)
     counts = _counts(np.concatenate([centres, rows]), np.concatenate([np.arange(s), assignment]), s)
     where = np.flatnonzero(row_deletions != 0)
     row, column = np.divmod(where, r)

@@ -51,5 +51,7 @@ ALIGNMENT_AXES: dict[str, str] = {
 
 def smallest(numbers: Integer[np.ndarray, "..."]) -> Integer[np.ndarray, "..."]:
     """Return whole numbers from 0 on in the smallest type that holds the largest of them."""
+    if numbers.dtype == np.uint8:
+        return numbers
     most = int(numbers.max(initial=0))
     return numbers.astype(next(kind for kind in (np.uint8, np.int16, np.int32, np.int64) if most <= np.iinfo(kind).max))
