@@ -143,7 +143,7 @@ class ChainRecord:
             mask = arrays.get(_MASK_OF.get(name, ""))
             try:
                 arrays[name] = decode_array(packed, array_shape(axes, _sizes(self.head)), mask)
-            except (ValueError, TypeError, zlib.error) as error:
+            except (ValueError, TypeError) as error:
                 raise self._damaged(error) from error
         return arrays
 

@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from data_pipeline.datasets.array_codecs import decode_array, encode_atoms, enco
 
 DTYPES = st.sampled_from([np.int8, np.uint8, np.int32, np.int64, np.float32, np.float64])
 SHAPES = array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=7)
+# The standard library's, and the faster one where it is installed.
+INFLATE = list({module.__name__: module for module in (zlib, array_codecs._INFLATE)}.values())
 
 
 def same(first: np.ndarray, second: np.ndarray) -> bool:
@@ -73,9 +76,15 @@ def test_sparse_values_take_only_what_they_need() -> None:
         ({"content": zlib.compress(b"\1" * 11)}, "not 12 bytes"),
         ({"content": zlib.compress(b"\1" * 13)}, "not 12 bytes"),
         ({"content": zlib.compress(b"\1" * 12)[:-2]}, "not 12 bytes"),
+        ({"content": b"no compressed data"}, "damaged"),
+        ({"content": zlib.compress(b"\1" * 12)[:-1] + b"?"}, "damaged"),
     ],
 )
-def test_content_that_is_no_such_array_is_refused(change: dict[str, object], problem: str) -> None:
+@pytest.mark.parametrize("inflate", INFLATE, ids=lambda module: module.__name__)
+def test_content_that_is_no_such_array_is_refused(
+    change: dict[str, object], problem: str, inflate: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_codecs, "_INFLATE", inflate)
     packed = encode_dense(np.arange(3, dtype=np.int32))
     with pytest.raises(ValueError, match=problem):
         decode_array(replace(packed, **change), (3,))
