@@ -35,8 +35,8 @@ WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
 # Of a GPU's memory that slabs leave free, the share that their temporaries may take, and the most bytes of these: with
 # more, even the longest chains have slabs of hundreds of rows, whose kernels take much longer than their launches.
 _SLAB_SHARE, _MOST_OF_SLABS = 0.5, 8 * 2**30
-# Most residues of a chain whose memory on a GPU is forecast for rounded sizes.
-_SHORT = 512
+# Most residues of a chain whose memory is forecast for rounded sizes, on a GPU and on a CPU.
+_SHORT, _SHORT_ON_CPU = 512, 128
 # Lengths whose forecasts define the curve of memory by residues, as multiples of the given length.
 _STEPS = (1, 2, 4)
 _MOST_RESIDUES = 1_000_000
@@ -275,11 +275,11 @@ def _is_chosen(name: str, config: ModelConfig, size: PassSize, available: Availa
 def _forecast(
     config: ModelConfig, size: PassSize, executor: str, card: Card, slab_budget: int | None = None
 ) -> Forecast:
-    """Return the forecast of a pass; for short chains on a GPU, of one that is up to an eighth larger.
+    """Return the forecast of a pass; for short chains, of one that is up to an eighth larger.
 
-    A GPU folds many of them in the time of a forecast, and has memory enough for all.
+    A GPU folds many of them in the time of a forecast, and a CPU some; either has memory enough for all.
     """
-    if card.has_own_memory and size.residues <= _SHORT:
+    if size.residues <= (_SHORT if card.has_own_memory else _SHORT_ON_CPU):
         size = replace(
             size,
             residues=bucket_size(size.residues),

@@ -91,7 +91,8 @@ def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -
 
 
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
-# that is written. What changes structures goes before "ranking", and the mark is last.
+# that is written. What changes structures goes before "ranking", and the mark is last. From "report" on, they wait for
+# plots that other processes draw.
 STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
     ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
@@ -105,6 +106,7 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
 )
 
 
+_WAITING = ("report", "ColabFold's files", "mark")
 # Steps that make files which a slim target has not, and the files that it has: logits are there only if asked for.
 _NOT_SLIM = ("plots", "tables", "timings", "ensemble", "report")
 _SLIM_FILES = re.compile(
@@ -132,17 +134,27 @@ def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction],
 
 
 def postprocess(target: PredictedTarget) -> list[FinishedPrediction]:
-    """Carry out all steps and return the predictions, best first."""
+    """Carry out the steps before those that wait for plots, and return the predictions, best first."""
     predictions = (read_finished(target.directory, name) for name in target.names)
     order = ranked([prediction for prediction in predictions if prediction is not None])
+    _carry_out(target, order, waiting=False)
+    return order
+
+
+def finish(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    """Carry out the steps that wait for plots, after `postprocess`, which gave `order`."""
+    _carry_out(target, order, waiting=True)
+    if target.settings.is_slim:
+        slim_down(target.directory)
+
+
+def _carry_out(target: PredictedTarget, order: list[FinishedPrediction], *, waiting: bool) -> None:
     for name, step in STEPS:
-        if target.settings.is_slim and name in _NOT_SLIM:
+        is_left_out = target.settings.is_slim and name in _NOT_SLIM
+        if is_left_out or (name in _WAITING) != waiting:
             continue
         with target.stages.stage(name):
             step(target, order)
-    if target.settings.is_slim:
-        slim_down(target.directory)
-    return order
 
 
 def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str, object], list[str]]:

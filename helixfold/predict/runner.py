@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -23,8 +24,8 @@ from helixfold.predict.lock import remove_partial_files
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.predict.search import exit_code_for, written_directories
-from helixfold.predict.target import fold_target
-from helixfold.predict.together import Outcome, fold_targets
+from helixfold.predict.target import Outcome, TargetUnderWay, fold_target
+from helixfold.predict.together import fold_targets
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
@@ -36,7 +37,26 @@ from helixfold.write.results import FAILURES_FILE, write_failures
 _SECONDS_BETWEEN_INDEXES = 30
 # Errors that a target is known to end with; any other is a mistake in the program.
 EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
+# Seconds that folding the next targets may take while plots of those before are drawn.
+_QUICK = 1.0
 _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
+
+
+@dataclass(frozen=True)
+class _Lot:
+    """Targets that were folded together, and the seconds that this took."""
+
+    numbers: Sequence[int]
+    targets: Sequence[TargetUnderWay]
+    seconds: float
+
+    def finish(self) -> Iterator[tuple[int, Outcome, float]]:
+        """Finish all targets, and yield the number of each, its outcome and its seconds."""
+        start = time.perf_counter()
+        outcomes = [target.finish() for target in self.targets]
+        seconds = (self.seconds + time.perf_counter() - start) / len(self.numbers)
+        for number, outcome in zip(self.numbers, outcomes, strict=True):
+            yield number, outcome, seconds
 
 
 class BatchRunner:
@@ -85,34 +105,57 @@ class BatchRunner:
         workers, count, failures = self._workers, len(self._remaining), dict[str, str]()
         try:
             with tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar:
-                for numbers in self._taken():
-                    bar.set_postfix_str(self._postfix(numbers))
-                    start = time.perf_counter()
-                    outcomes = self._fold(numbers, shared_stages)
-                    seconds = (time.perf_counter() - start) / len(numbers)
-                    for number, outcome in zip(numbers, outcomes, strict=True):
-                        failure = self._finish(number, outcome, seconds)
-                        bar.update()
-                        if not workers.is_leader:
-                            continue
-                        workers.queue.report(number, failure)
-                        require_unmoved(self._output)
-                        if self._is_part:
-                            continue
-                        if failure is not None:
-                            # At once, for a run that is ended has no other chance to say so.
-                            failures = workers.queue.failures_so_far()
-                            with suppress(OSError):  # such as a full disk; `close` tries again, and tells
-                                write_failures(self._output, failures)
-                        if time.monotonic() >= self._next_index:
-                            write_pages(self._output, failures, [job.name for job, _ in self._remaining])
-                            self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
+                for number, outcome, seconds in self._outcomes(shared_stages, bar):
+                    failure = self._finish(number, outcome, seconds)
+                    bar.update()
+                    if not workers.is_leader:
+                        continue
+                    workers.queue.report(number, failure)
+                    require_unmoved(self._output)
+                    if self._is_part:
+                        continue
+                    if failure is not None:
+                        # At once, for a run that is ended has no other chance to say so.
+                        failures = workers.queue.failures_so_far()
+                        with suppress(OSError):  # such as a full disk; `close` tries again, and tells
+                            write_failures(self._output, failures)
+                    if time.monotonic() >= self._next_index:
+                        write_pages(self._output, failures, [job.name for job, _ in self._remaining])
+                        self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
                 bar.set_postfix_str("")
         except KeyboardInterrupt:
             tqdm.write(
                 f"helixfold: {workers.queue.number_finished()} of {counted(count, 'target')} done", file=sys.stderr
             )
             raise
+
+    def _outcomes(self, shared_stages: Sequence[Stage], bar: tqdm) -> Iterator[tuple[int, Outcome, float]]:
+        """Yield the number of each target, its outcome and its seconds.
+
+        While other processes draw the plots of a lot, the next one is folded, if that takes no longer than a moment:
+        nobody should wait for a report until another target is done.
+        """
+        waiting: _Lot | None = None
+        for numbers in self._taken():
+            if waiting is not None and not self._are_quick(numbers):
+                yield from waiting.finish()
+                waiting = None
+            bar.set_postfix_str(self._postfix(numbers))
+            start = time.perf_counter()
+            lot = _Lot(numbers, self._fold(numbers, shared_stages), time.perf_counter() - start)
+            if waiting is not None:
+                yield from waiting.finish()
+            waiting = lot
+        if waiting is not None:
+            yield from waiting.finish()
+
+    def _are_quick(self, numbers: Sequence[int]) -> bool:
+        """Return whether targets may be folded before those before them are finished, by the pace so far."""
+        is_alone = self._shared is None and self._workers.group.size == 1
+        if not (is_alone and self._settings.drawing is not None and self._finished):
+            return False
+        targets = [(job.residues, status.missing) for job, status in (self._remaining[number] for number in numbers)]
+        return (remaining_seconds(self._finished, targets, 1) or 0) <= _QUICK
 
     def _taken(self) -> Iterator[Sequence[int]]:
         """Yield the numbers of the targets to fold next: of those in this run's queue, then of other runs that died.
@@ -129,8 +172,8 @@ class BatchRunner:
         remove_partial_files(written_directories(self._output, [job.name])[1:])
         return not resume_status(job, directory, self._settings, overwrite=self._overwrite).finished
 
-    def _fold(self, numbers: Sequence[int], shared_stages: Sequence[Stage]) -> list[Outcome]:
-        """Fold the targets of a lot; return the predictions of each, or the error by which it failed."""
+    def _fold(self, numbers: Sequence[int], shared_stages: Sequence[Stage]) -> list[TargetUnderWay]:
+        """Fold the targets of a lot, and return them when they wait for their plots or have ended."""
         targets = []
         for number in numbers:
             job = self._remaining[number][0]
@@ -139,10 +182,7 @@ class BatchRunner:
         if len(targets) > 1:
             return fold_targets(targets, self._settings, overwrite=self._overwrite)
         job, directory, stages = targets[0]
-        try:
-            return [fold_target(job, directory, self._settings, stages, overwrite=self._overwrite)]
-        except Exception as error:  # a mistake of ours in one target must not end a night's batch either
-            return [error]
+        return [fold_target(job, directory, self._settings, stages, overwrite=self._overwrite)]
 
     def _finish(self, number: int, outcome: Outcome, seconds: float) -> str | None:
         """Print how a target ended and pack its results if they are wanted; return why it failed, if it did."""

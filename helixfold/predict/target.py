@@ -29,7 +29,7 @@ from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
-from helixfold.predict.postprocess import PredictedTarget, postprocess
+from helixfold.predict.postprocess import PredictedTarget, finish, postprocess
 from helixfold.predict.record import model_origin
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
@@ -69,27 +69,67 @@ class Answer:
     measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json
 
 
-TargetSteps = Generator[FoldRequest, Answer, list[FinishedPrediction]]
+# None is yielded when nothing is left but to wait for plots that other processes draw.
+TargetSteps = Generator[FoldRequest | None, Answer | None, list[FinishedPrediction]]
+# The predictions of a target, best first, or the error by which it failed.
+Outcome = list[FinishedPrediction] | Exception
 # Predictions of a target up to which timings.json is written for each, and the seconds between for more of them.
 _FEW, _SECONDS_BETWEEN_TIMES = 50, 10
+# Residues of a target from which on the plot of its alignment is written before the first prediction.
+_LONG = 256
+
+
+class TargetUnderWay:
+    """A target under way: the prediction that it needs next, or once it has ended its outcome.
+
+    With neither, it waits for its plots: `finish` does the rest.
+    """
+
+    def __init__(self, steps: TargetSteps) -> None:
+        self._steps = steps
+        self.request: FoldRequest | None = None
+        self.outcome: Outcome | None = None
+
+    def go_on(self, answer: Answer | None = None) -> None:
+        """Go on with the answer to the last request, or begin, until another one is needed or the target waits."""
+        try:
+            self.request = self._steps.send(answer)
+        except StopIteration as end:
+            self.request, self.outcome = None, end.value
+        except Exception as error:  # a mistake of ours in one target must not end a night's batch either
+            self.request, self.outcome = None, error
+
+    def fail(self, error: Exception) -> None:
+        """End the target, whose last request could not be answered."""
+        self._steps.close()
+        self.request, self.outcome = None, error
+
+    def finish(self) -> Outcome:
+        """Wait for the plots, write what follows them, and return the outcome."""
+        if self.outcome is None:
+            self.go_on()
+        assert self.outcome is not None, "only a target without a request can be finished"
+        return self.outcome
 
 
 def fold_target(
     job: Job, directory: Path, settings: RunSettings, stages: Stages, *, overwrite: bool = False
-) -> list[FinishedPrediction]:
-    """Make what is missing of one target in its directory; return its predictions on the first rank, best first.
+) -> TargetUnderWay:
+    """Make what is missing of one target in its directory, and return it when it waits for its plots or has ended.
 
     All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
     raised on all.
     """
-    steps = target_steps(job, directory, settings, stages, overwrite=overwrite)
-    answer: Answer | None = None
-    while True:
+    target = TargetUnderWay(target_steps(job, directory, settings, stages, overwrite=overwrite))
+    target.go_on()
+    while target.request is not None:
         try:
-            request = next(steps) if answer is None else steps.send(answer)
-        except StopIteration as end:
-            return list(end.value)
-        answer = fold_request(request, settings)
+            answer = fold_request(target.request, settings)
+        except Exception as error:
+            target.fail(error)
+        else:
+            target.go_on(answer)
+    return target
 
 
 def target_steps(
@@ -103,7 +143,8 @@ def target_steps(
 ) -> TargetSteps:
     """Do everything for a target as `fold_target` does, but yield each prediction that is to be made.
 
-    The answer to a request is sent, and the last one is followed by the return of the target's predictions.
+    The answer to a request is sent. After the last one, None is yielded while plots are drawn, and then the target's
+    predictions are returned.
     """
     group, is_leader = settings.workers.group, settings.workers.is_leader
     resumed = group.run_together(
@@ -134,7 +175,8 @@ def target_steps(
             resumed, directory, settings, features=features, depth=depth, stages=stages, facts=facts, count=len(planned)
         )
     guess = job.guessed_positions(features) if planned else None
-    plots.write()  # before a prediction that may take hours
+    if job.residues > _LONG:  # a prediction may take hours
+        plots.write()
     hides_bar = not shows_bar or len(planned) == 1 or settings.no_bars
     for requested, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=hides_bar):
         spill = settings.memory.spill_directory or directory
@@ -146,9 +188,10 @@ def target_steps(
             answer = same[model.name, alignment.name]
         else:
             varied = alignment.of(features)
-            answer = yield FoldRequest(
+            request = FoldRequest(
                 requested=requested, plan=plan, features=varied, stages=stages, spill=spill, initial_guess=guess
             )
+            answer = _given((yield request))
             models[requested.name] = {"executor": answer.executor, **answer.measurements}
             if settings.num_seeds > 1 and not _depends_on_seed(model, varied, settings):
                 same[model.name, alignment.name] = answer
@@ -157,23 +200,34 @@ def target_steps(
 
         with stages.stage(f"{requested.name}: writing"):
             group.run_together(partial(writer.write, requested, answer, prediction) if writer else lambda: None)
-        score = settings.options.stop_at_score
-        if group.all_gather(score is not None and bool(prediction.plddt.mean() >= score))[0]:
+        if group.all_gather(_is_enough(prediction, settings))[0]:
             break
-    if resumed is None:
-        group.run_together(lambda: None)
-        return []
-    target = PredictedTarget(
-        directory=directory,
-        title=job.title,
-        names=tuple(resumed.record.finished(directory, job.residues)),
-        settings=settings,
-        facts=facts,
-        stages=stages,
-        plots=plots,
-        say=lambda line: settings.say(f"{job.name}: {line}"),
-    )
-    return group.run_together(lambda: postprocess(target))
+    target = None
+    if resumed is not None:
+        target = PredictedTarget(
+            directory=directory,
+            title=job.title,
+            names=tuple(resumed.record.finished(directory, job.residues)),
+            settings=settings,
+            facts=facts,
+            stages=stages,
+            plots=plots,
+            say=lambda line: settings.say(f"{job.name}: {line}"),
+        )
+    order = group.run_together(lambda: [] if target is None else postprocess(target))
+    yield None
+    group.run_together(lambda: None if target is None else finish(target, order))
+    return order
+
+
+def _is_enough(prediction: Prediction, settings: RunSettings) -> bool:
+    score = settings.options.stop_at_score
+    return score is not None and bool(prediction.plddt.mean() >= score)
+
+
+def _given(answer: Answer | None) -> Answer:
+    assert answer is not None, "only a wait for plots has no answer"
+    return answer
 
 
 class PredictionWriter:

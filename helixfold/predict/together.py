@@ -17,15 +17,19 @@ from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.planning.executors import RESERVE, executor, memory_kept, release
 from helixfold.planning.size import PassSize
 from helixfold.predict.jobs import Job, RunSettings
-from helixfold.predict.target import Answer, FoldRequest, TargetSteps, fold_request, shown_progress, target_steps
-from helixfold.write.ranking import FinishedPrediction
+from helixfold.predict.target import (
+    Answer,
+    FoldRequest,
+    TargetUnderWay,
+    fold_request,
+    shown_progress,
+    target_steps,
+)
 
 # The most targets of a lot on a GPU.
 AT_ONCE = 64
 # Lengths of targets that are folded together round up to the same multiple of this.
 _LENGTH_STEP = 32
-# The predictions of a target, best first, or the error by which it failed.
-Outcome = list[FinishedPrediction] | Exception
 
 
 def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
@@ -57,17 +61,17 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
 
 def fold_targets(
     targets: Sequence[tuple[Job, Path, Stages]], settings: RunSettings, *, overwrite: bool
-) -> list[Outcome]:
+) -> list[TargetUnderWay]:
     """Do for each of these targets what `fold_target` does, in its directory, with passes that they share.
 
-    Return the predictions of each, best first, or the error by which it failed, which concerns no other target.
+    The failure of one concerns no other.
     """
     begun = [
-        _Target(target_steps(job, directory, settings, stages, overwrite=overwrite, shows_bar=False))
+        TargetUnderWay(target_steps(job, directory, settings, stages, overwrite=overwrite, shows_bar=False))
         for job, directory, stages in targets
     ]
     for target in begun:
-        target.go_on(None)
+        target.go_on()
     while waiting := [target for target in begun if target.request is not None]:
         alike = _alike(waiting)
         requests = [target.request for target in alike if target.request is not None]
@@ -79,40 +83,17 @@ def fold_targets(
                 target.fail(error)
             else:
                 target.go_on(answer)
-    return [target.outcome for target in begun]
+    return begun
 
 
-class _Target:
-    """A target under way: the prediction that it needs next, or once it has ended its outcome."""
-
-    def __init__(self, steps: TargetSteps) -> None:
-        self._steps = steps
-        self.request: FoldRequest | None = None
-        self.outcome: Outcome = []
-
-    def go_on(self, answer: Answer | None) -> None:
-        """Go on with the answer to the last request, or begin, until another one is needed or the target has ended."""
-        try:
-            self.request = next(self._steps) if answer is None else self._steps.send(answer)
-        except StopIteration as end:
-            self.request, self.outcome = None, end.value
-        except Exception as error:  # a mistake of ours in one target must not end the others
-            self.request, self.outcome = None, error
-
-    def fail(self, error: Exception) -> None:
-        """End the target, whose last request could not be answered."""
-        self._steps.close()
-        self.request, self.outcome = None, error
-
-
-def _alike(waiting: Sequence[_Target]) -> list[_Target]:
+def _alike(waiting: Sequence[TargetUnderWay]) -> list[TargetUnderWay]:
     """Return the first waiting target and those whose request can be answered in the same passes.
 
     They need the same model and seed and have about as many residues and rows. As many are returned as fit into memory.
     """
     first = waiting[0].request
     assert first is not None
-    found: list[_Target] = []
+    found: list[TargetUnderWay] = []
     size = first.plan.size
     for target in waiting:
         request = target.request
