@@ -275,7 +275,7 @@ def _is_chosen(name: str, config: ModelConfig, size: PassSize, available: Availa
 def _forecast(
     config: ModelConfig, size: PassSize, executor: str, card: Card, slab_budget: int | None = None
 ) -> Forecast:
-    """Return the forecast of a pass; for short chains, of one that is up to an eighth larger.
+    """Return the forecast of a pass; for short chains, of one of rounded sizes (`bucket_size`).
 
     A GPU folds many of them in the time of a forecast, and a CPU some; either has memory enough for all.
     """

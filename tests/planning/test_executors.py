@@ -105,7 +105,7 @@ def test_a_gpu_computes_whole_streams_where_they_fit_and_else_slabs_of_what_is_f
     assert planned(gibibytes, forced=chosen, card="h200") == found
 
 
-def test_short_chains_on_a_gpu_share_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_chains_share_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int, int]] = []
     forecast = executors.forecast_prediction
 
@@ -117,8 +117,10 @@ def test_short_chains_on_a_gpu_share_forecasts(monkeypatch: pytest.MonkeyPatch) 
     for residues, msa_rows, extra_rows in ((50, 1, 1), (64, 16, 16), (257, 130, 5000), (513, 130, 5000)):
         planned(100, card="h200", residues=residues, msa_rows=msa_rows, extra_rows=extra_rows)
     assert sizes == [(64, 16, 16), (64, 16, 16), (320, 160, 5120), (513, 130, 5000)]
-    planned(100, residues=50, msa_rows=1, extra_rows=1)
-    assert sizes[-1] == (50, 1, 1)
+    for residues, msa_rows, extra_rows in ((50, 1, 1), (128, 130, 1000), (129, 130, 5000)):
+        planned(100, residues=residues, msa_rows=msa_rows, extra_rows=extra_rows)
+    assert [size for size in sizes[4:] if size[0] <= 128] == [(64, 16, 16), (128, 160, 1024)]
+    assert sizes[-1] == (129, 130, 5000)
 
 
 def test_slabs_on_a_gpu_take_some_gibibytes_at_most() -> None:
