@@ -24,8 +24,8 @@ from helixfold.predict.lock import remove_partial_files
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.predict.search import exit_code_for, written_directories
-from helixfold.predict.target import Outcome, TargetUnderWay, fold_target
 from helixfold.predict.together import fold_targets
+from helixfold.predict.under_way import Outcome, TargetUnderWay, fold_target
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown

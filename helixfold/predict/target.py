@@ -71,65 +71,10 @@ class Answer:
 
 # None is yielded when nothing is left but to wait for plots that other processes draw.
 TargetSteps = Generator[FoldRequest | None, Answer | None, list[FinishedPrediction]]
-# The predictions of a target, best first, or the error by which it failed.
-Outcome = list[FinishedPrediction] | Exception
 # Predictions of a target up to which timings.json is written for each, and the seconds between for more of them.
 _FEW, _SECONDS_BETWEEN_TIMES = 50, 10
 # Residues of a target from which on the plot of its alignment is written before the first prediction.
 _LONG = 256
-
-
-class TargetUnderWay:
-    """A target under way: the prediction that it needs next, or once it has ended its outcome.
-
-    With neither, it waits for its plots: `finish` does the rest.
-    """
-
-    def __init__(self, steps: TargetSteps) -> None:
-        self._steps = steps
-        self.request: FoldRequest | None = None
-        self.outcome: Outcome | None = None
-
-    def go_on(self, answer: Answer | None = None) -> None:
-        """Go on with the answer to the last request, or begin, until another one is needed or the target waits."""
-        try:
-            self.request = self._steps.send(answer)
-        except StopIteration as end:
-            self.request, self.outcome = None, end.value
-        except Exception as error:  # a mistake of ours in one target must not end a night's batch either
-            self.request, self.outcome = None, error
-
-    def fail(self, error: Exception) -> None:
-        """End the target, whose last request could not be answered."""
-        self._steps.close()
-        self.request, self.outcome = None, error
-
-    def finish(self) -> Outcome:
-        """Wait for the plots, write what follows them, and return the outcome."""
-        if self.outcome is None:
-            self.go_on()
-        assert self.outcome is not None, "only a target without a request can be finished"
-        return self.outcome
-
-
-def fold_target(
-    job: Job, directory: Path, settings: RunSettings, stages: Stages, *, overwrite: bool = False
-) -> TargetUnderWay:
-    """Make what is missing of one target in its directory, and return it when it waits for its plots or has ended.
-
-    All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
-    raised on all.
-    """
-    target = TargetUnderWay(target_steps(job, directory, settings, stages, overwrite=overwrite))
-    target.go_on()
-    while target.request is not None:
-        try:
-            answer = fold_request(target.request, settings)
-        except Exception as error:
-            target.fail(error)
-        else:
-            target.go_on(answer)
-    return target
 
 
 def target_steps(
@@ -141,7 +86,10 @@ def target_steps(
     overwrite: bool = False,
     shows_bar: bool = True,
 ) -> TargetSteps:
-    """Do everything for a target as `fold_target` does, but yield each prediction that is to be made.
+    """Do everything for a target in its directory, and yield each prediction that is to be made.
+
+    All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
+    raised on all.
 
     The answer to a request is sent. After the last one, None is yielded while plots are drawn, and then the target's
     predictions are returned.

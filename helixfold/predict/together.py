@@ -17,14 +17,8 @@ from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.planning.executors import RESERVE, executor, memory_kept, release
 from helixfold.planning.size import PassSize
 from helixfold.predict.jobs import Job, RunSettings
-from helixfold.predict.target import (
-    Answer,
-    FoldRequest,
-    TargetUnderWay,
-    fold_request,
-    shown_progress,
-    target_steps,
-)
+from helixfold.predict.target import Answer, FoldRequest, fold_request, shown_progress, target_steps
+from helixfold.predict.under_way import TargetUnderWay
 
 # The most targets of a lot on a GPU.
 AT_ONCE = 64

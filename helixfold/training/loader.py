@@ -24,10 +24,10 @@ from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.transforms.complex_training import ComplexTruth
 from data_pipeline.transforms.sample import DrawnSample
 from data_pipeline.transforms.sampled_alignment import ALIGNMENT_AXES
+from helixfold.alignment_features import alignment_features
 from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.execution.allocator import keep_freed_memory
 from helixfold.losses.labels import ComplexLabels, Labels
-from helixfold.training.alignment_features import alignment_features
 
 _BOUNDARY = 64  # bytes, of which every array's offset is a multiple
 _BATCH_FIELDS = tuple(sampled_fields(Batch))
