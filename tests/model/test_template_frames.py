@@ -140,6 +140,21 @@ def test_a_template_may_stand_anywhere() -> None:
     torch.testing.assert_close(places[1], places[0], atol=1e-4, rtol=0)
 
 
+def test_a_direction_is_that_of_the_other_residue_in_the_first_ones_frame() -> None:
+    batch = random_batch(residues=R)
+    found = template_pair_features(batch, slice(0, 1), slice(2, 5), unit_vectors=True)[0, ..., UNIT_VECTOR]
+    positions = batch.template_all_atom_positions[0, 0]
+    for row, residue in enumerate(range(2, 5)):
+        nitrogen, alpha, carbon = positions[residue, :3].double()
+        forward = normalize(carbon - alpha, dim=0)
+        across = normalize(torch.linalg.cross(forward, nitrogen - alpha), dim=0)
+        axes = torch.stack([forward, torch.linalg.cross(across, forward), across])
+        for other in set(range(R)) - {residue}:
+            expected = normalize(axes @ (positions[other, ALPHA].double() - alpha), dim=0)
+            torch.testing.assert_close(found[row, other].double(), expected, atol=1e-4, rtol=0)
+        assert (found[row, residue] == 0).all()
+
+
 def test_both_settings_change_the_result_and_slabs_do_not() -> None:
     batch, config = random_batch(residues=R), tiny_config()
     assert config.template is not None

@@ -118,6 +118,21 @@ def test_workers_change_nothing_and_a_run_resumes_where_it_stood() -> None:
         assert_equal(batch, expected)
 
 
+def test_padding_of_an_alignment_has_no_features() -> None:
+    steps = (dataset(config=replace(CONFIG, crop_size=40)).draw(step) for step in range(100))
+    sorted_steps = (sorted(step.examples, key=lambda example: len(example.truth.aatype)) for step in steps)
+    short, long = next(pair for pair in sorted_steps if len(pair[0].truth.aatype) < len(pair[1].truth.aatype))
+    step = replace(dataset().draw(0), examples=(short, long))
+    r, count = len(short.truth.aatype), len(long.truth.aatype)
+    batch = pack(step, {"r": count, "s": 9, "e": 9, "t": 2}).on(CPU).recycling_inputs[0]
+    rows, extra = short.samples[0].msa_mask.shape[0], short.samples[0].extra_msa_mask.shape[0]
+    for features, real in ((batch.msa_feat, rows), (batch.msa_mask, rows), (batch.extra_deletion_value, extra)):
+        assert features[0, :real, :r].any()
+        assert not features[0, real:].any()
+        assert not features[0, :, r:].any()
+    np.testing.assert_array_equal(batch.msa_mask[0, :rows, :r], short.samples[0].msa_mask)
+
+
 class SlowAtFirst(TrainingDataset):
     """The same examples, of which the first takes longer than several others."""
 
