@@ -63,16 +63,9 @@ class DrawnSample:
         return Sample(**self.others, **self.alignment.features())
 
 
-def draw_sample(
-    features: Features,
-    config: SamplingConfig,
-    rng: np.random.Generator,
-    *,
-    crop: Int[np.ndarray, "c"] | None = None,
-    profile: Float32[np.ndarray, "r 22"] | None = None,
-) -> Sample:
-    """Draw the model's input for one recycling iteration, as `draw` does."""
-    return draw(features, config, rng, crop=crop, profile=profile).sample()
+def draw_sample(features: Features, config: SamplingConfig, rng: np.random.Generator) -> Sample:
+    """Draw the model's input for one recycling iteration from all residues, as `draw` does."""
+    return draw(features, config, rng).sample()
 
 
 def draw(

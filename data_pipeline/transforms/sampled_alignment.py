@@ -10,7 +10,7 @@ from data_pipeline.transforms import msa
 
 @dataclass(frozen=True, kw_only=True)
 class SampledAlignment:
-    """What is drawn of an alignment for one recycling iteration: clusters of rows, and extra rows.
+    """The rows that are drawn from an alignment for one recycling iteration: clusters of rows, and extra rows.
 
     The integers of each array have the smallest type that holds them all.
     """

@@ -133,8 +133,10 @@ class BatchRunner:
         """Yield the number of each target, its outcome and its seconds.
 
         While other processes draw the plots of a lot, the next one is folded, if that takes no longer than a moment:
-        nobody should wait for a report until another target is done.
+        nobody should wait for a report until another target is done. Runs that share an output directory wait for
+        each other's targets, so they finish each before they take another.
         """
+        is_alone = self._shared is None and self._workers.group.size == 1
         waiting: _Lot | None = None
         for numbers in self._taken():
             if waiting is not None and not self._are_quick(numbers):
@@ -146,16 +148,17 @@ class BatchRunner:
             if waiting is not None:
                 yield from waiting.finish()
             waiting = lot
+            if not is_alone or self._settings.drawing is None:
+                yield from waiting.finish()
+                waiting = None
         if waiting is not None:
             yield from waiting.finish()
 
     def _are_quick(self, numbers: Sequence[int]) -> bool:
         """Return whether targets may be folded before those before them are finished, by the pace so far."""
-        is_alone = self._shared is None and self._workers.group.size == 1
-        if not (is_alone and self._settings.drawing is not None and self._finished):
-            return False
         targets = [(job.residues, status.missing) for job, status in (self._remaining[number] for number in numbers)]
-        return (remaining_seconds(self._finished, targets, 1) or 0) <= _QUICK
+        seconds = remaining_seconds(self._finished, targets)
+        return seconds is not None and seconds <= _QUICK
 
     def _taken(self) -> Iterator[Sequence[int]]:
         """Yield the numbers of the targets to fold next: of those in this run's queue, then of other runs that died.

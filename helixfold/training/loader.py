@@ -200,13 +200,13 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
     examples = drawn.examples
     arrays: dict[str, list[np.ndarray]] = {}
     for index in range(len(examples[0].drawn)):
-        for name, stack in _stacks([_fields(example.drawn[index]) for example in examples]).items():
-            if index == 0 or name not in _SHARED_FIELDS:
+        drawn_fields = [_fields(example.drawn[index]) for example in examples]
+        for name in drawn_fields[0]:
+            stack = [each[name] for each in drawn_fields]
+            if name in _LABELS:
+                arrays[name] = stack  # those of the last iteration stay
+            elif index == 0 or name not in _SHARED_FIELDS:
                 arrays[f"{index}/{name}"] = stack
-    for label in _LABELS:
-        arrays[label] = arrays.pop(f"{len(examples[0].drawn) - 1}/{label}")
-        for index in range(len(examples[0].drawn) - 1):
-            del arrays[f"{index}/{label}"]
     arrays |= {
         field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(examples[0].truth)
     }
@@ -225,10 +225,6 @@ def _fields(drawn: DrawnSample | Sample) -> dict[str, np.ndarray]:
     # So that padding, which is 0, is no residue.
     numbers["shown_msa"] = numbers["shown_msa"] + np.int8(1)
     return {**drawn.others, **numbers, "true_msa": alignment.true_msa, "bert_mask": alignment.hidden}
-
-
-def _stacks(examples: Sequence[dict[str, np.ndarray]]) -> dict[str, list[np.ndarray]]:
-    return {name: [example[name] for example in examples] for name in examples[0]}
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:

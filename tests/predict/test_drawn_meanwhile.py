@@ -48,11 +48,11 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def predict(tmp_path: Path) -> int:
+def predict(tmp_path: Path, *more: str) -> int:
     fasta = tmp_path / "all.fasta"
     fasta.write_text("".join(f">{name}\n{sequence}\n" for name, sequence in SEQUENCES.items()))
     options = ["--models", "tiny", "--num-recycles", "0", "--device", "cpu", "--output", str(tmp_path / "out")]
-    return main(["predict", str(fasta), *options])
+    return main(["predict", str(fasta), *options, *more])
 
 
 def test_the_next_target_is_folded_before_the_last_is_finished(
@@ -72,6 +72,24 @@ def test_nobody_waits_for_a_slow_target(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(runner, "_QUICK", 0.0)
     assert predict(tmp_path) == 0
     assert events == [f"{name} {what}" for name in SEQUENCES for what in ("folded", "finished")]
+
+
+def test_a_run_that_shares_its_directory_finishes_each_target_before_it_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[str]
+) -> None:
+    """It would otherwise hold the last one while it waits for those of other runs."""
+    monkeypatch.setattr(runner, "_QUICK", 1000.0)
+    claimed = runner.SharedTasks.claimed
+
+    def watched(self: Any, lots: Any) -> Iterator[list[int]]:
+        for lot in claimed(self, lots):
+            yield lot
+            events.append("asked for more")
+
+    monkeypatch.setattr(runner.SharedTasks, "claimed", watched)
+    assert predict(tmp_path, "--shared") == 0
+    each = ("folded", "finished")
+    assert events == [event for name in SEQUENCES for event in (*(f"{name} {what}" for what in each), "asked for more")]
 
 
 def test_what_fails_at_its_end_fails_under_its_own_name(

@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.residues import MASKED, UNKNOWN
-from data_pipeline.transforms.sample import SamplingConfig, draw_sample
+from data_pipeline.transforms.sample import SamplingConfig, draw, draw_sample
 from tests.data_pipeline.transforms.samples import random_features
 
 CONFIG = SamplingConfig(max_msa_clusters=6, max_extra_msa=5, max_templates=2)
@@ -103,7 +103,7 @@ def test_equal_generators_draw_equal_samples_and_each_draw_is_fresh() -> None:
 def test_a_cropped_draw_is_the_crop_of_the_draw(crop: np.ndarray) -> None:
     features = random_features(40, 20, 3)
     whole = draw_sample(features, CONFIG, np.random.default_rng(3))
-    cropped = draw_sample(features, CONFIG, np.random.default_rng(3), crop=crop)
+    cropped = draw(features, CONFIG, np.random.default_rng(3), crop=crop).sample()
     for name, axes in SAMPLE_AXES.items():
         expected = getattr(whole, name)
         expected = expected.take(crop, axis=axes.index("r")) if "r" in axes else expected
@@ -116,7 +116,7 @@ def test_hidden_residues_are_replaced_with_the_profile_that_is_given() -> None:
     config = SamplingConfig(masked_msa_fraction=1.0, uniform_prob=0.0, profile_prob=1.0, same_prob=0.0)
     profile = np.zeros((20, 22), np.float32)
     profile[:, 7] = 1
-    sample = draw_sample(features, config, np.random.default_rng(0), profile=profile)
+    sample = draw(features, config, np.random.default_rng(0), profile=profile).sample()
     assert (sample.msa_feat[..., 7] == 1).all()
 
 
