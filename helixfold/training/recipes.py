@@ -150,16 +150,14 @@ class _Changes:
 # Crop and learning rate of each stage but the first, and in what else it differs.
 _LATER = (
     (96, 5e-4, _Changes(rows=24, unclamped_fraction=0.7)),
-    (96, 4e-4, _Changes(rows=32, max_passes=2)),
     (128, 4e-4, _Changes(rows=32, max_passes=2, violation=0.02)),
-    (128, 3e-4, _Changes(rows=32, max_passes=3, violation=0.05)),
-    (160, 1.5e-4, _Changes(rows=32, unclamped_fraction=0.2, max_passes=3, violation=0.1)),
+    (160, 2e-4, _Changes(rows=32, unclamped_fraction=0.3, max_passes=3, violation=0.1)),
 )
 # Steps of each stage, and the minutes that they take on two cores if a sample takes 1.2, 2.5, 5.2 and 10 seconds of one
 # core at crops of 64, 96, 128 and 160 residues, as on a busy machine, and a pass without gradients a third of that.
 # Alone on the machine they take half as long.
-STEPS = (2800, 1300, 1100, 620, 560, 260)
-MINUTES = (125, 120, 125, 135, 145, 130)
+STEPS = (2800, 1300, 620, 280)
+MINUTES = (125, 120, 135, 140)
 
 
 def _muon(rate: float) -> OptimizerConfig:

@@ -77,7 +77,7 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
         (["--recipe", "small", "--weights", "x.npz"], "--weights does not go with --recipe"),
         (["--recipe", "small", "--preset", "small"], "--preset does not go with --recipe"),
         (["--recipe", "small", "--dry-run"], "--dry-run does not go with --recipe"),
-        (["--recipe", "small", "--stages", "9"], "has 6 stages"),
+        (["--recipe", "small", "--stages", "9"], "has 4 stages"),
         (["--stages", "2"], "--stages is for --recipe"),
         (["--recipe", "small"], "name the training set"),
     ],
