@@ -189,6 +189,7 @@ def small_v2() -> Preset:
                 attention_channels=32,
                 unit_vectors=True,
                 initial_frames=True,
+                update_factor=0.2,  # as in the last stages of the recipe
             ),
             structure=replace(first.model.structure, layers=6),
         ),

@@ -21,7 +21,7 @@ from helixfold.model.multimer.templates import MultimerTemplateEmbedder
 from helixfold.model.outputs import Folded, Outputs, Recycled, Representations
 from helixfold.model.point_attention import InvariantPointAttention, PointAttention
 from helixfold.model.structure_module import StructureModule
-from helixfold.model.template_frames import initial_frames
+from helixfold.model.template_frames import start_from_template
 from helixfold.model.templates import TemplateEmbedder
 from helixfold.model.update import Executor, Stream
 
@@ -103,7 +103,7 @@ class AlphaFold(nn.Module):
         assert mean is not None
         template, start = self.config.template, None
         if template is not None and template.initial_frames and first.template_mask.shape[1] > 0:
-            start = initial_frames(first, self.structure_module.position_scale)
+            start = start_from_template(first, self.structure_module.position_scale, template.update_factor)
         structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask, start=start)
         return Folded(representations=mean, structure=structure)
 

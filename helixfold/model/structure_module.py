@@ -14,6 +14,7 @@ from helixfold.geometry.frames import BackboneFrames
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import PredictedStructure
 from helixfold.model.point_attention import InvariantPointAttention, PairInput, PointAttention
+from helixfold.model.template_frames import Start
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.precision import to_float32
 from helixfold.ops.shared_parameters import LinearUse, copies, linear_uses
@@ -130,17 +131,19 @@ class StructureModule(nn.Module):
         aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
         *,
-        start: BackboneFrames | None = None,
+        start: Start | None = None,
     ) -> PredictedStructure:
         """Return the structure of each sample; the iterations begin at `start`, or with all residues at the origin."""
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
-        frames = BackboneFrames.identity(state) if start is None else start
+        frames, factors = (BackboneFrames.identity(state), None) if start is None else start
         states, steps = [], []
         for parameters, dropout_masks in zip(
             self.parameters_of_iterations(pair, mask.numel()), self._dropout_masks(state), strict=True
         ):
-            state, frames = self.iteration(run, state, frames, parameters, mask, dropout_masks=dropout_masks)
+            state, frames = self.iteration(
+                run, state, frames, parameters, mask, dropout_masks=dropout_masks, update_factors=factors
+            )
             states.append(state)
             steps.append(frames)
             frames = self.passed_on(frames)
@@ -178,6 +181,7 @@ class StructureModule(nn.Module):
         mask: Float[Tensor, "b r"],
         *,
         dropout_masks: Float[Tensor, "2 b r c"] | None = None,
+        update_factors: Float[Tensor, "b r 1"] | None = None,
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
         """Return the single representation and the frames after one iteration (Suppl. Alg. 20 lines 6 to 10)."""
         attention, norm_attention, transition, norm_transition, backbone_update = parameters
@@ -185,7 +189,8 @@ class StructureModule(nn.Module):
         change = self.attention(run, state, attention, mask, frames.rigid())
         state = self.norm_attention(state, change, norm_attention, dropout[0])
         state = self.norm_transition(state, self.transition(state, transition), norm_transition, dropout[1])
-        return state, frames.updated(self.backbone_update(state, backbone_update))
+        update = self.backbone_update(state, backbone_update)
+        return state, frames.updated(update if update_factors is None else update * update_factors)
 
     def parameters_of_iterations(self, pair: Float[Stream, "b r r c_z"], residues: int) -> list[IterationParameters]:
         """Return the parameters for each iteration; `residues` is the number of all samples' residues."""

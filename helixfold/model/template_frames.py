@@ -1,5 +1,7 @@
 """Backbone frames of templates: directions between residues, and where the structure module may start."""
 
+from typing import NamedTuple
+
 import torch
 from einops import einsum, rearrange, repeat
 from jaxtyping import Bool, Float, Int
@@ -35,6 +37,19 @@ def backbone_frames(positions: Float[Tensor, "b r 37 3"]) -> Rigid:
     return rigid_from_three_points(2 * alpha - carbon, alpha, nitrogen)
 
 
+class Start(NamedTuple):
+    """The frames that the structure module starts from, and the factor of each residue's updates."""
+
+    frames: BackboneFrames
+    update_factors: Float[Tensor, "b r 1"]
+
+
+def start_from_template(batch: Batch, unit: float, update_factor: float) -> Start:
+    """Return the frames of each sample's first template, and `update_factor` for the residues that it has, else 1."""
+    missing = (1 - _present(batch))[..., None]
+    return Start(initial_frames(batch, unit), update_factor + (1 - update_factor) * missing)
+
+
 def initial_frames(batch: Batch, unit: float) -> BackboneFrames:
     """Return the frames of each sample's first template, with its centre at the origin and lengths in `unit` Angstrom.
 
@@ -42,7 +57,7 @@ def initial_frames(batch: Batch, unit: float) -> BackboneFrames:
     template, all residues are at the origin, unturned, as in AlphaFold 2 (Suppl. Alg. 20 line 4).
     """
     positions = batch.template_all_atom_positions[:, 0]
-    present = batch.template_all_atom_masks[:, 0, :, BACKBONE_ATOMS].prod(-1) * batch.template_mask[:, :1]
+    present = _present(batch)
     found = BackboneFrames.from_rigid(backbone_frames(positions))
     shares = present / present.sum(1, keepdim=True).clamp(min=1)
     centre = einsum(shares, found.translation, "b r, b r x -> b x")
@@ -56,6 +71,11 @@ def initial_frames(batch: Batch, unit: float) -> BackboneFrames:
         return torch.where(has_template, taken, otherwise)
 
     return BackboneFrames.of(placed(found.quaternion, like.quaternion), placed(centred, like.translation))
+
+
+def _present(batch: Batch) -> Float[Tensor, "b r"]:
+    """Return 1 for each residue whose backbone the first template has."""
+    return batch.template_all_atom_masks[:, 0, :, BACKBONE_ATOMS].prod(-1) * batch.template_mask[:, :1]
 
 
 def _nearest(present: Bool[Tensor, "b r"]) -> Int[Tensor, "b r"]:

@@ -6,6 +6,7 @@ counterpart.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,8 +70,8 @@ def initial_weights(path: Path, config: ModelConfig) -> InitialWeights:
     """Return the parameters of a file that a network begins with, even if it lacks some of them.
 
     What a file may lack is the aligned-error head, as AlphaFold's `_ptm` models did when they began (Suppl. Sec.
-    1.9.7), and, for a network of complexes, whatever its own model does not have. Raise `InputError` if the file is
-    damaged or does not fit.
+    1.9.7), and, for a network of complexes, whatever its own model does not have. `template.update_factor`, which has
+    no parameters, may differ. Raise `InputError` if the file is damaged or does not fit.
     """
     try:
         return _all_of(load_weights(path, config))
@@ -108,6 +109,13 @@ def _taken_over(state: dict[str, Tensor], source: ModelConfig, config: ModelConf
 def _source(path: Path, config: ModelConfig) -> ModelConfig | None:
     """Return the settings of the network whose parameters a file holds; None if they are of no use to this one."""
     form, shapes = read_shapes(path)
+    if form == "safetensors" and (template := config.template) is not None:
+        with suppress(ConfigError):
+            stored = ModelConfig.from_dict(read_header(path).config)
+            if stored.template is not None and config == replace(
+                stored, template=replace(stored.template, update_factor=template.update_factor)
+            ):
+                return stored
     headless = replace(config, heads=replace(config.heads, aligned_error=False))
     if config.heads.aligned_error and file_shapes(headless, form) == shapes:
         return headless

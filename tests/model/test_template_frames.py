@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from data_pipeline.config import ConfigError
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.batch import Batch
 from helixfold.config import ModelConfig, TemplateConfig
@@ -187,3 +188,27 @@ def test_settings_are_for_alphafold_2_alone() -> None:
     for changes in ({"unit_vectors": True}, {"initial_frames": True}):
         with pytest.raises(ValueError, match=r"unit_vectors and template\.initial_frames are for method=monomer"):
             ModelConfig(method="multimer", template=TemplateConfig(**changes))
+
+
+def test_residues_of_the_template_move_by_a_part_of_their_update() -> None:
+    batch = without_residues(random_batch(residues=R), [3, 4])
+    config, places = with_frames(tiny_config()), []
+    assert config.template is not None
+    for factor in (1.0, 0.1, 0.0):
+        model = with_every_parameter_random(
+            replace(config, template=replace(config.template, update_factor=factor)), seed=3
+        )
+        with torch.no_grad():
+            places.append(model(Whole(), [batch]).structure.positions[0, :, ALPHA])
+    template = batch.template_all_atom_positions[0, 0, :, ALPHA]
+    there = [residue for residue in range(R) if residue not in (3, 4)]
+    moves = [(alphas(each[there]) - alphas(template[there])).abs().max().item() for each in places]
+    assert moves[0] > 2 * moves[1] > 0.01
+    assert moves[2] < 1e-3
+    assert alphas(places[2])[3, 4] > 0.1  # both have moved from where residues 2 and 5 are
+
+
+@pytest.mark.parametrize("changes", [{"update_factor": 1.5}, {"update_factor": 0.5}, {"update_factor": -0.1}])
+def test_a_factor_of_updates_is_a_share_and_needs_a_start(changes: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="update_factor"):
+        TemplateConfig(initial_frames=changes["update_factor"] != 0.5, **changes)
