@@ -13,9 +13,11 @@ from helixfold.config import ModelConfig
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset, tiny, tiny_multimer
+from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.from_monomer import multimer_parameters
 from helixfold.weights.load import model_shapes
 from helixfold.weights.transfer import initial_weights
+from helixfold.weights.untrained import untrained_model
 from tests.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 from tests.weights.written import write_parameters
 
@@ -165,3 +167,17 @@ def test_a_file_that_does_not_fit_is_one_sentence(state: dict[str, Tensor], tmp_
             tmp_path / "m.safetensors", with_every_parameter_random(MULTIMER).state_dict(), MULTIMER
         )
         initial_weights(path, MONOMER)
+
+
+def test_a_training_may_change_how_far_template_residues_move(tmp_path: Path) -> None:
+    config = preset("small_v2").model
+    assert config.template is not None
+    freely = replace(config, template=replace(config.template, update_factor=1.0))
+    path, state = tmp_path / "freely.safetensors", untrained_model(freely, 0).state_dict()
+    save_checkpoint(path, state, freely.to_dict())
+    found = initial_weights(path, config)
+    assert found.taken == sum(tensor.numel() for tensor in state.values())
+    assert found.listing() == {"new": [], "unused": [], "extended": [], "converted": []}
+    other = replace(config, template=replace(config.template, update_factor=1.0, unit_vectors=False))
+    with pytest.raises(InputError, match="was written by another model"):
+        initial_weights(path, other)
