@@ -32,6 +32,7 @@ from simulated_homologs import add_simulated
 from sources import is_copyleft, rows
 from split import ALIGNMENT, SET_ASIDE, SINGLE, TEMPLATE, TRAIN, SplitChain, read_split
 
+from data_pipeline.datasets.chain_alignment import alignment_for_chain
 from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
@@ -101,19 +102,43 @@ def link_alignments(data: Path, output: Path, sets: Mapping[str, SplitChain]) ->
     return searched
 
 
+def fitted(path: Path, sequence: str, directory: Path) -> Path:
+    """Return the path of an alignment of this sequence: its own, or that of a copy in `directory` that is cut to it."""
+    alignment = read_alignment(path)
+    found = alignment_for_chain(alignment, sequence, path)
+    if found is alignment:
+        return path
+    lines = []
+    for name, row, insertions in zip(found.names, found.letters, found.deletion_matrix, strict=True):
+        letters = row.tobytes().decode("ascii")
+        # Which residues were inserted is not kept, and nothing reads it.
+        lines += [
+            f">{name}",
+            "".join("x" * int(count) + letter for count, letter in zip(insertions, letters, strict=True)),
+        ]
+    copy = directory / f"{path.name.partition('.')[0]}.a3m"
+    _write(copy, lines)
+    return copy
+
+
 def write_benchmarks(
     data: Path, output: Path, split: Sequence[SplitChain], library: Mapping[str, LibraryChain]
 ) -> None:
-    """Write a table of targets for each kind, with the alignments and templates that they are folded with."""
+    """Write a table of targets for each kind, with the alignments and templates that they are folded with.
+
+    An alignment that was made for another version of the sequence, such as the whole chain of a domain, is cut to it.
+    """
     for kind in (TEMPLATE, ALIGNMENT, SINGLE):
         lines = ["id\tsequence\treferences\tmsa\ttemplates"]
         for chain in (chain for chain in split if chain.target == kind):
             folder = output / "alignments" / chain.name
-            deep = sorted(folder.glob("[0-9]_*")) if kind == ALIGNMENT else []
+            sequence = library[chain.name].sequence
+            cut = output / "benchmarks" / "alignments" / chain.name
+            deep = [fitted(path, sequence, cut) for path in sorted(folder.glob("[0-9]_*"))] if kind == ALIGNMENT else []
             template = library[chain.template].file if kind == TEMPLATE else ""
             cells = (
                 chain.name,
-                library[chain.name].sequence,
+                sequence,
                 str((data / chain.file).resolve()),
                 ";".join(str(path.resolve()) for path in deep),
                 str((data / template).resolve()) if template else "",

@@ -68,6 +68,16 @@ def test_the_contact_potential_is_symmetric_and_counts_contacts() -> None:
     assert potential[first, second].mean() > potential[np.ix_(chain.aatype, chain.aatype)].mean()
 
 
+def test_an_alignment_of_a_whole_chain_is_cut_to_the_target(tmp_path: Path) -> None:
+    path, cut = tmp_path / "0_whole.a3m", tmp_path / "cut"
+    path.write_text(">whole\nMKTAYIAKQR\n>row\nMKT-YaIAKQR\n>before\nMK--------\n")
+    assert prepare.fitted(path, "MKTAYIAKQR", cut) == path
+    assert not cut.exists()
+    found = prepare.fitted(path, "TAYIAKQR", cut)
+    assert found == cut / "0_whole.a3m"
+    assert found.read_text() == ">whole\nTAYIAKQR\n>row\nxxT-YxIAKQR\n"
+
+
 @pytest.fixture
 def benchmark(tmp_path: Path) -> Path:
     """A target whose template is its own structure with half of the sequence replaced, and one without."""
