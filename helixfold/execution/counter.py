@@ -240,6 +240,10 @@ def _reduced(
     return _dense(shape, dtype or x.dtype)
 
 
+def _reduced_to_one(x: Tensor, dim: int | None = None, keeps: bool = False, *, dtype: Any = None) -> _Layout | None:
+    return None if dim is None else _reduced(x, [dim], keeps, dtype=dtype)
+
+
 def _range(*bounds: float, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> _Layout | None:
     start, stop, step = bounds if len(bounds) == 3 else (*(0, *bounds)[-2:], 1)
     default = torch.int64 if all(isinstance(bound, int) for bound in bounds) else torch.get_default_dtype()
@@ -282,6 +286,10 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("addmm", "baddbmm"), lambda _, left, right, **factors: _product(left, right)),
     **dict.fromkeys(("_softmax", "_log_softmax"), lambda x, *_: _dense(x.shape, x.dtype)),
     **dict.fromkeys(("sum", "mean", "amax"), _reduced),
+    "prod": lambda x, *dim_and_keeps, dtype=None: _reduced_to_one(x, *dim_and_keeps, dtype=dtype),
+    "argmax": lambda x, *dim_and_keeps: _reduced_to_one(x, *dim_and_keeps, dtype=torch.int64),
+    "flip": lambda x, _: _pointwise("clone", (x,), {}),
+    "linalg_cross": lambda x, other, **_: _dense(np.broadcast_shapes(x.shape, other.shape), x.dtype),
     "linalg_vector_norm": lambda x, _=2, *others, **named: _reduced(x, *others, **named),
     "native_layer_norm": _layer_norm,
     "empty_like": lambda x, *, dtype=None, memory_format=None, **_: _pointwise(

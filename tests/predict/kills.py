@@ -44,7 +44,7 @@ def predict(arguments: Sequence[str], log: Path) -> int:
 
     inference.fold = logged  # type: ignore[assignment]
     try:
-        models = [] if {"--models", "--preset"} & set(arguments) else ["--models", "tiny"]
+        models = [] if {"--models", "--preset", "--weights"} & set(arguments) else ["--models", "tiny"]
         return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", *models])
     finally:
         inference.fold = fold

@@ -45,11 +45,13 @@ def test_seeds_that_change_nothing_are_not_folded_again(fasta: Path, runs: Runs,
         assert runs(a3m, *given, "--overwrite") == folded
 
 
-def test_templates_that_no_model_reads_are_not_said_to_be_used(fasta: Path, runs: Runs) -> None:
+def test_templates_that_no_model_reads_are_not_said_to_be_used(
+    fasta: Path, runs: Runs, without_templates: Path
+) -> None:
     structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
     fasta.write_text(f">one\n{parse_pdb(structure.read_bytes()).chains[0].sequence}\n")
-    for model, count in (("small", 0), ("tiny", 1)):
-        runs(fasta, "--templates", structure, "--num-recycles", 0, "--models", model, "--overwrite")
+    for model, count in ((("--weights", without_templates), 0), (("--models", "tiny"), 1)):
+        runs(fasta, "--templates", structure, "--num-recycles", 0, *model, "--overwrite")
         assert ("1 template (helix_long_A), which no model of this run reads" in runs.out) == (count == 0), runs.out
         assert json.loads((runs.target / "timings.json").read_text())["templates"] == count
 

@@ -51,7 +51,7 @@ def test_programs_device_operators_features_and_command_are_recorded(fasta: Path
     assert entries(runs)[0]["executor"] == "slabs"
 
 
-def test_the_mmcif_file_tells_what_made_the_model(fasta: Path, runs: Runs) -> None:
+def test_the_mmcif_file_tells_what_made_the_model(fasta: Path, runs: Runs, without_templates: Path) -> None:
     structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
     fasta.write_text(f">one\n{parse_pdb(structure.read_bytes()).chains[0].sequence}\n")
     database = fasta.parent / "database.fasta"
@@ -63,9 +63,9 @@ def test_the_mmcif_file_tells_what_made_the_model(fasta: Path, runs: Runs) -> No
     for word in (torch.__version__, weights, "parameters_sha256", "helix_long", "jackhmmer of pyhmmer", "num_recycles"):
         assert word in text, word
     # A model that reads no templates names none.
-    runs(fasta, "--templates", structure, "--database", database, "--models", "small")
+    (name,) = runs(fasta, "--templates", structure, "--database", database, "--weights", without_templates)
     assert entries(runs)[0]["templates"] == []
-    assert "helix_long" not in (runs.target / "unrelaxed_small.cif").read_text()
+    assert "helix_long" not in (runs.target / f"unrelaxed_{name}.cif").read_text()
 
 
 @needs_dictionaries
