@@ -8,6 +8,7 @@ from helixfold.config import OuterProductPosition, StackConfig
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, outer_mask
 from helixfold.model.update import ContextInput, Update
+from helixfold.ops.cpu import products
 from helixfold.ops.dispatch import forced
 from tests.networks import relative_error, tiny_config
 
@@ -98,10 +99,20 @@ def test_a_pair_is_real_where_both_residues_are() -> None:
     assert outer_mask(mask)[0].tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 1]]
 
 
-@pytest.mark.parametrize("backend", ["rows", "triton"])
-def test_every_backend_gives_the_streams_and_gradients_of_the_references(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "has_onednn"),
+    [("rows", True), pytest.param("rows", False, id="rows, as where PyTorch has no oneDNN"), ("triton", True)],
+)
+def test_every_backend_gives_the_streams_and_gradients_of_the_references(
+    backend: str, has_onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if backend == "triton":
         pytest.importorskip("triton")
+    elif has_onednn and not products.HAS_ONEDNN:
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(products, "HAS_ONEDNN", has_onednn)
+    for least in ("_LEAST", "_LEAST_OF_A_BATCH"):
+        monkeypatch.setattr(products, least, 0)
     block, given = random_block("middle"), streams(rows=3, n=5)  # kernels are interpreted, which takes long
 
     def results(name: str) -> list[Tensor]:
