@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.config import Config, ConfigError
+from data_pipeline.config import Config, ConfigError, added_setting
 from data_pipeline.errors import check_fractions
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
@@ -24,6 +24,9 @@ _GLYCINE = RESTYPES.index("G")
 _SHORTEST_SEGMENT, _LONGEST_SEGMENT = 1, 15
 _LONGEST_GAP = 12  # residues
 _TURN_PER_ANGSTROM = 0.25  # radians
+# The common core of two proteins in which a share h of the residues differs has a root mean square deviation of
+# 0.4 exp(1.87 h) Angstrom (Chothia & Lesk 1986). The spread of its logarithm is ours.
+_RELATIVES_RMSD, _RELATIVES_GROWTH, _RELATIVES_SPREAD = 0.4, 1.87, 0.4
 # Half bits, the unit of BLOSUM62's scores.
 _BITS_PER_SCORE = 0.5
 
@@ -37,7 +40,8 @@ class TemplateAugmentation(Config):
     above 0: its residues are displaced, with a root mean square drawn log-uniformly from `least_noise` to `most_noise`
     (Angstrom), and turned about their alpha carbons by a quarter of that in radians; a contiguous stretch is left,
     whose share is drawn uniformly from `least_kept` to 1; of it, a share of up to `most_masked` is deleted in gaps; and
-    a share of up to `most_substituted` of the residues has another type.
+    a share of up to `most_substituted` of the residues has another type. With `noise_by_identity`, residues are
+    displaced as far as those of relatives with as many substitutions: a network can learn what a template is worth.
     """
 
     none_fraction: float = 0.0
@@ -47,6 +51,7 @@ class TemplateAugmentation(Config):
     least_kept: float = 0.4
     most_masked: float = 0.3
     most_substituted: float = 0.8
+    noise_by_identity: bool = added_setting(False)
 
     def __post_init__(self) -> None:
         shares = ("none_fraction", "own_fraction", "least_kept", "most_masked", "most_substituted")
@@ -103,10 +108,11 @@ def corrupted_copy(
     its C-beta if both types have one.
     """
     length = len(aatype)
-    noise = float(np.exp(rng.uniform(np.log(settings.least_noise), np.log(settings.most_noise))))
+    share = float(rng.uniform(0, settings.most_substituted))
+    noise = _noise(settings, share, rng)
     left = _stretch(length, float(rng.uniform(settings.least_kept, 1)), rng)
     left &= ~_gaps(length, float(rng.uniform(0, settings.most_masked)), rng)
-    changed = rng.random(length) < rng.uniform(0, settings.most_substituted)
+    changed = rng.random(length) < share
     types = np.where(changed, substituted(aatype, rng), aatype)
     atoms = mask * left[:, None]
     other = types != aatype
@@ -125,6 +131,14 @@ def corrupted_copy(
         positions=(moved * atoms[..., None]).astype(np.float32),
         masks=atoms,
     )
+
+
+def _noise(settings: TemplateAugmentation, substituted_share: float, rng: np.random.Generator) -> float:
+    """Draw the root mean square of the displacements of a copy, in Angstrom."""
+    if not settings.noise_by_identity:
+        return float(np.exp(rng.uniform(np.log(settings.least_noise), np.log(settings.most_noise))))
+    typical = _RELATIVES_RMSD * np.exp(_RELATIVES_GROWTH * substituted_share + _RELATIVES_SPREAD * rng.normal())
+    return float(np.clip(typical, settings.least_noise, settings.most_noise))
 
 
 def displacements(length: int, size: float, rng: np.random.Generator) -> Float[np.ndarray, "r 3"]:

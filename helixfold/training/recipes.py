@@ -119,15 +119,19 @@ def small() -> tuple[Stage, ...]:
                     before.example,
                     crop_size=crop,
                     # Relatives say more of what templates are like than corrupted copies.
-                    template_augmentation=replace(before.example.template_augmentation, own_fraction=0.3),
+                    template_augmentation=replace(
+                        before.example.template_augmentation,
+                        own_fraction=0.3,
+                        noise_by_identity=changes.noise_by_identity,
+                    ),
                     unclamped_fraction=changes.unclamped_fraction,
                     max_passes=changes.max_passes,
                     sampling=replace(
                         before.example.sampling, max_msa_clusters=changes.rows, max_extra_msa=2 * changes.rows
                     ),
                 ),
-                loss=replace(structure, violation=changes.violation),
-                optimizer=_muon(rate),
+                loss=replace(structure, violation=changes.violation, smooth_lddt=changes.smooth_lddt),
+                optimizer=_muon(rate, changes.drop_after),
                 evaluation=replace(before.evaluation, num_recycles=changes.max_passes - 1, max_residues=256),
                 steps=STEPS[number - 1],
                 seed=number,
@@ -148,6 +152,9 @@ class _Changes:
     max_passes: int = 1
     violation: float = 0.0
     update_factor: float = 1.0
+    smooth_lddt: float = 1.0
+    noise_by_identity: bool = False
+    drop_after: int | None = None
 
 
 # A network that has learnt what templates are then learns to keep them, and to place what they lack: free updates move
@@ -157,13 +164,26 @@ KEEPING = 0.2
 _LATER = (
     (96, 5e-4, _Changes(rows=24, unclamped_fraction=0.7)),
     (128, 4e-4, _Changes(rows=32, max_passes=2, violation=0.02, update_factor=KEEPING)),
-    (160, 2e-4, _Changes(rows=32, unclamped_fraction=0.3, max_passes=3, violation=0.1, update_factor=KEEPING)),
+    (
+        128,
+        2e-4,
+        _Changes(
+            rows=32,
+            unclamped_fraction=0.3,
+            max_passes=3,
+            violation=0.1,
+            update_factor=KEEPING,
+            smooth_lddt=2.0,
+            noise_by_identity=True,
+            drop_after=150,
+        ),
+    ),
 )
 # Steps of each stage, and the minutes that they take on two cores if a sample takes 1.2, 2.5, 5.2 and 10 seconds of one
 # core at crops of 64, 96, 128 and 160 residues, as on a busy machine, and a pass without gradients a third of that.
 # Alone on the machine they take half as long.
-STEPS = (2800, 1300, 620, 280)
-MINUTES = (125, 120, 135, 140)
+STEPS = (2800, 1300, 420, 400)
+MINUTES = (125, 120, 95, 110)
 
 
 def _updating(model: ModelConfig, factor: float) -> ModelConfig:
@@ -172,13 +192,14 @@ def _updating(model: ModelConfig, factor: float) -> ModelConfig:
     return replace(model, template=replace(model.template, update_factor=factor))
 
 
-def _muon(rate: float) -> OptimizerConfig:
+def _muon(rate: float, drop_after: int | None = None) -> OptimizerConfig:
     return OptimizerConfig(
         method="muon",
         muon=MuonConfig(rate=2.0),
         learning_rate=rate,
         warmup_steps=100,
-        decay_after=None,
+        decay_after=drop_after,
+        decay_factor=0.95 if drop_after is None else 0.25,
         beta2=0.99,
         eps=1e-8,
         ema_decay=0.995,

@@ -97,6 +97,21 @@ def test_a_copy_is_cut_masked_displaced_and_has_other_residues() -> None:
     assert np.mean(moves) == pytest.approx(0.5, rel=0.15)
 
 
+def test_the_more_residues_differ_the_farther_a_copy_is_off_if_asked_for() -> None:
+    settings = TemplateAugmentation(own_fraction=1.0, least_kept=1.0, most_masked=0.0, noise_by_identity=True)
+    alpha, found = ATOM_ORDER["CA"], []
+    for seed in range(200):
+        aatype = FEATURES.aatype
+        copy = corrupted_copy(aatype, LABELS.all_atom_positions, LABELS.all_atom_mask, settings, rng(seed))
+        moved = copy.positions[:, alpha] - LABELS.all_atom_positions[:, alpha]
+        found.append(((copy.aatype != aatype).mean(), np.sqrt(np.square(moved).sum(-1).mean())))
+    share, noise = np.transpose(found)
+    far, near = noise[share > 0.6], noise[share < 0.2]
+    assert np.median(near) == pytest.approx(0.48, rel=0.2)  # 0.4 exp(1.87 h) for a mean h of 0.1
+    assert np.median(far) == pytest.approx(1.48, rel=0.2)
+    assert 0.1 < noise.min() < noise.max() < 2.8  # of one draw; the size that is drawn is from 0.2 to 2
+
+
 def test_glycine_gains_and_keeps_no_c_beta_of_another_type() -> None:
     glycine = RESTYPES.index("G")
     aatype = np.full(R, glycine, np.int32)
