@@ -1,6 +1,7 @@
 """Run functions on the nodes of a cluster by Parsl, which asks for nodes, starts workers and notices lost ones."""
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,13 @@ _NOT_STARTED = "Failed to start block"
 # A shell that ends Parsl's exchange of messages once the process of its first argument has ended, so that no node
 # waits for a run that was killed.
 _WATCHED = '(while kill -0 "$0" && kill -0 $$; do sleep 2; done; kill -9 $$) < /dev/null > /dev/null 2>&1 & exec "$@"'
+# The same for workers on this machine, which have twice the silence that they wait for to end by themselves: those that
+# were just about to register when the exchange ended would wait for its answer forever.
+_WATCHED_WORKERS = (
+    '(while kill -0 "$0"; do kill -0 $$ || exit; sleep 2; done; '
+    f"for _ in $(seq {_SIGNS[1]}); do kill -0 $$ || exit; sleep 2; done; kill -9 $$) "
+    '< /dev/null > /dev/null 2>&1 & exec "$@"'
+)
 
 
 class PoolError(InputError):
@@ -92,6 +100,8 @@ def _executor(pool: Pool, site: Site, address: str) -> HighThroughputExecutor:
     period, threshold = _SIGNS if pool.provider == "local" else _SIGNS_AWAY
     module = "parsl.executors.high_throughput"
     launch = DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", f"{python_of(pool)} -m {module}.process_worker_pool")
+    if pool.provider == "local":
+        launch = f"sh -c {shlex.quote(_WATCHED_WORKERS)} {os.getpid()} {launch}"
 
     def give_up(executor: BlockProviderExecutor, status: dict[str, JobStatus]) -> None:
         if (problem := _problem(pool, status)) is not None:
