@@ -68,6 +68,7 @@ ROOMS = {
         "data_pipeline.datasets.workers",
         "helixfold.report.drawing",
         "examples.small.assess",
+        "helixfold.benchmark.gpu.tiles",
         *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
     ),
 }

@@ -52,7 +52,8 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
-        stack = evoformer(options.preset, 1, machine.device)
+        # As in a run, where parameters are cast once before a pass or a step.
+        stack = evoformer(options.preset, 1, machine.device).to(kind)
         streams = random_streams(options.preset, options.residues, options.rows, kind, machine.device)
         for passes, gradients in (("forward", False), ("forward and backward", True)):
             stack.requires_grad_(gradients)

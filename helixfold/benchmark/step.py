@@ -15,7 +15,7 @@ from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings, show
-from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts
+from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
@@ -97,9 +97,16 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
             parts = training_parts(
                 network, keep, sizes, kind, machine.device, recycles=options.recycles, recordings=recordings
             )
-            costs = _measure(parts, machine.device, repeats, plain=way == PLAIN)
-            found[way] = costs if recordings is None else {WHOLE: costs[WHOLE]}
+            try:
+                costs = _measure(parts, machine.device, repeats, plain=way == PLAIN)
+                found[way] = costs if recordings is None else {WHOLE: costs[WHOLE]}
+            except torch.OutOfMemoryError:
+                # Plain PyTorch keeps several times as much; ours that fails is an error.
+                if way != PLAIN:
+                    raise
+                said.append(f"{way}: all memory is used up")
             del parts, recordings
+            settle()
         for part in found["ours"]:
             costs = {way: each[part] for way, each in found.items() if part in each}
             rates = [f"{way} {1 / cost.seconds:.2f} examples/s" for way, cost in costs.items()]

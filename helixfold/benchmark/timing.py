@@ -98,6 +98,8 @@ def settle() -> None:
     """Free the memory that earlier measurements left in this process."""
     gc.collect()
     return_free_memory()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def peak_of(action: Action, device: torch.device) -> int:

@@ -8,7 +8,7 @@ import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from data_pipeline import residues
 from helixfold.geometry.rigid import Rigid
@@ -49,8 +49,9 @@ def atom14_from_rigid_groups(aatype: Int[Tensor, "b r"], groups: Rigid) -> Float
 
 def atom14_from_matrices(aatype: Int[Tensor, "b r"], matrices: Float[Tensor, "b r 8 3 4"]) -> Float[Tensor, "b r 14 3"]:
     """Return the ideal atoms of every residue, with frames as `rigid_group_matrices` returns them."""
-    group, positions = per_residue("ATOM14_TO_RIGID_GROUP", aatype), _homogeneous_atoms(aatype.device)[aatype]
-    frames = matrices.gather(2, group[..., None, None].expand(*group.shape, 3, 4))
+    groups, positions = (table(aatype.device)[aatype] for table in (_groups_of_atoms, _homogeneous_atoms))
+    # A product, not a gather: on a GPU a gather's gradient is summed in an order that changes from run to run.
+    frames = (groups.to(matrices.dtype) @ matrices.flatten(-2)).unflatten(-1, (3, 4))
     return (frames @ positions.to(frames.dtype)[..., None]).squeeze(-1)
 
 
@@ -69,6 +70,12 @@ def _torsion_motions(device: torch.device) -> Float[Tensor, "21 8 16 3"]:
     torsions[..., :3, 1, :] = torch.stack([z, y, torch.zeros_like(y)], -1)
     torsions[..., :3, 2, :] = torch.stack([-y, z, torch.zeros_like(y)], -1)
     return motions.flatten(2, 3).to(device)
+
+
+@cache
+def _groups_of_atoms(device: torch.device) -> Float[Tensor, "21 14 8"]:
+    """Return 1 for each atom14 atom's rigid group, else 0."""
+    return one_hot(torch.from_numpy(residues.ATOM14_TO_RIGID_GROUP.copy()).long(), 8).float().to(device)
 
 
 @cache

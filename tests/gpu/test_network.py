@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer, random_streams
 from helixfold.benchmark.timing import replayed
 from helixfold.execution import spilled
@@ -29,6 +30,17 @@ from tests.test_folding_together import alone, targets, together
 pytest.importorskip("triton")
 CPU = torch.device("cpu")
 UPDATES = ["row attention", "triangle attention", "triangle update", "pair transition", "outer product"]
+
+
+def batch_with_templates(residues: int, rows: int, extra_rows: int) -> Batch:
+    """A batch whose two templates lack the first residue.
+
+    Its omega and phi are those of atoms that are not there: the angles of rounding errors, which AlphaFold embeds too
+    and which differ between devices. No other residue attends to where a template lacks one.
+    """
+    batch = random_batch(residues, rows, extra_rows, 2, CPU)
+    batch.template_all_atom_masks[:, :, 0] = 0
+    return batch
 
 
 def changed_in_place(given: list[Tensor]) -> None:
@@ -125,7 +137,7 @@ def test_targets_folded_as_a_batch_are_what_they_are_alone(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_training_step_is_that_of_a_cpu(device: str) -> None:
     """Losses, all gradients and the updated parameters, after a recycling iteration; float32, all losses on."""
-    batch = random_batch(24, 6, 9, 2, CPU)
+    batch = batch_with_templates(24, 6, 9)
     labels = random_labels(batch)
 
     def learn(on: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,7 +167,7 @@ def test_a_training_step_is_that_of_a_cpu(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_pass_of_the_whole_network_is_near_that_of_a_cpu(device: str) -> None:
-    batch = random_batch(33, 9, 17, 2, CPU)
+    batch = batch_with_templates(33, 9, 17)
     with torch.no_grad():
         model = tiny_model()
         with forced("reference"):

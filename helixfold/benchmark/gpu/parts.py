@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from helixfold.benchmark import block, model, ops, step
+from helixfold.benchmark.gpu import tiles
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.memory_points import PREDICTION, Point, measured_here
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE
@@ -188,8 +189,11 @@ def _or_failure(readings: Iterator[Readings], name: str, part: str, common: Comm
         dtype = getattr(torch, common.dtypes[0])
         yield Readings(part=part, name=name, dtype=dtype, passes="-", costs={"ours": failure})
     settle()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+
+
+def other_tiles(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
+    """Yield readings of a block's kernels with other tiles, in bfloat16."""
+    yield from tiles.readings(sizes.preset, sizes.blocks[0], common, machine)
 
 
 Part = Callable[[Sizes, CommonOptions, BenchmarkDevice], Iterator[Readings]]
@@ -200,6 +204,7 @@ PARTS: dict[str, Part] = {
     "step": steps,
     "long": long_chains,
     "peers": peers,
+    "tiles": other_tiles,
 }
 
 

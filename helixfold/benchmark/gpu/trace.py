@@ -44,7 +44,7 @@ def _write(path: Path, action: Callable[[], object], device: torch.device) -> li
 
 
 def _block(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    stack = evoformer(sizes.preset, 1, device).requires_grad_(True)
+    stack = evoformer(sizes.preset, 1, device).to(dtype).requires_grad_(True)
     msa, pair, *masks = random_streams(sizes.preset, *sizes.blocks[0], dtype, device)
     leaves = [msa.requires_grad_(), pair.requires_grad_(), *stack.parameters()]
 

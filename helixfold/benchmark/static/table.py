@@ -19,7 +19,7 @@ from helixfold.ops.triton.compiled import CompiledKernel, Launch, compiled_launc
 from helixfold.planning.size import dtype_name
 
 NOTE = (
-    "Times are estimates by the formula of helixfold.benchmark.static.gpus; none was compared with a GPU yet, so only\n"
+    "Times are estimates by the formula of helixfold.benchmark.static.gpus. An H100 took longer than they say: only\n"
     "ratios between two versions of the code count."
 )
 _HEADER = (

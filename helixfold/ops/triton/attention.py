@@ -26,6 +26,7 @@ from helixfold.ops.triton.attention_tiles import (
     write,
 )
 from helixfold.ops.triton.language import cdiv, jit, kernel, tl
+from helixfold.ops.triton.tiles import multiplies_from_shared_memory
 
 
 @jit
@@ -111,28 +112,18 @@ def _attend(
     block_q: tl.constexpr,
     block_k: tl.constexpr,
     group: tl.constexpr,
-    two_rows: tl.constexpr,
 ):
-    """Compute a tile of queries of one head in one row, or in two rows, for which the bias is read once."""
+    """Compute a tile of queries of one head in one row."""
     rows, heads, queries, keys = sizes
     row, head, tile = program_tile(heads, tl.cdiv(queries, block_q), group)
-    if two_rows:
-        row *= 2
     if row >= rows:
         return
     first = tile * block_q
     where = (tl.program_id(1), row, head)
     q_tile = read(query, where, first, queries, block_q, channels, width)
     row_log2e = log2e * tl.load(row_at(has_keys, where, sizes))
-    nothing = tl.zeros([block_q, width], tl.float32)
     lowest = tl.full([block_q], -float("inf"), tl.float32)
-    state = (nothing, lowest, tl.zeros([block_q], tl.float32))
-    if two_rows:
-        # Of an odd number of rows the last is computed and stored twice by the same program.
-        second_where = (tl.program_id(1), tl.minimum(row + 1, rows - 1), head)
-        second_q_tile = read(query, second_where, first, queries, block_q, channels, width)
-        second_log2e = log2e * tl.load(row_at(has_keys, second_where, sizes))
-        second_state = (nothing, lowest, tl.zeros([block_q], tl.float32))
+    state = (tl.zeros([block_q, width], tl.float32), lowest, tl.zeros([block_q], tl.float32))
     query_index = (first + tl.arange(0, block_q))[:, None]
     for first_key in range(0, keys, block_k):
         bias_tile = None
@@ -155,26 +146,7 @@ def _attend(
             width,
             block_k,
         )
-        if two_rows:
-            second_state = _add_keys(
-                second_q_tile,
-                second_state,
-                key,
-                value,
-                mask_bias,
-                bias_tile,
-                second_where,
-                first_key,
-                keys,
-                factor,
-                second_log2e,
-                channels,
-                width,
-                block_k,
-            )
     _store(state, gate, out, logsum, where, sizes, first, channels, width, block_q)
-    if two_rows:
-        _store(second_state, gate, out, logsum, second_where, sizes, first, channels, width, block_q)
 
 
 def attention_triton(
@@ -203,12 +175,11 @@ def attend(
     out = query.new_empty(b, n, q, h, c).transpose(2, 3)
     logsum = query.new_empty(b, n, h, q, dtype=torch.float32) if save else None
     exact = query.dtype == torch.float32
-    two_rows = bias is not None and n > 1
-    # Two rows with tiles of 32 keys take as many registers as one row with tiles of 64. A single warp holds fewer, too.
-    block_q = tile_size(q, 64 if exact else LARGEST_TILE)
-    block_k = tile_size(k, 32 if exact or two_rows or block_q == 16 else 64)
-    program_rows = cdiv(n, 2) if two_rows else n
-    _attend[(program_count(program_rows, h, cdiv(q, block_q)), b)](
+    is_wide = multiplies_from_shared_memory(query.device) and not exact
+    block_q = tile_size(q, 64 if exact or is_wide else LARGEST_TILE)
+    # A tile of the bias takes registers, too. A single warp holds fewer.
+    block_k = tile_size(k, 32 if exact or is_wide or bias is not None or block_q == 16 else 64)
+    _attend[(program_count(n, h, cdiv(q, block_q)), b)](
         with_strides(query),
         with_strides(key),
         with_strides(value),
@@ -226,9 +197,8 @@ def attend(
         width=max(16, c),
         block_q=block_q,
         block_k=block_k,
-        group=group_size(program_rows),
-        two_rows=two_rows,
-        **launch_options(block_q),
+        group=group_size(n),
+        **launch_options(block_q, stages=3 if is_wide else 2),
     )
     return out, logsum
 

@@ -56,6 +56,7 @@ def attention_backward(
     b, n, h, q, c = query.shape
     k = key.shape[-2]
     sizes, exact = (n, h, q, k), query.dtype == torch.float32
+    is_wide = multiplies_from_shared_memory(query.device) and not exact
     shape = {"channels": c, "width": max(16, c)}
     delta = torch.empty_like(logsum)
     grad_attended, grad_gate = (None, None) if gate is None else (_like(gradient), _given(memory.gate, gate))
@@ -80,8 +81,8 @@ def attention_backward(
     grad_query = grad_key = grad_value = grad_bias = None
     if needed[1] or needed[2]:
         grad_key, grad_value = _given(memory.key, key), _given(memory.value, value)
-        block_q = tile_size(q, 32 if exact or multiplies_from_shared_memory(query.device) else 16)
-        block_k = tile_size(k, 64 if exact else LARGEST_TILE)
+        block_q = tile_size(q, 64 if is_wide else 32 if exact else 16)
+        block_k = tile_size(k, 64 if is_wide or exact else LARGEST_TILE)
         to_key_and_value[(program_count(n, h, cdiv(k, block_k)), b)](
             inputs,
             with_strides(grad_key),
@@ -97,7 +98,7 @@ def attention_backward(
         )
     if needed[0]:
         grad_query = _given(memory.query, query)
-        block_q, block_k = tile_size(q, 64 if exact else LARGEST_TILE), tile_size(k, 32)
+        block_q, block_k = tile_size(q, 64 if is_wide or exact else LARGEST_TILE), tile_size(k, 32)
         to_query[(program_count(n, h, cdiv(q, block_q)), b)](
             inputs,
             with_strides(grad_query),
@@ -108,7 +109,7 @@ def attention_backward(
             block_q=block_q,
             block_k=block_k,
             group=group_size(n),
-            **launch_options(block_q),
+            **launch_options(block_q, stages=3 if is_wide else 2),
         )
     if needed[4] and bias is not None:
         grad_bias = _bias_gradient(query, k, inputs, bias)
@@ -118,7 +119,10 @@ def attention_backward(
 def _bias_gradient(query: Tensor, k: int, inputs: tuple[Any, ...], bias: Tensor) -> Tensor:
     """Return the gradient of the bias, summed from parts of the rows, of which there are enough for all processors."""
     b, n, h, q, c = query.shape
-    side = 32 if query.dtype == torch.float32 and c > 32 else 64
+    exact = query.dtype == torch.float32
+    side = 32 if exact and c > 32 else 64
+    # Four warps that load two rows ahead were the fastest of 12 on an H100; on others they would spill.
+    is_wide = multiplies_from_shared_memory(query.device) and not exact
     block_q, block_k = tile_size(q, side), tile_size(k, side)
     tiles = cdiv(q, block_q) * cdiv(k, block_k) * h
     rows_of_part = cdiv(n, max(1, min(n, _PROGRAMS // (tiles * b))))
@@ -135,8 +139,8 @@ def _bias_gradient(query: Tensor, k: int, inputs: tuple[Any, ...], bias: Tensor)
         width=max(16, c),
         block_q=block_q,
         block_k=block_k,
-        num_warps=max(1, block_q // 8),
-        num_stages=2,
+        num_warps=max(1, block_q // (16 if is_wide else 8)),
+        num_stages=3 if is_wide else 2,
     )
     return summed(grad_bias, bias[..., :k])[0]
 

@@ -56,10 +56,10 @@ def program_count(rows: int, heads: int, tiles: int) -> int:
     return cdiv(rows, group_size(rows)) * group_size(rows) * heads * tiles
 
 
-def launch_options(side: int) -> dict[str, int]:
+def launch_options(side: int, *, stages: int = 2) -> dict[str, int]:
     """Return launch options for tiles with this side; two programs with the largest fit on a multiprocessor."""
     registers = {"maxnreg": 128} if side == LARGEST_TILE else {}
-    return {"num_warps": max(1, side // 16), "num_stages": 2, **registers}
+    return {"num_warps": max(1, side // 16), "num_stages": stages, **registers}
 
 
 @jit

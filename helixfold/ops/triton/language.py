@@ -67,15 +67,15 @@ class Kernel:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        if _watch is not None:
+            _watch(self, grid, args, kwargs)
         if next(_tensors(args)).is_meta:
-            self.record(grid, *args, **kwargs)
+            self.record(*args)
         else:
             self.jitted[grid](*args, **kwargs)
 
-    def record(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+    def record(self, *args: Any) -> None:
         """Call the operator that represents a launch on meta tensors."""
-        if _watch is not None:
-            _watch(self, grid, args, kwargs)
         # Each tensor counts once: absent arguments are often replaced by another argument.
         _RECORDED(self.name, list({id(tensor): tensor for tensor in _tensors(args)}.values()))
 
@@ -89,7 +89,7 @@ _watch: _Watch | None = None
 
 @contextmanager
 def watched(watch: _Watch) -> Iterator[None]:
-    """Call `watch` at every launch on meta tensors with the kernel, its grid and its arguments."""
+    """Call `watch` at every launch, before it, with the kernel, its grid and its arguments."""
     global _watch  # noqa: PLW0603 (one for the process)
     earlier, _watch = _watch, watch
     try:

@@ -1,5 +1,6 @@
 """Layer norm as Triton kernels that read and write every row once, whatever the strides of the other dims are."""
 
+from collections.abc import Sequence
 from typing import no_type_check
 
 import torch
@@ -9,13 +10,15 @@ from helixfold.ops.constants import EPS
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 from helixfold.ops.triton.sums import summed
+from helixfold.ops.triton.tiles import programs_at_once
 from helixfold.ops.weights import Affine
 
 # Elements of a tile: 16 to 32 per thread, which loads 16 bytes at once.
 _FORWARD_TILE = 4096
 _BACKWARD_TILE = 2048
-# Programs of the backward pass: eight per multiprocessor, each with its own sums of the parameters' gradients.
-_PROGRAMS = 1056
+# Programs of the backward pass on a multiprocessor, as many as their registers allow at once, and tiles that each loads
+# before it needs them. Every program has its own sums of the parameters' gradients.
+_PROGRAMS, _STAGES = 3, 3
 
 
 def as_rows(x: Tensor, *others: Tensor) -> list[Tensor]:
@@ -123,17 +126,18 @@ def _backward(
     grad_x_j,
     eps,
     c: tl.constexpr,
+    sums: tl.constexpr,
     block_rows: tl.constexpr,
     block_c: tl.constexpr,
+    stages: tl.constexpr,
 ):
     channel = tl.arange(0, block_c)
     scale = tl.load(scale_at + channel, mask=channel < c, other=0.0).to(tl.float32)
     grad_scale = tl.zeros((block_rows, block_c), tl.float32)
     grad_offset = tl.zeros((block_rows, block_c), tl.float32)
-    if first_other is not None and sums_at is not None:
-        sum_first = tl.zeros((block_rows, block_c), tl.float32)
-        sum_second = tl.zeros((block_rows, block_c), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(rows, block_rows), tl.num_programs(0)):
+    sum_first = tl.zeros((block_rows, block_c), tl.float32)
+    sum_second = tl.zeros((block_rows, block_c), tl.float32)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, block_rows), tl.num_programs(0), num_stages=stages):
         row = tile * block_rows + tl.arange(0, block_rows)
         inside = (row < rows)[:, None] & (channel < c)[None, :]
         tile_x_at = elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j)
@@ -149,14 +153,16 @@ def _backward(
         tl.store(tile_grad_x_at, grad_x.to(grad_x_at.dtype.element_ty), mask=inside)
         if first_other is not None:
             sum_first += _rows(first_other, row, channel, size_i, size_j, inside)
+        if second_other is not None:
             sum_second += _rows(second_other, row, channel, size_i, size_j, inside)
     if sums_at is not None:
-        sums_at += tl.program_id(0) * (2 if first_other is None else 4) * c + channel
+        sums_at += tl.program_id(0) * sums * c + channel
         tl.store(sums_at, tl.sum(grad_scale, 0), mask=channel < c)
         tl.store(sums_at + c, tl.sum(grad_offset, 0), mask=channel < c)
-    if first_other is not None and sums_at is not None:
-        tl.store(sums_at + 2 * c, tl.sum(sum_first, 0), mask=channel < c)
-        tl.store(sums_at + 3 * c, tl.sum(sum_second, 0), mask=channel < c)
+        if first_other is not None:
+            tl.store(sums_at + 2 * c, tl.sum(sum_first, 0), mask=channel < c)
+        if second_other is not None:
+            tl.store(sums_at + 3 * c, tl.sum(sum_second, 0), mask=channel < c)
 
 
 def normed_into(y: Tensor, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -188,29 +194,31 @@ def norm_gradients(
     x: Tensor,
     scale: Tensor,
     offset: Tensor,
-    others: tuple[Tensor, Tensor] | None = None,
+    others: Sequence[Tensor] = (),
     *,
     learns: bool = True,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradient of `x`, and those of scale and offset, which are left out unless the layer `learns`.
 
-    If two `others` are given, of the shape of `x`, the sums over their rows are made in the same pass and follow these.
+    The sums over the rows of up to two `others`, of the shape of `x`, are made in the same pass and follow these.
     """
     grad_x = torch.empty_like(x)
     x_rows, grad_y_rows, grad_x_rows, *other_rows = as_rows(
-        x, contiguous_channels(grad_y), grad_x, *map(contiguous_channels, others or ())
+        x, contiguous_channels(grad_y), grad_x, *map(contiguous_channels, others)
     )
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
     block_rows = _BACKWARD_TILE // block_c
-    programs = min(cdiv(rows, block_rows), _PROGRAMS)
-    sums = torch.empty(programs, 2 + len(other_rows), c, dtype=torch.float32, device=x.device) if learns else None
+    programs = min(cdiv(rows, block_rows), _PROGRAMS * programs_at_once(x.device))
+    count = 2 + len(others)
+    sums = torch.empty(programs, count, c, dtype=torch.float32, device=x.device) if learns else None
+    placed = [(each, *each.stride()[:3]) for each in other_rows]
     _backward[(programs,)](
         x_rows,
         grad_y_rows,
         grad_x_rows,
         scale,
-        *([(each, *each.stride()[:3]) for each in other_rows] or (None, None)),
+        *(*placed, None, None)[:2],
         sums,
         rows,
         *x_rows.shape[1:3],
@@ -219,8 +227,10 @@ def norm_gradients(
         *grad_x_rows.stride()[:3],
         EPS,
         c=c,
+        sums=count,
         block_rows=block_rows,
         block_c=block_c,
+        stages=_STAGES,
         num_warps=4,
     )
     return grad_x, [] if sums is None else summed(sums, scale, offset, *[offset] * len(other_rows))

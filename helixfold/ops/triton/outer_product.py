@@ -120,9 +120,10 @@ def _forward_tiles(left: Tensor) -> dict[str, Any]:
     """
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
+    sizes = {"block_i": 16, "block_j": 8, **HALF}
     if left.shape[3] <= 128 and multiplies_from_shared_memory(left.device):
-        return {"block_i": 16, "block_j": 8, "block_c": 2, "block_s": left.shape[3], "in_one": True, **HALF}
-    return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": 64, "in_one": False, **HALF}
+        return {**sizes, "block_c": 2, "block_s": left.shape[3], "in_one": True, "num_stages": 3}
+    return {**sizes, "block_c": 4, "block_s": 64, "in_one": False}
 
 
 class _OuterProductMean(torch.autograd.Function):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged
+from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged, multiplies_from_shared_memory
 
 # Programs for the weight's gradient: one per multiprocessor of an H200.
 _PROGRAMS = 132
@@ -139,14 +139,17 @@ def _operand_tiles(operand: Tensor) -> dict[str, Any]:
     """Return tile sizes for an operand's gradient [b i c s]; two thread blocks fit on a multiprocessor."""
     if operand.dtype == torch.float32:
         return {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64, **FLOAT32}
-    return {"block_own": 16, "block_other": 2, "block_c": 4, "block_s": min(operand.shape[3], 128), **HALF}
+    # With 64 edges, matrix instructions read both operands of the first product from shared memory.
+    block_other = 4 if multiplies_from_shared_memory(operand.device) else 2
+    return {"block_own": 16, "block_other": block_other, "block_c": 4, "block_s": min(operand.shape[3], 128), **HALF}
 
 
 def _weight_tiles(left: Tensor) -> dict[str, Any]:
     depth = left.shape[3]
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
-    return {"block_i": 16, "block_j": 4, "block_c": 4, "block_s": min(depth, 128), "in_one": depth <= 128, **HALF}
+    block_j = 8 if multiplies_from_shared_memory(left.device) else 4
+    return {"block_i": 16, "block_j": block_j, "block_c": 4, "block_s": min(depth, 128), "in_one": depth <= 128, **HALF}
 
 
 def operand_gradient(

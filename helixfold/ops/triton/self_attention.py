@@ -116,8 +116,8 @@ class _SelfAttention(torch.autograd.Function):
         )
         grad_normed = grad_qkv @ qkv_weight
         grad_normed.addmm_(grad_gate, gate_weight)
-        others = (rows.view(x.shape), grad_gate.view(x.shape)) if needed.gate_bias or needed.out_bias else None
-        learns = needed.scale or needed.offset or others is not None
+        others = (rows.view(x.shape), grad_gate.view(x.shape)) if needed.gate_bias or needed.out_bias else ()
+        learns = needed.scale or needed.offset or bool(others)
         grad_x, sums = norm_gradients(grad_normed.view(x.shape), x, scale, offset, others, learns=learns)
         grad_scale, grad_offset, grad_out_bias, grad_gate_bias = (*sums, *[None] * 4)[:4]
         grad_maps = grad_qkv_weight, grad_gate_weight, grad_gate_bias, grad_out_weight, grad_out_bias

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from helixfold.ops.triton.language import cdiv, kernel, next_power_of_2, tl
 
-# Numbers of a tile: 16 for each of 128 threads.
+# Numbers of a tile: 16, or of many parts 32, for each of 128 threads.
 _TILE = 2048
-# The most parts of a tile.
-_MOST_PARTS = 64
+_MANY_PARTS = 64
+_MOST_PARTS = 512
 
 
 @kernel
@@ -37,7 +37,8 @@ def summed(parts: Tensor, *parameters: Tensor) -> list[Tensor]:
     columns = flat.shape[1]
     total = flat.new_empty(columns, dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
     block_parts = min(_MOST_PARTS, next_power_of_2(len(flat)))
-    block_columns = min(_TILE // block_parts, 256)
+    # Many parts of few columns are latency: as many as possible are loaded at once, by as many programs as possible.
+    block_columns = 8 if block_parts > _MANY_PARTS else min(_TILE // block_parts, 256)
     _sum[(cdiv(columns, block_columns),)](
         flat, total, len(flat), columns, block_parts=block_parts, block_columns=block_columns, num_warps=4
     )

@@ -240,7 +240,7 @@ class Gradients:
         is_float32 = pair.element_size() == 4
         is_wide = not is_float32 and multiplies_from_shared_memory(pair.device)
         self.block, self.part = 64 if is_wide else 32, 32 if is_wide or is_float32 else 16
-        self.warps = {"change": 4 if not is_wide and not is_float32 else 8, "operands": 8 if is_float32 else 4}
+        self.warps = 8 if is_float32 else 4
         self.tiles = cdiv(rows * columns, self.block)
         self.change_sums = 2 * c + 2 * self.c_z if has_change else 0
         self.change_maps = self.c_z if has_change else 0
@@ -252,7 +252,7 @@ class Gradients:
             self.maps, self.x = pair.new_empty(positions, self.maps_width), pair.new_empty(positions, self.c_z)
             self.sums = pair.new_empty(samples * self.tiles, self.sums_width, dtype=torch.float32)
 
-    def _sizes(self, outputs: int, kernel: str) -> dict[str, int]:
+    def _sizes(self, outputs: int) -> dict[str, int]:
         return {
             "c_z": self.c_z,
             "c": self.c,
@@ -260,7 +260,7 @@ class Gradients:
             "sums_width": self.sums_width,
             "block": self.block,
             "part": min(self.part, outputs),
-            "num_warps": self.warps[kernel],
+            "num_warps": self.warps,
             "num_stages": 2,
         }
 
@@ -296,7 +296,7 @@ class Gradients:
             columns,
             rows * columns,
             self.tiles,
-            **self._sizes(self.c_z, "change"),
+            **self._sizes(self.c_z),
         )
         return grad_product, grad_value.T @ a if learns and a is not None and grad_value is not None else None
 
@@ -324,6 +324,6 @@ class Gradients:
             columns,
             rows * columns,
             self.tiles,
-            **self._sizes(self.c, "operands"),
+            **self._sizes(self.c),
         )
         return grad_pair

@@ -57,7 +57,7 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     assert forward["cost"]["moved"] > forward["floor"] > kernel["cost"]["moved"]
     # A transition keeps its input and no more.
     assert forward["kept"] == backward["kept"] == pair
-    assert backward["kernels"][0]["kernel"] == "transition.backward"
+    assert "transition.hidden_gradients" in [each["kernel"] for each in backward["kernels"]]
     assert sum(backward["operators"].values()) > 0
     reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
     assert turing["refusals"]["transition"] == reason

@@ -35,7 +35,7 @@ def inputs(*shape: int, bias: bool = True, gate: bool = True) -> Given:
     return [None if each is None else each.requires_grad_(index != 3) for index, each in enumerate(given)]
 
 
-# Tiles are of 16 to 64 in float32; a bias whose length is a multiple of 16 is read where it is, two rows at a time.
+# Tiles are of 16 to 64 in float32; a bias whose length is a multiple of 16 is read where it is.
 SHAPES = [
     ((1, 1, 2, 1, 7, 8), True, True),
     ((2, 3, 1, 7, 7, 16), True, True),
