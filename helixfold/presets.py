@@ -130,13 +130,14 @@ def tiny_multimer() -> Preset:
 
 
 def small() -> Preset:
-    """Return the demonstration model in the package.
+    """Return the demonstration model in the package, which `helixfold train --recipe small` trains.
 
-    Its pair stream has few channels, since their cost grows with the cube of the chain's length, and its MSA has few
-    rows, none of them masked.
+    Its pair stream has few channels, since their cost grows with the cube of the chain's length. It sees a template's
+    directions as well as distances, and its structure module starts from the template: rebuilding a backbone is more
+    than so small a network learns well.
     """
     stack = StackConfig(
-        blocks=4,
+        blocks=6,
         c_m=128,
         msa_heads=8,
         pair_heads=2,
@@ -149,35 +150,8 @@ def small() -> Preset:
     return Preset(
         name="small",
         model=ModelConfig(
-            c_z=48,
-            c_s=128,
-            evoformer=stack,
-            extra_msa=replace(stack, blocks=1, c_m=64, msa_heads=4),
-            template=None,
-            structure=StructureConfig(layers=4, c=128, heads=8, dropout=0.0),
-            heads=HeadsConfig(c_lddt=32, aligned_error=True),
-        ),
-        sampling=SamplingConfig(
-            max_msa_clusters=8, max_extra_msa=32, max_templates=0, masked_msa_fraction=0.0, target_as_extra=True
-        ),
-        num_recycles=0,
-    )
-
-
-def small_v2() -> Preset:
-    """Return the demonstration model with templates, which `helixfold train --recipe small` trains.
-
-    It reads more rows of an alignment than `small`. It sees a template's directions as well as distances, and its
-    structure module starts from the template: rebuilding a backbone is more than so small a network learns well.
-    """
-    first = small()
-    stack = replace(first.model.evoformer, blocks=6, c_m=128)
-    return replace(
-        first,
-        name="small_v2",
-        model=replace(
-            first.model,
             c_z=64,
+            c_s=128,
             evoformer=stack,
             extra_msa=replace(stack, blocks=1, c_m=64, msa_heads=4),
             template=TemplateConfig(
@@ -191,9 +165,12 @@ def small_v2() -> Preset:
                 initial_frames=True,
                 update_factor=0.2,  # as in the last stages of the recipe
             ),
-            structure=replace(first.model.structure, layers=6),
+            structure=StructureConfig(layers=6, c=128, heads=8, dropout=0.0),
+            heads=HeadsConfig(c_lddt=32, aligned_error=True),
         ),
-        sampling=replace(first.sampling, max_msa_clusters=32, max_extra_msa=64, max_templates=2),
+        sampling=SamplingConfig(
+            max_msa_clusters=32, max_extra_msa=64, max_templates=2, masked_msa_fraction=0.0, target_as_extra=True
+        ),
         num_recycles=2,
     )
 
@@ -206,7 +183,6 @@ PRESETS: dict[str, Callable[[], Preset]] = {
         for number in range(1, 6)
     },
     "small": small,
-    "small_v2": small_v2,
     "tiny": tiny,
     "tiny_multimer": tiny_multimer,
 }

@@ -90,7 +90,7 @@ def test_the_widths_are_the_papers() -> None:
 def test_masking_of_the_msa_is_the_papers() -> None:
     for name in PRESETS:
         sampling = preset(name).sampling
-        assert sampling.masked_msa_fraction == (0.0 if name in ("small", "small_v2") else 0.15)
+        assert sampling.masked_msa_fraction == (0.0 if name == "small" else 0.15)
         assert (sampling.uniform_prob, sampling.profile_prob, sampling.same_prob) == (0.1, 0.1, 0.1)
 
 
@@ -105,7 +105,7 @@ def test_the_tiny_preset_has_every_part_of_the_large_one() -> None:
 def test_names_are_those_of_deepminds_files() -> None:
     suffixes = ("", "_ptm", "_multimer", "_multimer_v2", "_multimer_v3")
     expected = {f"model_{number}{suffix}" for number in range(1, 6) for suffix in suffixes}
-    assert set(PRESETS) == expected | {"small", "small_v2", "tiny", "tiny_multimer"}
+    assert set(PRESETS) == expected | {"small", "tiny", "tiny_multimer"}
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:

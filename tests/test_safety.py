@@ -67,7 +67,6 @@ ROOMS = {
         "data_pipeline.child_processes",
         "data_pipeline.datasets.workers",
         "helixfold.report.drawing",
-        "examples.small.assess",
         "helixfold.benchmark.gpu.tiles",
         *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
     ),

@@ -1,203 +1,274 @@
 """Write the small model's card, and the few numbers of it that the program itself says.
 
-    python examples/small/card.py assessment/summary.json training_set held_out.txt small_sources.tsv run1 run2 run3
+    python examples/small/card.py small.safetensors trial training_set collection small_sources.tsv runs/stage_*
 
-Everything in it is read off: the assessment (assess.py), the training set, where its files came from (sources.py) and
-the directories of the runs, in order. Writes `small.md` and `small.json` into the package,
-beside the parameters, and the picture of the curves beside the documentation.
+Everything in it is read off: the trial (README.md has its commands), the training set, where its files came from
+(sources.py) and the directories of the stages, in order. Writes `small.md` and `small.json` into the package,
+beside the parameters, and pictures of the curves and of what pLDDT is worth beside the documentation.
 """
 
 import argparse
 import json
+import math
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from chains import Chains
+from alignment_gain import AlignmentGain, read_gains
 from curves import plot_stages
-from sources import SourceCounts, counts, rows
+from intervals import RESAMPLES, Estimate, mean, pearson
+from manifest import rows
+from sources import counts, trained_chains
+from split import ALIGNMENT, SET_ASIDE, SINGLE, TEMPLATE, SplitChain, read_split
 from stages import Stage, read_stages
-from summary import MODEL
+from verdicts import (
+    NOT_RELAXED,
+    RELAXED,
+    calibration_lines,
+    difference,
+    groups,
+    read_residues,
+    read_scores,
+    together,
+    violations,
+)
 
+from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
+from helixfold.weights.checkpoint import read_header
+from helixfold.weights.load import read_shapes
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "helixfold" / "weights" / "packaged"
-IMAGE = "docs/images/small_training.png"
+CURVES, CALIBRATION = "docs/images/small_training.png", "docs/images/small_calibration.png"
 _FROM_PACKAGED = "../../../"
 _NAMES_WIDTH = 118
-_TITLES = {
-    "held_out": "held out",
-    "training": "trained on, a sample of those without alignment",
-    "aligned": "trained on, with alignments",
-}
-_NAMES = {
-    "secondary_structure": "ideal chains by predicted secondary structure",
-    "nearest_chain": "the nearest training chain",
-    "untrained": "the untrained network",
-    "shuffled": "itself, reading their residues in a random order",
-}
+_FOLD = 0.5  # TM-score above which two structures have the same fold (Xu & Zhang 2010)
+_LENGTHS = ((1, 63), (64, 127), (128, 255), (256, None))  # residues
+HOMOLOGY = "template 25-60 %"  # of `verdicts.groups`
 
 
-def facts(summary: dict[str, Any], chains: Chains) -> dict[str, Any]:
-    """What the program says of its model, for machines."""
-    held_out = summary["sets"]["held_out"]
-    score = held_out["methods"][MODEL]["lddt_ca"]
-    over_residues = held_out["plddt_pearson"]["residues"]
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A score of some targets made in two ways, and the paired difference."""
+
+    targets: int
+    first: Estimate
+    second: Estimate
+    gain: Estimate
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The outputs of `helixfold evaluate` that README.md's commands leave in one directory."""
+
+    directory: Path
+    split: Sequence[SplitChain]
+
+    TEMPLATES, NO_TEMPLATES, COPIES = "templates", "no_templates", "copies/evaluation"
+    ALIGNMENTS, NO_ALIGNMENTS, SHUFFLED, SINGLES = "alignments", "no_alignments", "shuffled/evaluation", "single"
+    GAINS = ("gains.tsv", "gains_by_alignments.tsv")
+
+    def scores(self, name: str, measure: str = "lddt_ca") -> dict[str, float]:
+        """Return a measure of each target of one output."""
+        return read_scores(self.directory / name, measure)
+
+    def compared(self, first: str, second: str, measure: str = "lddt_ca") -> dict[str, Comparison]:
+        """Return the comparison of two outputs over all targets of the first and over groups of them by identity."""
+        families = {chain.name: chain.family for chain in self.split}
+        one, other = self.scores(first, measure), self.scores(second, measure)
+        found = {}
+        for label, names in groups(sorted(one), self.split).items():
+            pair = difference({name: one[name] for name in names}, other, families)
+            found[label] = Comparison(targets=len(names), first=pair[0], second=pair[1], gain=pair[2])
+        return found
+
+    def single(self) -> dict[str, tuple[int, Estimate, Estimate, int]]:
+        """Return number, CA-lDDT, TM-score and folds of single sequences, in all and by length."""
+        lengths = {chain.name: chain.length for chain in self.split}
+        lddt, tm = self.scores(self.SINGLES), self.scores(self.SINGLES, "tm_score")
+        found = {}
+        for low, high in ((1, None), *_LENGTHS):
+            names = [name for name in sorted(lddt) if low <= lengths[name] and (high is None or lengths[name] <= high)]
+            label = "all" if (low, high) == (1, None) else f"{low} or more" if high is None else f"{low} to {high}"
+            if names:
+                scores = [mean([values[name] for name in names]) for values in (lddt, tm)]
+                found[label] = (len(names), scores[0], scores[1], sum(tm[name] > _FOLD for name in names))
+        return found
+
+    def learning(self) -> list[AlignmentGain]:
+        """Return what alignments were worth in the course of the training, and by how many chains had one."""
+        tables = [self.directory / name for name in self.GAINS]
+        return [gain for table in tables if table.is_file() for gain in read_gains(table)]
+
+    def evaluations(self) -> list[Path]:
+        """Return the outputs in which pLDDT is judged."""
+        return [self.directory / name for name in (self.TEMPLATES, self.ALIGNMENTS, self.SINGLES)]
+
+    def correlation(self) -> Estimate | None:
+        """Return how pLDDT goes with CA-lDDT over the residues of all targets."""
+        return pearson([pair for evaluation in self.evaluations() for pair in read_residues(evaluation)])
+
+    def require_whole(self) -> None:
+        """Raise `InputError` unless every target that was set aside has a score."""
+        for kind, name in ((TEMPLATE, self.TEMPLATES), (ALIGNMENT, self.ALIGNMENTS), (SINGLE, self.SINGLES)):
+            wanted = {chain.name for chain in self.split if chain.set == SET_ASIDE and chain.target == kind}
+            if missing := sorted(wanted - self.scores(name).keys()):
+                gaps = f"{len(missing)} of {len(wanted)} targets have no score, such as {missing[0]}"
+                raise InputError.at(self.directory / name, gaps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What was learnt from, and how."""
+
+    training_set: Path
+    held_out: Path  # file of names
+    sources: Path  # the list that sources.py wrote
+    stages: Sequence[Stage]
+
+    @cached_property
+    def trained(self) -> list[str]:
+        """Return the names of the chains that were learnt from."""
+        return trained_chains(self.training_set, self.held_out)
+
+
+def facts(weights: Path, trial: Trial, trained: Sequence[str]) -> dict[str, Any]:
+    """Return what the program says of its model, for machines."""
+    template = trial.compared(trial.TEMPLATES, trial.COPIES)[HOMOLOGY]
+    alone = trial.compared(trial.TEMPLATES, trial.NO_TEMPLATES)[HOMOLOGY]
+    alignment = trial.compared(trial.ALIGNMENTS, trial.NO_ALIGNMENTS)["all"]
+    count, score, *_ = trial.single()["all"]
+    correlation = trial.correlation()
     return {
-        "parameters": summary["model"]["parameters"],
-        "digest": summary["model"]["digest"],
-        "training_chains": len(chains.trained),
-        "held_out_chains": held_out["chains"],
-        "held_out_lddt_ca": {name: score[name] for name in ("mean", "low", "high")},
-        "baselines": {name: held_out["methods"][name]["lddt_ca"]["mean"] for name in baselines_of(held_out)},
-        "plddt_pearson": None if over_residues is None else over_residues["pearson"],
+        "parameters": sum(math.prod(shape) for shape in read_shapes(weights)[1].values()),
+        "sha256": read_header(weights).sha256,
+        "training_chains": len(trained),
+        "held_out_chains": count,
+        "held_out_lddt_ca": score.to_dict(),
+        "template": {
+            "targets": template.targets,
+            "lddt_ca": template.first.to_dict(),
+            "copied": template.second.to_dict(),
+            "gain": template.gain.to_dict(),
+            "without": alone.second.to_dict(),
+        },
+        "alignment": {
+            "targets": alignment.targets,
+            "lddt_ca": alignment.first.to_dict(),
+            "without": alignment.second.to_dict(),
+            "gain": alignment.gain.to_dict(),
+        },
+        "plddt_pearson": None if correlation is None else correlation.to_dict("pearson"),
     }
 
 
-def card(summary: dict[str, Any], chains: Chains, stages: Sequence[Stage], sources: SourceCounts) -> str:
-    """The card's text."""
+def card(known: Mapping[str, Any], trial: Trial, training: Training) -> str:
+    """Return the card's text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        trim_blocks=False,
         keep_trailing_newline=True,
     )
-    groups = summary["sets"]
-    held_out = groups["held_out"]
-    aligned = [name for name in chains.trained if chains.entries[name].msa_rows > 1]
-    depths = [chains.entries[name].msa_rows for name in aligned]
-    config = stages[-1].config
-    tables = (
-        ("By what it was trained on", {_TITLES[name]: group for name, group in groups.items()}),
-        ("Held-out chains by length", _labelled(summary["held_out_by_length"], "residues")),
-        ("Held-out chains by relatives among the training chains", summary["held_out_by_relative"]),
-        (
-            "By depth of the alignment",
-            {
-                **_labelled(summary["held_out_by_depth"], "rows, held out"),
-                **_labelled(summary["trained_by_depth"], "rows, trained on"),
-            },
-        ),
-    )
+    entries = {entry.name: entry for entry in FeatureStore.open(training.training_set).entries}
+    trained, stages = training.trained, training.stages
+    set_aside = {
+        kind: sorted(chain.name for chain in trial.split if chain.target == kind)
+        for kind in (TEMPLATE, ALIGNMENT, SINGLE)
+    }
+    calibration = [line.split("\t") for line in calibration_lines(trial.evaluations(), None)[1:]]
+    found = violations(trial.directory / trial.TEMPLATES / "predictions")
     text = environment.get_template("card.md.jinja").render(
-        model=summary["model"],
-        held_out=held_out,
-        resamples=summary["resamples"],
-        verdicts=[verdict(name, held_out) for name in baselines_of(held_out)],
-        q3=summary["secondary_structure_q3"],
-        tables=tables,
-        sets={_TITLES[name]: group for name, group in groups.items()},
-        baselines=baselines_of(held_out),
-        architecture=config.model,
-        sampling=config.example.sampling,
-        chains={
-            "trained": chains.trained,
-            "held_out": chains.held_out,
-            "aligned": aligned,
-            "single": [name for name in chains.trained if chains.entries[name].msa_rows == 1],
-        },
-        clusters={"trained": len({chains.entries[name].cluster for name in chains.trained})},
-        rows={"least": min(depths, default=1), "most": max(depths, default=1)},
-        related=next(iter(summary["held_out_by_relative"].values()))["chains"],
-        sources=sources,
-        image=_FROM_PACKAGED + IMAGE,
+        known=known,
+        resamples=RESAMPLES,
+        copied=trial.compared(trial.TEMPLATES, trial.COPIES),
+        without=trial.compared(trial.TEMPLATES, trial.NO_TEMPLATES),
+        folds={name: fold_count(trial.scores(name, "tm_score")) for name in (trial.TEMPLATES, trial.COPIES)},
+        alone=trial.compared(trial.ALIGNMENTS, trial.NO_ALIGNMENTS)["all"],
+        shuffled=trial.compared(trial.ALIGNMENTS, trial.SHUFFLED)["all"],
+        learning=trial.learning(),
+        single=trial.single(),
+        calibration=calibration,
+        relaxed=together(found[RELAXED]),
+        refused=together(found[NOT_RELAXED]),
+        homology=HOMOLOGY,
+        architecture=stages[-1].config.model,
+        sampling=stages[-1].config.example.sampling,
+        chains={"trained": trained, **set_aside},
+        clusters=len({entries[name].cluster for name in trained}),
+        examples=sum(stage.examples for stage in stages),
+        template_deficit=-float(calibration[0][3].partition(" ")[0]),
+        longest=max(entries[name].length for name in trained),
+        largest_crop=max(stage.config.example.crop_size for stage in stages),
+        sources=counts(list(rows(training.sources))),
+        curves=_FROM_PACKAGED + CURVES,
+        calibration_image=_FROM_PACKAGED + CALIBRATION,
         stages=stages,
         hours=sum(stage.seconds for stage in stages) / 3600,
-        longest=max(chains.entries[name].length for name in chains.trained),
-        largest_crop=max(stage.config.example.crop_size for stage in stages),
         interval=interval,
-        correlation=lambda found: interval(found, "pearson"),
-        best_difference=best_difference,
         last_score=last_score,
         names=lambda some: textwrap.fill(" ".join(some), _NAMES_WIDTH, break_on_hyphens=False, break_long_words=False),
     )
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-def baselines_of(group: dict[str, Any]) -> list[str]:
-    return [name for name in group["methods"] if name != MODEL]
+def fold_count(scores: Mapping[str, float]) -> int:
+    """Return how many targets have the right fold."""
+    return sum(score > _FOLD for score in scores.values())
 
 
-def interval(found: dict[str, float] | None, of: str = "mean") -> str:
-    """A number and its interval, as tables have them."""
+def interval(found: Estimate | Mapping[str, float] | None, of: str = "mean") -> str:
+    """Return a number and its interval, as tables have them."""
     if found is None:
         return "-"
-    if "low" not in found:
-        return f"{found[of]:.3f}"
-    return f"{found[of]:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
-
-
-def best_difference(group: dict[str, Any]) -> dict[str, float]:
-    """To the baseline with the highest mean."""
-    best = max(baselines_of(group), key=lambda name: group["methods"][name]["lddt_ca"]["mean"])
-    found: dict[str, float] = group["model_minus"][best]["lddt_ca"]
-    return found
-
-
-def verdict(name: str, group: dict[str, Any]) -> str:
-    """How the model stands to one baseline, in a sentence that the interval allows."""
-    found = group["model_minus"][name]["lddt_ca"]
-    how = "cannot be told apart from"
-    if found.get("low", 0) > 0:
-        how = "is better than"
-    elif found.get("high", 0) < 0:
-        how = "is worse than"
-    return f"- On them it {how} {_NAMES[name]}: CA-lDDT differs by {interval(found)}."
+    numbers = found.to_dict(of) if isinstance(found, Estimate) else found
+    return f"{numbers[of]:.3f} [{numbers['low']:.3f}, {numbers['high']:.3f}]"
 
 
 def last_score(stage: Stage) -> str:
+    """Return the CA-lDDT of the last evaluation of a stage, if it had one."""
     found = [each.summary["lddt_ca"] for each in stage.history.evaluations if "lddt_ca" in each.summary]
     return f"{found[-1]:.3f}" if found else "-"
 
 
-def _labelled(groups: dict[str, Any], of: str) -> dict[str, Any]:
-    return {f"{name} {of}": group for name, group in groups.items()}
-
-
-def write(
-    summary: Path, chains: Chains, stages: Sequence[Stage], sources: Path, *, packaged: Path, image: Path
-) -> None:
-    """Card, facts and picture; all from the same numbers."""
-    found = json.loads(summary.read_text(encoding="utf-8"))
-    if found["failures"]:
-        raise InputError.at(summary, f"{len(found['failures'])} structures are missing; run assess.py again first")
-    numbers = facts(found, chains)
-    text = card(found, chains, stages, counts(list(rows(sources))))
-    for directory in (packaged, image.parent):
+def write(weights: Path, trial: Trial, training: Training, *, packaged: Path = PACKAGED, root: Path = ROOT) -> None:
+    """Write card, facts and pictures; all from the same numbers."""
+    trial.require_whole()
+    known = facts(weights, trial, training.trained)
+    text = card(known, trial, training)
+    for directory in (packaged, (root / CURVES).parent):
         directory.mkdir(parents=True, exist_ok=True)
-    plot_stages(stages, numbers["baselines"], image)
-    for name, content in (("small.json", json.dumps(numbers, indent=1) + "\n"), ("small.md", text)):
+    plot_stages(training.stages, root / CURVES)
+    calibration_lines(trial.evaluations(), root / CALIBRATION)
+    for name, content in (("small.json", json.dumps(known, indent=1) + "\n"), ("small.md", text)):
         with atomic_write(packaged / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("summary", type=Path, help="summary.json of the assessment")
+    parser.add_argument("weights", type=Path, help="the parameters that were tried")
+    parser.add_argument("trial", type=Path, help="directory of the trial's evaluations")
     parser.add_argument("training_set", type=Path)
-    parser.add_argument("held_out", type=Path, help="names of the chains that were not trained on")
+    parser.add_argument("collection", type=Path)
     parser.add_argument("sources", type=Path, help="the list that sources.py wrote")
-    parser.add_argument("runs", type=Path, nargs="+", help="directories of the training runs, in their order")
-    parser.add_argument(
-        "--packaged", type=Path, default=PACKAGED, help="where small.md and small.json go (%(default)s)"
-    )
-    parser.add_argument("--image", type=Path, default=ROOT / IMAGE, help="where the picture goes (%(default)s)")
+    parser.add_argument("stages", type=Path, nargs="+", help="directories of the stages, in their order")
     options = parser.parse_args()
     try:
-        write(
-            options.summary,
-            Chains.open(options.training_set, options.held_out),
-            read_stages(options.runs),
-            options.sources,
-            packaged=options.packaged,
-            image=options.image,
+        training = Training(
+            training_set=options.training_set,
+            held_out=options.collection / "held_out.txt",
+            sources=options.sources,
+            stages=read_stages(options.stages),
         )
-    except (InputError, OSError, ValueError) as error:
+        write(options.weights, Trial(options.trial, read_split()), training)
+    except (InputError, OSError, KeyError, ValueError) as error:
         sys.exit(f"card.py: {error}")
-    print(f"-> {options.packaged}/small.md, {options.packaged}/small.json, {options.image}")
+    print(f"-> {PACKAGED}/small.md, {PACKAGED}/small.json, {ROOT / CURVES}, {ROOT / CALIBRATION}")

@@ -13,17 +13,30 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from collect import link
-from ideal_chains import Backbone, as_protein, backbone_mask
+from jaxtyping import Float, Int
+from manifest import link
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.files import atomic_write
 from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
 from helixfold.evaluation.benchmark_table import BenchmarkRow, read_benchmark
 from helixfold.write.pdb import to_pdb
+
+# Atoms that residues of all types but glycine, which has no C-beta, have.
+_BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB")]
+
+
+def backbone_mask(aatype: Int[np.ndarray, "r"]) -> Float[np.ndarray, "r 37"]:
+    """Return 1 for N, CA, C, O and C-beta, where the residue type has them; unknown ones have no C-beta."""
+    mask = np.zeros((*aatype.shape, 37), np.float32)
+    mask[..., _BACKBONE] = np.where(
+        (aatype == UNKNOWN)[..., None], [1, 1, 1, 1, 0], ATOM37_MASK[aatype][..., _BACKBONE]
+    )
+    return mask
 
 
 def copied_template(row: BenchmarkRow) -> tuple[Protein, str] | None:
@@ -35,8 +48,18 @@ def copied_template(row: BenchmarkRow) -> tuple[Protein, str] | None:
     mask = templates["template_all_atom_masks"][0]
     other = templates["template_aatype"][0] != aatype
     mask = np.where(other[:, None], mask * backbone_mask(aatype), mask).astype(np.float32)
-    copy = Backbone(positions=templates["template_all_atom_positions"][0], mask=mask)
-    return as_protein(aatype, copy), found.used[0].name
+    positions, there = templates["template_all_atom_positions"][0], mask > 0
+    middle = positions[there].mean(0) if there.any() else 0
+    copy = Protein(
+        aatype=aatype,
+        # Where it stands means nothing, and a PDB file has room for few digits.
+        atom_positions=np.where(there[..., None], positions - middle, 0),
+        atom_mask=mask,
+        residue_index=np.arange(1, len(aatype) + 1),
+        chain_index=np.zeros(len(aatype), np.int64),
+        b_factors=np.zeros(mask.shape),
+    )
+    return copy, found.used[0].name
 
 
 def copy_templates(table: Path, output: Path) -> tuple[int, int]:

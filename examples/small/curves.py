@@ -1,7 +1,7 @@
-"""Draw how a model was trained over several runs: losses, and the scores of held-out chains beside the baselines'."""
+"""Draw how a model was trained over several runs: losses, and the scores of held-out chains."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,8 @@ _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 _DOTS_PER_INCH = 150
 
 
-def plot_stages(stages: Sequence[Stage], baselines: Mapping[str, float], path: Path) -> None:
-    """One PNG of two panels over all steps; `baselines` are mean CA-lDDTs of held-out chains, by name."""
+def plot_stages(stages: Sequence[Stage], path: Path) -> None:
+    """Draw losses and scores over all steps as one PNG of two panels."""
     figure = Figure(figsize=(10.0, 4.0), dpi=_DOTS_PER_INCH, facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     losses, scores = figure.subplots(1, 2)
@@ -39,12 +39,6 @@ def plot_stages(stages: Sequence[Stage], baselines: Mapping[str, float], path: P
         start = stop
     losses.set_ylabel("Loss (weighted sum of terms)")
     scores.set_ylabel("Score of held-out chains")
-    for number, (name, value) in enumerate(sorted(baselines.items(), key=lambda each: each[1])):
-        scores.axhline(value, color=_GREY, linewidth=0.8, linestyle="--")
-        # Lines that lie close together have their names at different ends.
-        place = (0.99, 0.65, 0.31)[number % 3]
-        words, across = name.replace("_", " "), scores.get_yaxis_transform()
-        scores.text(place, value, words, transform=across, ha="right", va="bottom", fontsize=7, color=_GREY)
     for axes in (losses, scores):
         axes.set_xlim(0, max(1, start))
         axes.set_xlabel("Steps")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sources import is_copyleft
+from manifest import is_copyleft
 from tqdm import tqdm
 
 from data_pipeline.datasets.index import chain_name_problem

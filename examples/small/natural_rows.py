@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from library import LibraryChain
-from sources import is_copyleft, rows
+from manifest import is_copyleft, rows
 
 from data_pipeline.files import atomic_write
 from data_pipeline.parse.fasta import read_fasta

@@ -1,4 +1,4 @@
-"""Lay out what the second small model learns from, and what it is tried on, by the split that was made before.
+"""Lay out what the small model learns from, and what it is tried on, by the split that was made before.
 
     python examples/small/prepare.py DATA collection
     helixfold features --structures collection/structures --chains collection/chains.txt \\
@@ -24,12 +24,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from collect import link
 from families import Relation, find_relations
 from library import LibraryChain, by_name, read_library
+from manifest import is_copyleft, link, rows
 from natural_rows import natural_alignments
 from simulated_homologs import add_simulated
-from sources import is_copyleft, rows
 from split import ALIGNMENT, SET_ASIDE, SINGLE, TEMPLATE, TRAIN, SplitChain, read_split
 
 from data_pipeline.datasets.chain_alignment import alignment_for_chain

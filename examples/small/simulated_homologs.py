@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 from Bio.Align import substitution_matrices
-from chains import CA
 from jaxtyping import Bool, Float, Int
 from library import LibraryChain
 from tqdm import tqdm
@@ -26,10 +25,11 @@ from tqdm import tqdm
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.files import atomic_write
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.residues import RESTYPES, UNKNOWN
+from data_pipeline.residues import ATOM_ORDER, RESTYPES, UNKNOWN
 from data_pipeline.structure import Chain
 from data_pipeline.transforms.templates import pseudo_beta
 
+SIMULATED_FILE = "simulated.a3m"
 CONTACT = 8.0  # Angstrom between C-betas
 LEAST_SEPARATION = 4  # residues along the chain
 STRENGTH = 3.0  # of contacts; statistical potentials are weaker than what holds in one protein
@@ -50,7 +50,7 @@ def contacts_of(chain: Chain) -> Int[np.ndarray, "n 2"]:
     positions, mask = pseudo_beta(chain.aatype, chain.atom_positions, chain.atom_mask)
     distances = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
     place = np.arange(len(mask))
-    known = (mask > 0) & (chain.atom_mask[:, CA] > 0) & (chain.aatype != UNKNOWN)
+    known = (mask > 0) & (chain.atom_mask[:, ATOM_ORDER["CA"]] > 0) & (chain.aatype != UNKNOWN)
     near = (distances < CONTACT) & known[:, None] & known[None] & (place[None] - place[:, None] >= LEAST_SEPARATION)
     return np.argwhere(near)
 
@@ -114,7 +114,7 @@ def add_simulated(
     """Write `<chain>/simulated.a3m` for each of `chains`, by the contacts of all in `learnt`."""
     potential = contact_potential(structure_of(data, chain) for chain in tqdm(learnt, unit="chain", disable=None))
     for chain in tqdm(chains, unit="alignment", disable=None):
-        place = output / chain.name / "simulated.a3m"
+        place = output / chain.name / SIMULATED_FILE
         if place.is_file():
             continue
         structure = structure_of(data, chain)

@@ -1,4 +1,4 @@
-"""Divide all chains into those that the second small model learns from and whole families that are set aside.
+"""Divide all chains into those that the small model learns from and whole families that are set aside.
 
     python examples/small/split.py DATA
 
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from families import Relation, best_templates, families_of, find_relations, proteins_of, representatives
 from library import LibraryChain, read_library
-from sources import is_copyleft, rows
+from manifest import is_copyleft, rows
 
 from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.errors import InputError

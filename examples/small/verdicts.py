@@ -11,8 +11,10 @@ target that only the first has counts 0 for the second, which has nothing to cop
 
 import argparse
 import csv
+import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +31,11 @@ from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import find_predictions
 from helixfold.relax.flaws import flaws
 from helixfold.relax.pieces import pieces_of
+from helixfold.write.relaxed import RELAXATION_FILE
 
 MEASURES = ("lddt_ca", "tm_score")
 HOMOLOGY = (25.0, 60.0)  # per cent of identity to the best template, between which a template should help
+RELAXED, NOT_RELAXED = "yes", "no"
 _UNKNOWN = "NA"  # in the tables of `helixfold evaluate`
 _BANDS = (0, 30, 40, 50, 60, 70, 80, 90, 100)  # of pLDDT
 
@@ -125,16 +129,48 @@ def calibration_lines(evaluations: Sequence[Path], plot: Path | None) -> list[st
     return lines
 
 
-def violation_lines(predictions: Path) -> list[str]:
-    """Return the share of residues with violations in the best prediction of each target, and over all residues."""
-    lines, residues, wrong = ["target\tresidues\tviolations\tshare"], 0, 0
+@dataclass(frozen=True)
+class Violations:
+    """Residues of some targets, and how many of them have violations."""
+
+    targets: int
+    residues: int
+    wrong: int
+
+    @property
+    def share(self) -> float:
+        """The share of residues with violations, 0 to 1."""
+        return self.wrong / max(1, self.residues)
+
+
+def violations(predictions: Path) -> dict[str, dict[str, Violations]]:
+    """Return the violations of each target's best prediction, for those that were relaxed and those that were not."""
+    found: dict[str, dict[str, Violations]] = {RELAXED: {}, NOT_RELAXED: {}}
     for file in find_predictions(predictions):
         protein = protein_from_chains(read_structure(file.path).chains)
-        found, _ = flaws(protein.atom_positions, pieces_of(protein))
-        count = len(protein.aatype)
-        lines.append(f"{file.name}\t{count}\t{found.residues}\t{found.residues / count:.4f}")
-        residues, wrong = residues + count, wrong + found.residues
-    return [*lines, f"all\t{residues}\t{wrong}\t{wrong / max(1, residues):.4f}"]
+        wrong, _ = flaws(protein.atom_positions, pieces_of(protein))
+        # A relaxation that was refused leaves the prediction as it was.
+        metrics = file.path.parent / RELAXATION_FILE
+        refused = metrics.is_file() and any("failed" in each for each in json.loads(metrics.read_text()).values())
+        group = found[NOT_RELAXED if refused else RELAXED]
+        group[file.name] = Violations(1, len(protein.aatype), wrong.residues)
+    return found
+
+
+def together(some: Mapping[str, Violations]) -> Violations:
+    """Return the violations of all these targets."""
+    each = some.values()
+    return Violations(len(each), sum(one.residues for one in each), sum(one.wrong for one in each))
+
+
+def violation_lines(predictions: Path) -> list[str]:
+    """Return the share of residues with violations of each target, and over all residues of those that were relaxed."""
+    groups_found = violations(predictions)
+    lines = ["target\trelaxed\tresidues\tviolations\tshare"]
+    for label, some in groups_found.items():
+        for name, one in [*some.items(), ("all", together(some))]:
+            lines.append(f"{name}\t{label}\t{one.residues}\t{one.wrong}\t{one.share:.4f}")
+    return lines
 
 
 def main() -> None:

@@ -56,7 +56,8 @@ DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
 ]
 NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
-EXAMPLE = Path(__file__).parent / "example" / "parr.fasta"
+EXAMPLE = Path(__file__).parent / "example" / "src_sh3.fasta"
+EXAMPLE_TEMPLATE = EXAMPLE.parent / "1shg.pdb"
 TARGETS = Group.create_ordered("Targets")
 _PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
 
@@ -75,7 +76,8 @@ class TargetOptions:
     """Complexes to predict in place of all pairs: a table (.csv, .tsv) with the columns bait and prey, whose cells are
     names with numbers of copies, such as heavy:light and antigen*2, and perhaps id."""
     example: bool = False
-    """Predict the protein that comes with helixfold (ParR, 50 residues) to try the installation."""
+    """Predict the protein that comes with helixfold (the SH3 domain of Src, 64 residues) to try the installation,
+    from the template that comes with it, an SH3 domain of spectrin, unless --templates names others."""
     output: Output = Path("predictions")
     """Directory for the results; each target has its own directory in it."""
     overwrite: bool = False

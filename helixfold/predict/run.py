@@ -20,7 +20,7 @@ from helixfold.options import given, part_of
 from helixfold.parallel.worker_group import OtherRankError, join_workers
 from helixfold.predict.batch import predict
 from helixfold.predict.jobs import Job
-from helixfold.predict.options import EXAMPLE, PredictOptions
+from helixfold.predict.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions
 from helixfold.predict.presets import PREDICTION_PRESETS
 from helixfold.predict.pulldown import pulldown_targets
 from helixfold.predict.screen import logged_screen
@@ -130,7 +130,8 @@ def requested_targets(
     Of several processes one should `announce` what is left out. Raise `InputError` for wrong input.
     """
     inputs = _inputs(options)
-    own_files = options.search.msa, options.search.templates or ()
+    example = (EXAMPLE_TEMPLATE,) if options.targets.example and options.search.templates is None else ()
+    own_files = options.search.msa, options.search.templates or example
     targets: list[AnyTarget]
     complexes, pulldown = pulldown_targets(options)
     if complexes:

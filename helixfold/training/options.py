@@ -97,7 +97,7 @@ class TrainOptions:
     multimer_initial_training, multimer_finetuning."""
     recipe: Recipe | None = None
     """Train in several stages, each in its own directory in --output, instead of one run with a preset. small: the
-    demonstration model with templates, in stages of at most 150 minutes on two cores."""
+    demonstration model in the package, in stages of at most 150 minutes on two cores."""
     stages: Positive | None = None
     """With --recipe: end after this many stages; the same command without it goes on."""
     settings: Settings = ()

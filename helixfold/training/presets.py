@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from data_pipeline.config import ConfigError
-from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.sample import SamplingConfig
@@ -13,8 +12,9 @@ from helixfold import presets
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses
 from helixfold.optim import config as optimizers
-from helixfold.optim.config import MuonConfig, OptimizerConfig
+from helixfold.optim.config import OptimizerConfig
 from helixfold.training.config import EvaluationConfig, TrainingConfig
+from helixfold.training.recipes import recipe
 
 
 def initial_training() -> TrainingConfig:
@@ -117,41 +117,8 @@ def tiny_multimer() -> TrainingConfig:
 
 
 def small() -> TrainingConfig:
-    """Return the first stage of the demonstration model, which nearly overfits crops of the chains with alignments.
-
-    It has few chains because with all of them the network predicts the same for every chain for thousands of examples.
-    FAPE is not clamped because at first all atoms are in one place, farther than the clamp from their true positions.
-    The model card has the later stages.
-    """
-    small = presets.small()
-    return TrainingConfig(
-        model=small.model,
-        example=ExampleConfig(
-            crop_size=64,
-            sampling=small.sampling,
-            block_deletion=BlockDeletion(blocks=0),
-            unclamped_fraction=1.0,
-            max_passes=1,
-            fixed_shapes=False,
-        ),
-        selection=ChainSelection(aligned_probability=1.0),
-        loss=replace(losses.finetuning(), distogram=0.5, masked_msa=0.0, lddt=0.05, violation=0.0),
-        optimizer=OptimizerConfig(
-            method="muon",
-            muon=MuonConfig(rate=2.0),
-            learning_rate=5e-4,
-            warmup_steps=100,
-            beta2=0.99,
-            eps=1e-8,
-            ema_decay=0.995,
-        ),
-        recompute=RecomputeConfig(evoformer="none", extra_msa="none", template="none", structure="none"),
-        evaluation=EvaluationConfig(every=2000, num_recycles=0, max_residues=128, structures=0),
-        batch_size=2,
-        steps=3000,
-        save_every=1000,
-        seed=1,
-    )
+    """Return the first stage of the demonstration model's training; `helixfold train --recipe small` has all."""
+    return recipe("small")[0].config
 
 
 TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {

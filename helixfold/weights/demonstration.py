@@ -26,14 +26,14 @@ def note(*, descendant: bool = False) -> str:
     It is that of the packaged parameters, or of a `descendant`, whose training began with them.
     """
     known = facts()
-    score = known["held_out_lddt_ca"]  # the mean over chains of clusters that training never saw, and its 95 % interval
+    alone, template = known["held_out_lddt_ca"], known["template"]  # of families that training never saw
     model = (
         f"'{NAME}', the small model that comes with helixfold ({known['parameters'] / 1e6:.1f} million parameters, "
         f"trained on {known['training_chains']:,} chains)"
     )
     accuracy = (
-        f"on {known['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {score['mean']:.2f} "
-        f"({score['low']:.2f} to {score['high']:.2f}) of 1"
+        f"on {known['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {_interval(alone)} of 1, on "
+        f"{template['targets']:,} with a template of 25 to 60 % identity {_interval(template['lddt_ca'])}"
     )
     made_by = (
         f"parameters that were trained further from {model}; before that, {accuracy}"
@@ -44,6 +44,11 @@ def note(*, descendant: bool = False) -> str:
         f"{MARK}: made by {made_by}, so do not rely on this structure; 'helixfold weights download' fetches DeepMind's "
         f"parameters, which {'are another model' if descendant else 'are then used'}"
     )
+
+
+def _interval(score: dict[str, float]) -> str:
+    """Return a mean with its 95 % interval."""
+    return f"{score['mean']:.2f} ({score['low']:.2f} to {score['high']:.2f})"
 
 
 def is_packaged(path: Path) -> bool:

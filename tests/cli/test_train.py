@@ -179,7 +179,7 @@ def test_stages_of_a_recipe_follow_each_other_and_go_on(
     tiny = preset("tiny")
     assert tiny.model.template is not None
     starting = replace(tiny.model, template=replace(tiny.model.template, initial_frames=True))
-    monkeypatch.setattr("helixfold.presets.small_v2", lambda: replace(tiny, model=starting))
+    monkeypatch.setattr("helixfold.presets.small", lambda: replace(tiny, model=starting))
     output = tmp_path / "runs"
     words = ["train", str(store), "--recipe", "small", "--output", str(output), *SHORT, "--set", "example.max_passes=1"]
     assert main([*words, "--stages", "1"]) == 0

@@ -102,12 +102,22 @@ def test_what_is_no_command_is_not_run(page: Path) -> None:
 
 def test_the_readme_has_the_demonstration_models_own_numbers() -> None:
     facts = demonstration.facts()
-    held_out = facts["held_out_lddt_ca"]
-    (row,) = (line for line in TEXTS["README.md"].splitlines() if line.startswith("| held out"))
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:3] == [
-        str(facts["held_out_chains"]),
-        "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**held_out),
-    ]
-    baselines = {float(cell.partition(" ")[0]) for cell in cells[3:]}
-    assert baselines == {round(value, 3) for value in facts["baselines"].values()}
+    template, alignment = facts["template"], facts["alignment"]
+
+    def interval(found: dict[str, float]) -> str:
+        return "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**found)
+
+    for first, count, own, beside, gain in (
+        ("with a template of 25 to 60 % identity", template, "lddt_ca", "copied", "gain"),
+        ("the same targets", template, "lddt_ca", "without", None),
+        ("with an alignment", alignment, "lddt_ca", "without", "gain"),
+    ):
+        (row,) = (line for line in TEXTS["README.md"].splitlines() if line.startswith(f"| {first}"))
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[1:3] == [str(count["targets"]), interval(count[own])]
+        assert cells[3].startswith(interval(count[beside]))
+        assert gain is None or cells[4] == interval(count[gain])
+    (row,) = (line for line in TEXTS["README.md"].splitlines() if line.startswith("| by the sequence alone"))
+    assert f"| {facts['held_out_chains']} | {interval(facts['held_out_lddt_ca'])} |" in row
+    assert f"with a correlation of {facts['plddt_pearson']['pearson']:.2f}." in " ".join(TEXTS["README.md"].split())
+    assert f"{facts['training_chains']:,} chains," in TEXTS["README.md"]

@@ -16,12 +16,10 @@ from helixfold.geometry.rigid import rigid_from_tensor
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs, PredictedStructure, Recycled
 from helixfold.ops.precision import to_float32
-from helixfold.presets import preset
-from helixfold.weights.demonstration import NAME
 from helixfold.weights.load import load_weights
 from tests.parity import parameters
 from tests.parity.spec import Spec
-from tests.parity.trained_ranges import demonstration_parameters, scaled
+from tests.parity.trained_ranges import demonstration_config, demonstration_parameters, scaled
 
 DATA = Path(__file__).parent / "data"
 SMALL_CASES = sorted(path.parent.name for path in DATA.glob("*/outputs.npz"))
@@ -81,7 +79,7 @@ def stored_spec(meta: Mapping[str, Any]) -> Spec:
 
 def case_config(channels: str, settings: dict[str, Any]) -> ModelConfig:
     """Return our configuration of a case with such channels (`Spec.channels`), from DeepMind's nested one."""
-    return preset(NAME).model if channels == "demonstration" else config_from_deepmind(settings)
+    return demonstration_config() if channels == "demonstration" else config_from_deepmind(settings)
 
 
 def case_parameters(

@@ -29,7 +29,15 @@ from tests.parity.spec import LIKE_DEMONSTRATION, Spec
 from tests.parity.synthetic_features import make_features
 
 SPEC = Spec(
-    model=LIKE_DEMONSTRATION, channels="demonstration", evoformer=4, extra=1, res=18, seq=8, extra_seq=12, seed=41
+    model=LIKE_DEMONSTRATION,
+    channels="demonstration",
+    evoformer=6,
+    res=18,
+    seq=8,
+    extra_seq=12,
+    templ=2,
+    real_templ=1,
+    seed=41,
 )
 # Changes of every part of the network, with lengths of their own.
 LOW_RANK = LowRankConfig(rank=3, alpha=2.0, targets="*", decomposed=True)

@@ -9,7 +9,7 @@ MULTIMER = tuple(f"model_{number}_multimer{release}" for release in ("_v3", "_v2
 WITHOUT_TEMPLATES = ("model_3", "model_4", "model_5", "model_3_ptm", "model_4_ptm", "model_5_ptm")
 # Sizes of layers: small ones for tests, those of the published models, those of the model in the package.
 CHANNELS = ("tiny", "full", "demonstration")
-LIKE_DEMONSTRATION = "model_3_ptm"
+LIKE_DEMONSTRATION = "model_1_ptm"
 MODELS = WITH_TEMPLATES + WITHOUT_TEMPLATES + MULTIMER
 
 

@@ -16,6 +16,7 @@ from helixfold.weights.files import merge
 from helixfold.weights.load import load_weights
 from tests.parity.cases import DATA, batch_from_deepmind, deviation, outputs_as_deepmind
 from tests.parity.make_adapter_case import LOW_RANK, random_adapter
+from tests.parity.trained_ranges import demonstration_config
 
 pytestmark = pytest.mark.parity
 Arrays = dict[str, np.ndarray]
@@ -36,8 +37,8 @@ def check(model: AlphaFold) -> None:
 
 
 def test_effective_weights_give_deepminds_outputs_with_merged_ones(tmp_path: Path) -> None:
-    model = preset(NAME).model
-    base = FrozenParameters.of(load_weights(WEIGHTS, model), model, WEIGHTS.name, torch.device("cpu"))
+    state = load_weights(WEIGHTS, preset(NAME).model)
+    base = FrozenParameters.of(state, demonstration_config(), WEIGHTS.name, torch.device("cpu"))
     trained = LowRankTrained(base, LOW_RANK, seed=0)
     trained.numbers.load_state_dict(read_adapter(random_adapter(tmp_path)).tensors)
     trained.apply()
@@ -50,6 +51,6 @@ def test_effective_weights_give_deepminds_outputs_with_merged_ones(tmp_path: Pat
 def test_so_does_the_merged_file(tmp_path: Path) -> None:
     merged = tmp_path / f"params_{NAME}.npz"
     merge(WEIGHTS, merged, [WeightedAdapter(path=random_adapter(tmp_path))])
-    network = AlphaFold(preset(NAME).model)
+    network = AlphaFold(demonstration_config())
     network.load_state_dict(load_weights(merged, network.config))
     check(network)

@@ -50,7 +50,7 @@ BACKENDS = {
 }
 # Three minutes in the interpreter; `tests/model/test_evoformer.py` has one block, with gradients.
 EACH_BACKEND = [pytest.param(each, marks=pytest.mark.long if each == "triton" else ()) for each in BACKENDS]
-# Angstrom; asked of everything that holds atom positions or frames.
+# Angstrom; asked of everything that holds atom positions or frames, unless rounding moves DeepMind's own by a third.
 COORDINATE_TOLERANCE = 1e-3
 # Not from the network: constants, scores made from logits (with a test of their own), and what needs labels.
 NOT_COMPUTED = re.compile("bin_edges|breaks|^confidence/|loss|metrics|violations|renamed|alt_naming|true_dist|fape")
@@ -87,11 +87,17 @@ def require_equal(outputs: Outputs, case: Case) -> None:
             found[name], expected[name] = (each[name].compress(real, axis) for each in (found, expected))
         error = deviation(found[name], expected[name])
         distance = np.abs(found[name] - expected[name]).max()
-        moved = name.startswith("structure_module/") and distance > COORDINATE_TOLERANCE
+        moved = name.startswith("structure_module/") and distance > max(COORDINATE_TOLERANCE, 3 * rounding(case, name))
         if moved or not error <= case.tolerance(name):
             failures[name] = error
     lines = [f"  {name}: {failures[name]:.1e}" for name in sorted(failures, key=failures.__getitem__, reverse=True)]
     assert not failures, "\n".join([f"{case.name}: {len(failures)} of {len(expected)} outputs deviate", *lines])
+
+
+def rounding(case: Case, name: str) -> float:
+    """Return what float32 changes in DeepMind's output of real residues; 0 where it was not measured."""
+    relative = case.meta.get("float32_noise_without_padding", {}).get(name, 0.0)
+    return float(relative * case.meta["float32_noise"].get(name, {"max": 0.0})["max"])
 
 
 def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:

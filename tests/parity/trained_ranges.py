@@ -1,6 +1,7 @@
 """Parameters of parity cases whose activations have the ranges of trained networks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,10 +17,19 @@ from helixfold.weights.load import load_weights
 Arrays = dict[str, np.ndarray]
 
 
+def demonstration_config() -> ModelConfig:
+    """Return the demonstration model's network with its structure module starting at the origin.
+
+    Starting from a template, as it does otherwise, is nothing that DeepMind's program can do.
+    """
+    model = preset(NAME).model
+    assert model.template is not None
+    return replace(model, template=replace(model.template, initial_frames=False, update_factor=1.0))
+
+
 def demonstration_parameters() -> Arrays:
     """Return the parameters of the demonstration model under DeepMind's names."""
-    model = preset(NAME).model
-    return from_state_dict(load_weights(WEIGHTS, model), model)
+    return from_state_dict(load_weights(WEIGHTS, preset(NAME).model), demonstration_config())
 
 
 def find_factors(
@@ -29,7 +39,7 @@ def find_factors(
 
     The demonstration model, which is trained, gets no other extremes.
     """
-    extremes = config != preset(NAME).model
+    extremes = config != demonstration_config()
     return find_range_factors(_network(parameters, config), batches, times, extremes=extremes).to_arrays()
 
 

@@ -62,15 +62,17 @@ def test_options_go_to_other_processes() -> None:
 
 
 def test_the_example_is_the_one_that_the_docs_use(tmp_path: Path) -> None:
-    assert options.EXAMPLE.read_bytes() == (ROOT / "examples/parr.fasta").read_bytes()
+    assert options.EXAMPLE.read_bytes() == (ROOT / "examples/src_sh3.fasta").read_bytes()
+    assert options.EXAMPLE_TEMPLATE.read_bytes() == (ROOT / "examples/templates/1shg.pdb").read_bytes()
 
 
 def test_the_example_looks_like_a_protein_and_has_a_domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     assert main(["predict", "--example", "--device", "cpu"]) == 0
-    confidence = json.loads((tmp_path / "predictions/parr/confidence_small.json").read_text())
-    assert confidence["mean_plddt"] > 80
+    assert json.loads((tmp_path / "predictions/src_sh3/timings.json").read_text())["templates"] == 1
+    confidence = json.loads((tmp_path / "predictions/src_sh3/confidence_small.json").read_text())
+    assert confidence["mean_plddt"] > 55
     assert [domain["residues"] > 30 for domain in confidence["domains"]] == [True]
 
 
@@ -80,7 +82,7 @@ def test_the_example_is_predicted_from_any_directory(
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     assert main(["predict", "--example", "--device", "cpu", "--models", "tiny", "--num-recycles", "0"]) == 0
-    assert (tmp_path / "predictions/parr/ranked_0.pdb").is_file()
+    assert (tmp_path / "predictions/src_sh3/ranked_0.pdb").is_file()
     for own in (["own.fasta"], ["--features", "features"]):
         assert main(["predict", "--example", *own, "--output", "other"]) == 2
         said = capsys.readouterr().err.splitlines()[-1]

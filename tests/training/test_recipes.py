@@ -23,9 +23,9 @@ def test_there_are_at_most_eight_stages_of_at_most_150_minutes() -> None:
 
 
 def test_weights_of_a_stage_are_below_15_mb_and_the_model_below_12() -> None:
-    assert STAGES[-1].config.model == preset("small_v2").model
+    assert STAGES[-1].config.model == preset("small").model
     (shapes,) = {frozenset(model_shapes(stage.config.model).items()) for stage in STAGES}
-    assert shapes == model_shapes(preset("small_v2").model).items()
+    assert shapes == model_shapes(preset("small").model).items()
     parameters = sum(each.numel() for each in untrained_model(STAGES[0].config.model, 0).parameters())
     assert 4 * parameters < 15e6  # in float32
     assert 2 * parameters < 12e6  # in bfloat16, as in the package
@@ -34,8 +34,10 @@ def test_weights_of_a_stage_are_below_15_mb_and_the_model_below_12() -> None:
 def test_stages_learn_what_they_should() -> None:
     for stage in STAGES:
         example, loss = stage.config.example, stage.config.loss
-        assert example.template_augmentation.none_fraction == 0.5
-        assert example.template_augmentation.own_fraction > 0
+        # The last stage learns what templates are worth, from relatives alone.
+        is_last = stage is STAGES[-1]
+        assert example.template_augmentation.none_fraction == (0.2 if is_last else 0.5)
+        assert (example.template_augmentation.own_fraction > 0) != is_last
         assert (example.template_augmentation.least_noise, example.template_augmentation.most_noise) == (0.2, 2.0)
         assert example.sampling.max_msa_clusters > 8
         assert example.sampling.masked_msa_fraction == 0.15
@@ -46,7 +48,7 @@ def test_stages_learn_what_they_should() -> None:
     assert passes[0] == 1 < passes[-1]
     assert STAGES[0].config.loss.distogram > STAGES[-1].config.loss.distogram
     crops = [stage.config.example.crop_size for stage in STAGES]
-    assert crops == sorted(crops)
+    assert crops[:-1] == sorted(crops[:-1])
     assert len({stage.config.seed for stage in STAGES}) == len(STAGES)
 
 
@@ -79,7 +81,7 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
         (["--recipe", "small", "--weights", "x.npz"], "--weights does not go with --recipe"),
         (["--recipe", "small", "--preset", "small"], "--preset does not go with --recipe"),
         (["--recipe", "small", "--dry-run"], "--dry-run does not go with --recipe"),
-        (["--recipe", "small", "--stages", "9"], "has 4 stages"),
+        (["--recipe", "small", "--stages", "9"], "has 5 stages"),
         (["--stages", "2"], "--stages is for --recipe"),
         (["--recipe", "small"], "name the training set"),
     ],

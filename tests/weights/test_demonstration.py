@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from helixfold.presets import preset
 from helixfold.weights import demonstration
-from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.files import convert
 from helixfold.weights.find import find_models, trained_preset
 from helixfold.weights.load import load_weights
@@ -35,8 +35,9 @@ def test_facts_are_those_of_the_file() -> None:
     state = load_weights(demonstration.WEIGHTS, preset("small").model)
     known = demonstration.facts()
     assert known["parameters"] == sum(tensor.numel() for tensor in state.values())
-    score = known["held_out_lddt_ca"]
-    assert 0 < score["low"] < score["mean"] < score["high"] < 1
+    assert known["sha256"] == read_header(demonstration.WEIGHTS).sha256
+    for score in (known["held_out_lddt_ca"], known["template"]["lddt_ca"], known["alignment"]["lddt_ca"]):
+        assert 0 < score["low"] < score["mean"] < score["high"] < 1
     assert demonstration.WEIGHTS.with_suffix(".md").read_text().startswith("# ")
 
 
@@ -85,15 +86,17 @@ def test_a_format_that_loses_the_note_says_so(tmp_path: Path, capsys: pytest.Cap
 def test_the_note_says_what_it_knows_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     facts = {"parameters": 1_950_000, "training_chains": 1112, "held_out_chains": 132, "more": "is left alone"}
     path = tmp_path / "facts.json"
-    path.write_text(json.dumps({**facts, "held_out_lddt_ca": {"mean": 0.412, "low": 0.398, "high": 0.426}}))
+    template = {"targets": 120, "lddt_ca": {"mean": 0.703, "low": 0.684, "high": 0.722}}
+    alone = {"mean": 0.412, "low": 0.398, "high": 0.426}
+    path.write_text(json.dumps({**facts, "held_out_lddt_ca": alone, "template": template}))
     monkeypatch.setattr(demonstration, "FACTS", path)
     demonstration.facts.cache_clear()
     try:
         assert demonstration.note() == (
             "DEMONSTRATION: made by 'small', the small model that comes with helixfold (1.9 million parameters, "
-            "trained on 1,112 chains); on 132 chains unlike those, its mean CA-lDDT is 0.41 (0.40 to 0.43) of 1, so do "
-            "not rely on this structure; 'helixfold weights download' fetches DeepMind's parameters, which are then "
-            "used"
+            "trained on 1,112 chains); on 132 chains unlike those, its mean CA-lDDT is 0.41 (0.40 to 0.43) of 1, on "
+            "120 with a template of 25 to 60 % identity 0.70 (0.68 to 0.72), so do not rely on this structure; "
+            "'helixfold weights download' fetches DeepMind's parameters, which are then used"
         )
     finally:
         demonstration.facts.cache_clear()

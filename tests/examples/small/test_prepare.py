@@ -1,4 +1,4 @@
-"""The second small model's training set and its trial: template hits, simulated homologs, copies and differences."""
+"""The small model's training set and its trial: template hits, simulated homologs, copies and differences."""
 
 from pathlib import Path
 

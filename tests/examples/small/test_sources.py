@@ -7,24 +7,36 @@ from pathlib import Path
 import pytest
 
 from helixfold.weights import demonstration
-from tests.data_pipeline.datasets.training_files import write_training_files
 from tests.examples.small.scripts import small_script
 
-sources = small_script("sources")
+manifest, sources, split = map(small_script, ("manifest", "sources", "split"))
 LIST = demonstration.DIRECTORY / "small_sources.tsv"
 CARD = (demonstration.DIRECTORY / "small.md").read_text()
-LINES = list(sources.rows(LIST))
+LINES = list(manifest.rows(LIST))
+
+
+def names_in_card(kind: str) -> list[str]:
+    (names,) = re.findall(rf"<summary>The [\d,]+ chains that {kind}</summary>\n\n(.*?)\n\n</details>", CARD, re.DOTALL)
+    return list(names.split())
 
 
 def test_each_chain_that_was_trained_on_is_in_one_file() -> None:
-    lists = re.findall(
-        r"<summary>The [\d,]+ (?:chains with|other)[^<]*</summary>\n\n(.*?)\n\n</details>", CARD, re.DOTALL
-    )
-    trained = [name for names in lists for name in names.split()]
+    trained = names_in_card("it was trained on")
     listed = Counter(name for line in LINES if line["kind"] == "structure" for name in line["chains"].split(";"))
     assert len(trained) == demonstration.facts()["training_chains"] == len(listed)
     assert listed == Counter(trained)
-    assert {name for line in LINES for name in line["chains"].split(";")} == set(trained)
+    assert {name for line in LINES if line["chains"] for name in line["chains"].split(";")} == set(trained)
+
+
+def test_nothing_that_was_set_aside_or_is_under_copyleft_was_learnt_from() -> None:
+    table = split.read_split()
+    trained = set(names_in_card("it was trained on"))
+    assert trained <= {chain.name for chain in table if chain.set == split.TRAIN}
+    for kind, words in (("template", "with templates"), ("alignment", "with alignments"), ("single", "by themselves")):
+        wanted = sorted(chain.name for chain in table if chain.target == kind)
+        assert names_in_card(f"were set aside {words}") == wanted
+        assert not trained & set(wanted)
+    assert not any(manifest.is_copyleft(line["licence"]) for line in LINES)
 
 
 def test_each_file_has_a_repository_a_commit_and_a_licence() -> None:
@@ -37,44 +49,52 @@ def test_each_file_has_a_repository_a_commit_and_a_licence() -> None:
 
 def test_the_card_has_the_numbers_of_the_list() -> None:
     found = sources.counts(LINES)
-    for licence, chains, alignments in found.licences:
-        assert f"| {licence} | {chains} | {alignments} |" in CARD
+    for licence, each in found.licences:
+        assert f"| {licence} | {' | '.join(str(each[kind]) for kind in sources.KINDS)} |" in CARD
     text = " ".join(CARD.split())
-    chains, alignments, targets = found.copyleft
     for words in (
         f"names all {found.files:,} files",
+        f"{found.aligned} have alignments that others made",
+        f"{found.with_templates} have relatives as templates",
         f"{found.pdb} of the chains are entries of it. {found.casp} are targets of CASP",
         f"The files of {len(found.unnamed)} chains ({', '.join(found.unnamed)}) do not",
-        f"{chains} chains come from repositories under the GPL or LGPL",
-        f"{alignments} files of alignments, for {targets} of the {found.aligned} chains that have any",
         "; ".join(f"{name} ({licence}): {count}" for name, licence, count in found.repositories),
     ):
         assert words in text
 
 
-def test_files_of_targets_come_before_others(tmp_path: Path) -> None:
-    structures, _ = write_training_files(tmp_path, 2)
-    one = min(path.name for path in structures.iterdir())
-    data = tmp_path / "data"
-    (data / "train_mmcif").mkdir(parents=True)
-    for name in ("target", "train_mmcif/other_A"):
-        (data / f"{name}.cif").write_bytes((structures / one).read_bytes())
-    header = sources.read_structure(structures / one)
-    chain = header.chains[0].name
-    name = sources.chain_name(header, chain, data / "target.cif")
-    manifest = [
-        (each, "o/r", "c" * 40, each, licence)
-        for each, licence in (("target.cif", "MIT"), ("a", ""), ("train_mmcif/other_A.cif", "BSD"))
-    ]
-    (data / "manifest.tsv").write_text(
-        "file\trepo\tcommit\tpath\tlicence\n" + "".join("\t".join(each) + "\n" for each in manifest)
+def test_structures_alignments_and_templates_are_found_in_the_collection(tmp_path: Path) -> None:
+    data, collection = tmp_path / "data", tmp_path / "collection"
+    files = (
+        "mmcif/1abc.cif.gz",
+        "mmcif/2def.cif.gz",
+        "msa/one.a3m",
+        "fasta/minidb_small.fasta",
+        "fasta/minidb_left.fa",
     )
-    (data / "triples.tsv").write_text(f"structure\tstructure_chain\tmsas\ntarget.cif\t{chain}\ta\n")
-    found = sources.sources({name, "other_A"}, data)
+    for file in files:
+        (data / file).parent.mkdir(parents=True, exist_ok=True)
+        (data / file).touch()
+    lines = [f"{file}\to/r\t{'c' * 40}\t{file}\t{'GPL' if 'left' in file else ''}" for file in files]
+    (data / "manifest.tsv").write_text("\n".join(["file\trepo\tcommit\tpath\tlicence", *lines]) + "\n")
+    folder = collection / "alignments" / "1abc_A"
+    manifest.link(data / "msa/one.a3m", folder / "0_one.a3m")
+    (folder / "natural.a3m").touch()
+    (folder / "library.m8").write_text("1abc_A\tmmcif-2def_B\t0.4\n")
+
+    def chain(name: str, file: str) -> object:
+        return split.SplitChain(
+            name=name, file=file, chain=name[-1], length=9, family=name, protein=name, set=split.TRAIN, target="",
+            template="", identity=None,
+        )  # fmt: skip
+
+    table = [chain("1abc_A", files[0]), chain("2def_B", files[1])]
+    found = sources.sources({"1abc_A"}, table, data, collection)
     assert [(line["kind"], line["chains"], line["file"], line["licence"]) for line in found] == [
-        ("structure", name, "target.cif", "MIT"),
-        ("structure", "other_A", "train_mmcif/other_A.cif", "BSD"),
-        ("alignment", name, "a", "not known"),
+        ("structure", "1abc_A", files[0], "not known"),
+        ("alignment", "1abc_A", files[2], "not known"),
+        ("template", "1abc_A", files[1], "not known"),
+        ("sequences", "", files[3], "not known"),
     ]
-    with pytest.raises(sources.InputError, match="there is no file of nowhere"):
-        sources.sources({"nowhere"}, data)
+    with pytest.raises(sources.InputError, match="the split has no chain nowhere"):
+        sources.sources({"nowhere"}, table, data, collection)

@@ -1,0 +1,211 @@
+"""Make pLDDT no surer than right: lower it by what a network overrates itself on sequences that it has not seen.
+
+    python examples/small/calibrate.py runs/stage_5 training_set collection --output calibrated.safetensors
+
+A network knows the chains that it learnt from better than others, so pLDDT, which learns on them, is too high
+elsewhere. The chains that were set aside are for the trial. So this takes natural homologs of chains that were learnt
+from: the true structure is the chain's, the sequence is that of a row of its alignment (the chain's own residues where
+the row has a gap), 30 to 80 % identical. They are folded alone, with the alignment, and with templates where there are
+some. The logits of the bins of lDDT are then multiplied by a factor, and a slope times the lDDT of the bin is taken off
+them, which changes nothing but the last map. Factor and slope are those that make the mean of pLDDT that of lDDT-CA,
+with templates and with alignments, of which the network is surer than of sequences alone.
+"""
+
+import argparse
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import least_squares
+from simulated_homologs import SIMULATED_FILE
+from split import TRAIN, read_split
+from stages import Stage, read_stages
+from torch import Tensor
+from tqdm import tqdm
+
+from data_pipeline.datasets.examples import StepExamples
+from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
+from data_pipeline.features.templates import no_templates
+from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
+from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
+from data_pipeline.transforms.template_augmentation import TemplateAugmentation
+from data_pipeline.transforms.training import training_example
+from helixfold.analysis.metrics import residue_lddt
+from helixfold.execution.slabs import Slabs
+from helixfold.model.alphafold import AlphaFold
+from helixfold.training.loader import pack
+from helixfold.training.recipes import last_weights
+from helixfold.training.step import forward
+from helixfold.weights.checkpoint import load_checkpoint, read_header, save_checkpoint
+
+ALONE, ALIGNMENT, TEMPLATE = "alone", "alignment", "template"
+LAST_MAP = "heads.lddt.out"
+CHAINS, RESIDUES = 120, 200
+_IDENTITY, _COVERAGE = (0.3, 0.8), 0.8  # of a homolog and the chain
+_PASSES = 3  # as in predictions
+_CA = ATOM_ORDER["CA"]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What a network says of the residues of one chain, and how right it is."""
+
+    way: str
+    probabilities: Float[np.ndarray, "r v"]  # of the bins of lDDT-CA
+    lddt: Float[np.ndarray, " r"]  # 0 to 1
+
+
+def homolog(features: Features, rng: np.random.Generator) -> Features | None:
+    """Return the features of a homolog in a chain's alignment as if it had the chain's structure, or None."""
+    own, others = features.msa[0], features.msa[1:]
+    aligned = others < GAP
+    same = (aligned & (others == own)).sum(1) / np.maximum(1, aligned.sum(1))
+    low, high = _IDENTITY
+    fit = np.flatnonzero((same >= low) & (same <= high) & (aligned.mean(1) >= _COVERAGE))
+    if not len(fit):
+        return None
+    row = int(rng.choice(fit))
+    types = np.where(aligned[row], others[row], own)
+    msa = np.concatenate(
+        [types[None].astype(features.msa.dtype), features.msa[np.arange(len(features.msa)) != row + 1]]
+    )
+    deletions = np.delete(features.deletion_matrix, row + 1, axis=0)
+    deletions = np.concatenate([np.zeros_like(deletions[:1]), deletions])
+    return replace(
+        features,
+        aatype=types.astype(features.aatype.dtype),
+        sequence="".join(RESTYPES_WITH_X[each] for each in types),
+        msa=msa,
+        deletion_matrix=deletions,
+    )
+
+
+def ways_of(features: Features) -> Iterator[tuple[str, Features]]:
+    """Yield the features without anything, with the alignment, and with the templates if there are some."""
+    alone = replace(
+        features,
+        msa=features.msa[:1],
+        deletion_matrix=features.deletion_matrix[:1],
+        **no_templates(len(features.aatype)),
+    )
+    yield ALONE, alone
+    yield ALIGNMENT, replace(features, **no_templates(len(features.aatype)))
+    if len(features.template_aatype):
+        yield TEMPLATE, replace(features, msa=alone.msa, deletion_matrix=alone.deletion_matrix)
+
+
+@torch.no_grad()
+def folded(model: AlphaFold, stage: Stage, store: FeatureStore, names: Sequence[str]) -> Iterator[Folded]:
+    """Yield what the network says of homologs of these chains."""
+    example = stage.config.example
+    whole = replace(
+        example,
+        sampling=replace(example.sampling, masked_msa_fraction=0.0),
+        template_augmentation=TemplateAugmentation(),
+        alignment_augmentation=AlignmentAugmentation(),
+        crop_size=RESIDUES,
+        unclamped_fraction=0.0,
+    )
+    for name in tqdm(names, disable=None):
+        features, labels = store.load(name)
+        found = homolog(features, np.random.default_rng(zlib.crc32(name.encode())))
+        for way, changed in () if found is None else ways_of(found):
+            drawn = training_example(changed, labels, whole, np.random.default_rng(0), _PASSES)
+            packed = pack(StepExamples(step=0, micro_batch=0, examples=(drawn,), refused=()), None)
+            outputs = forward(model, packed.on(torch.device("cpu")), Slabs(), torch.float32)
+            observed = drawn.truth.all_atom_mask[:, _CA] > 0
+            number = np.arange(int(observed.sum()))
+            predicted = outputs.structure.positions[0, :, _CA].numpy()[observed]
+            lddt, _ = residue_lddt(predicted, drawn.truth.all_atom_positions[observed, _CA], number)
+            probabilities = outputs.logits.lddt[0].float().softmax(-1).numpy()[observed]
+            known = np.isfinite(lddt)
+            yield Folded(way, probabilities[known], lddt[known])
+
+
+def tilted(probabilities: Float[np.ndarray, "r v"], tilt: Sequence[float]) -> Float[np.ndarray, " r"]:
+    """Return the expected lDDT-CA (0 to 1) of residues with these factor and slope of the logits."""
+    factor, slope = tilt
+    centres = bin_centres(probabilities.shape[1])
+    logits = factor * np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)) - slope * centres
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    expected: np.ndarray = (weights @ centres) / weights.sum(1)
+    return expected
+
+
+def bin_centres(bins: int) -> Float[np.ndarray, " v"]:
+    """Return the lDDT-CA (0 to 1) in the middle of each bin."""
+    return (np.arange(bins) + 0.5) / bins
+
+
+def excess(some: Sequence[Folded], tilt: Sequence[float] = (1.0, 0.0)) -> dict[str, float]:
+    """Return by how much pLDDT is above lDDT-CA (0 to 1) after this tilt: the mean over chains, for each way."""
+    found: dict[str, list[float]] = {}
+    for each in some:
+        found.setdefault(each.way, []).append(float((tilted(each.probabilities, tilt) - each.lddt).mean()))
+    return {way: float(np.mean(values)) for way, values in found.items()}
+
+
+def fitted_tilt(some: Sequence[Folded]) -> tuple[float, ...]:
+    """Return the tilt after which there is no excess, with templates and with alignments."""
+
+    def remaining(tilt: Float[np.ndarray, "2"]) -> list[float]:
+        left = excess(some, tilt.tolist())
+        return [left[TEMPLATE], left[ALIGNMENT]]
+
+    return tuple(least_squares(remaining, [1.0, 0.0]).x.tolist())
+
+
+def tilted_map(state: dict[str, Tensor], tilt: Sequence[float]) -> dict[str, Tensor]:
+    """Return parameters with this factor and slope of the logits of lDDT's bins."""
+    factor, slope = tilt
+    weight, bias = (factor * state[f"{LAST_MAP}.{name}"] for name in ("weight", "bias"))
+    bias = bias - slope * torch.from_numpy(bin_centres(len(bias))).to(bias.dtype)
+    return {**state, f"{LAST_MAP}.weight": weight, f"{LAST_MAP}.bias": bias}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="the last stage")
+    parser.add_argument("training_set", type=Path)
+    parser.add_argument("collection", type=Path)
+    parser.add_argument("--chains", type=int, default=CHAINS)
+    parser.add_argument("--output", type=Path, default=Path("calibrated.safetensors"))
+    options = parser.parse_args()
+    (stage,) = read_stages([options.run])
+    store = FeatureStore.open(options.training_set)
+    learnt = {chain.name for chain in read_split() if chain.set == TRAIN}
+    natural = [
+        entry.name
+        for entry in store.entries
+        if entry.name in learnt
+        and entry.msa_rows > 1
+        and entry.length <= RESIDUES
+        and not (options.collection / "alignments" / entry.name / SIMULATED_FILE).exists()
+    ]
+    chosen = np.random.default_rng(0).permutation(natural)[: options.chains].tolist()
+    state, config = load_checkpoint(last_weights(options.run))
+    header = read_header(last_weights(options.run))
+    model = AlphaFold(stage.config.model).eval()
+    model.load_state_dict(state)
+    some = list(folded(model, stage, store, chosen))
+    tilt = fitted_tilt(some)
+    save_checkpoint(options.output, tilted_map(state, tilt), config, header.use, began_with=header.began_with)
+    numbers = " and ".join(f"{each:.2f}" for each in tilt)
+    print(f"factor and slope {numbers}, from {len(some)} predictions of homologs of {len(chosen)} chains")
+    for way, before in excess(some).items():
+        print(f"{way}: pLDDT minus 100 x lDDT-CA was {100 * before:.1f}, is {100 * excess(some, tilt)[way]:.1f}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (InputError, OSError) as error:
+        sys.exit(f"calibrate.py: {error}")

@@ -1,0 +1,69 @@
+"""Copy a feature store in which fewer chains have an alignment, to learn how many alignments reading them takes.
+
+    python examples/small/fewer_alignments.py training_set 100 --output training_set_100
+
+All chains stay. Those that keep their alignment are drawn at random by their clusters, the others keep the target's
+row; chains that were set aside (split.tsv) keep theirs.
+"""
+
+import argparse
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from split import SET_ASIDE, read_split
+
+from data_pipeline.datasets.chain_record import encode_record
+from data_pipeline.datasets.index import write_index
+from data_pipeline.datasets.store import DATABASE_FILE, INDEX_FILE, FeatureStore, write_database
+from data_pipeline.errors import InputError
+
+SEED = 0
+
+
+def chosen_chains(store: FeatureStore, count: int, aside: Collection[str]) -> set[str]:
+    """Return `count` chains with alignments, whole clusters as far as they fit; fewer counts give parts of more."""
+    clusters: dict[str, list[str]] = {}
+    for entry in store.entries:
+        if entry.msa_rows > 1 and entry.name not in aside:
+            clusters.setdefault(entry.cluster, []).append(entry.name)
+    order = np.random.default_rng(SEED).permutation(sorted(clusters))
+    return set([name for cluster in order for name in clusters[cluster]][:count])
+
+
+def copy_store(store: FeatureStore, output: Path, keep: Collection[str]) -> None:
+    """Write a store of the same chains, of which only some keep their alignments."""
+    records, entries = [], []
+    for entry in store.entries:
+        features, labels = store.load(entry.name)
+        if entry.name not in keep:
+            features = replace(features, msa=features.msa[:1], deletion_matrix=features.deletion_matrix[:1])
+        records.append((entry.key, encode_record(entry.key, features, labels)))
+        entries.append(replace(entry, msa_rows=len(features.msa)))
+    records.sort()
+    write_database(output / DATABASE_FILE, records, [len(content) for _, content in records])
+    write_index(output / INDEX_FILE, entries)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("training_set", type=Path)
+    parser.add_argument("count", type=int, help="chains to learn from that keep their alignment")
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    store = FeatureStore.open(options.training_set)
+    aside = {chain.name for chain in read_split() if chain.set == SET_ASIDE}
+    kept = chosen_chains(store, options.count, aside)
+    options.output.mkdir(parents=True, exist_ok=True)
+    copy_store(store, options.output, kept | aside)
+    print(f"-> {options.output}: {len(store.entries)} chains, {len(kept)} of those to learn from with an alignment")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (InputError, OSError) as error:
+        sys.exit(f"fewer_alignments.py: {error}")
