@@ -16,6 +16,8 @@ from helixfold.scoring.binders import BinderChains, binder_scores
 from helixfold.scoring.score import require_templates, scores_of, target_to_fold
 from helixfold.scoring.score_pages import ScoredLine, ranked
 from helixfold.scoring.structures import read_scored
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.untrained import untrained_model
 from tests.scoring.structure_files import SEQUENCE, write
 
 TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu"]
@@ -24,6 +26,15 @@ TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu"]
 def rows(output: Path) -> list[dict[str, str]]:
     header, *lines = (output / "scores.tsv").read_text().splitlines()
     return [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+@pytest.fixture
+def without_templates(tmp_path: Path) -> Path:
+    """Parameters of a tiny network that reads no templates."""
+    model = replace(preset("tiny").model, template=None)
+    path = tmp_path / "without_templates.safetensors"
+    save_checkpoint(path, untrained_model(model, 0).state_dict(), model.to_dict(), preset("tiny").without_model())
+    return path
 
 
 @pytest.fixture
@@ -150,17 +161,22 @@ def replaced(prediction: network.Prediction, positions: np.ndarray) -> network.P
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("--protocol template --model small", "small reads no templates; give --protocol initial_guess, or a --model"),
+        (
+            "--protocol template --weights NONE",
+            "reads no templates; give --protocol initial_guess, or a --model",
+        ),
         ("--binder-chains A", "--binder-chains is for --binders"),
         ("--binders --protocol template", "leave out --protocol"),
         ("--reference none", "none: there is no such file"),
         ("--model tinny", "there is no preset 'tinny'"),
     ],
 )
+@pytest.mark.usefixtures("without_templates")
 def test_what_cannot_be_is_one_sentence_and_writes_nothing(
     decoys: Path, tmp_path: Path, words: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out"
+    words = words.replace("NONE", str(tmp_path / "without_templates.safetensors"))
     assert main(["score", str(decoys), "--output", str(output), *words.split()]) == 2
     said = capsys.readouterr().err
     assert problem in said
@@ -175,13 +191,12 @@ def test_models_that_read_templates_are_named() -> None:
 
 
 def test_without_templates_structures_are_scored_from_an_initial_guess(
-    decoys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    decoys: Path, tmp_path: Path, without_templates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     output = tmp_path / "out"
     words = ["score", str(decoys / "d0.pdb"), "--output", str(output), "--num-recycles", "0", "--device", "cpu"]
-    assert main(words) == 0
+    assert main([*words, "--weights", str(without_templates)]) == 0
     said = capsys.readouterr()
-    assert "small reads no templates, so that structures are scored from an initial guess" in said.err
-    assert "protocol initial_guess, model small, 0 recycles" in said.out
+    assert "tiny reads no templates, so that structures are scored from an initial guess" in said.err
+    assert "protocol initial_guess, model tiny, 0 recycles" in said.out
     assert rows(output)[0]["structure"] == "d0"
