@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +11,8 @@ import pytest
 
 from data_pipeline.search.alignment_server import AlignmentServer
 from helixfold.predict import postprocess
-from helixfold.presets import preset
-from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.untrained import untrained_model
 from tests.data_pipeline.search.mock_server import MockServer, mock_server
+from tests.networks import write_tiny_without_templates
 from tests.predict.kills import predict
 
 SEQUENCE = "MKTAYIAKQR"
@@ -73,10 +70,7 @@ class Runs:
 @pytest.fixture
 def without_templates(tmp_path: Path) -> Path:
     """Parameters of a tiny network that reads no templates."""
-    model = replace(preset("tiny").model, template=None)
-    path = tmp_path / "without_templates.safetensors"
-    save_checkpoint(path, untrained_model(model, 0).state_dict(), model.to_dict(), preset("tiny").without_model())
-    return path
+    return write_tiny_without_templates(tmp_path / "without_templates.safetensors")
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from helixfold.scoring.binders import BinderChains, binder_scores
 from helixfold.scoring.score import require_templates, scores_of, target_to_fold
 from helixfold.scoring.score_pages import ScoredLine, ranked
 from helixfold.scoring.structures import read_scored
-from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.untrained import untrained_model
+from tests.networks import write_tiny_without_templates
 from tests.scoring.structure_files import SEQUENCE, write
 
 TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu"]
@@ -31,10 +30,7 @@ def rows(output: Path) -> list[dict[str, str]]:
 @pytest.fixture
 def without_templates(tmp_path: Path) -> Path:
     """Parameters of a tiny network that reads no templates."""
-    model = replace(preset("tiny").model, template=None)
-    path = tmp_path / "without_templates.safetensors"
-    save_checkpoint(path, untrained_model(model, 0).state_dict(), model.to_dict(), preset("tiny").without_model())
-    return path
+    return write_tiny_without_templates(tmp_path / "without_templates.safetensors")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ for the products of cuBLAS that give the gradients of the weights and of the nor
 and H hidden channels in bfloat16 that moves 10 R H bytes and takes 5 products of 2 R c H operations. Programs that own
 rows and loop over all hidden channels would not read the hidden gradients again, but hold so much that one fits on a
 multiprocessor: with 128 x 256 rows, c = 256 and H = 1024 they took 502 us on an H100, where the hidden channels now
-take 140, the gradient of the norm's output 25 and the norm 53.
+take 140, and the norm, its gradient and the product between them about 80.
 """
 
 from typing import Any, no_type_check
