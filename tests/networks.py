@@ -1,7 +1,6 @@
 """Small networks and inputs that tests share."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from helixfold.execution.nested import with_tensors_changed
 from helixfold.losses.labels import Labels
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import tiny, tiny_multimer
-from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 
 Tensors = TypeVar("Tensors", Batch, Labels)
@@ -27,13 +25,6 @@ def without_templates(batch: Batch) -> Batch:
     """The same sample with no template at all, in place of masked ones."""
     names = [name for name in batch.__dataclass_fields__ if name.startswith("template_")]
     return replace(batch, **{name: getattr(batch, name)[:, :0] for name in names if getattr(batch, name) is not None})
-
-
-def write_tiny_without_templates(path: Path) -> Path:
-    """Write the parameters of a tiny network that reads no templates, and return their path."""
-    model = replace(tiny().model, template=None)
-    save_checkpoint(path, untrained_model(model, 0).state_dict(), model.to_dict(), tiny().without_model())
-    return path
 
 
 def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:

@@ -16,8 +16,8 @@ from helixfold.scoring.binders import BinderChains, binder_scores
 from helixfold.scoring.score import require_templates, scores_of, target_to_fold
 from helixfold.scoring.score_pages import ScoredLine, ranked
 from helixfold.scoring.structures import read_scored
-from tests.networks import write_tiny_without_templates
 from tests.scoring.structure_files import SEQUENCE, write
+from tests.weights.written import write_tiny_without_templates
 
 TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu"]
 
