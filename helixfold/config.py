@@ -58,11 +58,13 @@ class TemplateConfig(Config):
     """Settings of the template embedding (AlphaFold 2, Suppl. Sec. 1.7.1, Alg. 16 and 17).
 
     AlphaFold-Multimer averages the templates, so `attention_heads` and `attention_channels` do not matter there.
-    The last three settings are for AlphaFold 2's modules alone. With `unit_vectors`, the edges of a template have the
+    The last four settings are for AlphaFold 2's modules alone. With `unit_vectors`, the edges of a template have the
     directions that Suppl. Table 1 describes and that the released models do not read. With `initial_frames`, the
     structure module starts from the backbone of the first template instead of from all residues at the origin, so that
     a small network need not learn to rebuild a known backbone from distances. Its updates of residues that the template
     has are multiplied by `update_factor`: a small one keeps what is known while missing residues find their places.
+    The logits of pLDDT's bins of these residues gain `plddt_slope` times the lDDT in the middle of the bin (0 to 1), so
+    that how sure a network is of a template is calibrated apart from how sure it is of what it folds itself.
     """
 
     blocks: int = 2
@@ -77,6 +79,7 @@ class TemplateConfig(Config):
     unit_vectors: bool = added_setting(False)
     initial_frames: bool = added_setting(False)
     update_factor: float = added_setting(1.0)
+    plddt_slope: float = added_setting(0.0)
 
     def __post_init__(self) -> None:
         self._require_positive("blocks", "c_triangle", "transition_factor", "max_templates")
@@ -88,8 +91,8 @@ class TemplateConfig(Config):
         self._require_fraction("pair_dropout")
         if not 0 <= self.update_factor <= 1:
             raise ConfigError(f"update_factor must be from 0 to 1, got {self.update_factor}")
-        if self.update_factor != 1 and not self.initial_frames:
-            raise ConfigError("update_factor is for initial_frames=true")
+        if (self.update_factor, self.plddt_slope) != (1.0, 0.0) and not self.initial_frames:
+            raise ConfigError("update_factor and plddt_slope are for initial_frames=true")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,7 +229,7 @@ def recycled_guess(
 
 def mean_plddt(model: AlphaFold, folded: Folded, mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
     """Return the mean pLDDT of each sample's real residues, 0 to 100."""
-    return confidence.ranking_confidence(confidence.plddt(model.heads.lddt(folded.structure.single)), mask)
+    return confidence.ranking_confidence(confidence.plddt(model.heads.lddt_logits(folded.structure)), mask)
 
 
 def prediction_of(
@@ -250,7 +250,7 @@ def prediction_of(
             f"{name}: a number of the network is beyond 65,504, the largest of float16; use --dtype bfloat16 or float32"
         )
     mask = torch.ones_like(structure.mask[..., 0])
-    plddt = confidence.plddt(heads.lddt(structure.single))
+    plddt = confidence.plddt(heads.lddt_logits(structure))
     protein = predicted_protein(model, folded, given)
     error = None
     if heads.aligned_error is not None:
@@ -284,7 +284,7 @@ def predicted_protein(model: AlphaFold, folded: Folded, given: ModelInput) -> Pr
     """Return the structure of the first sample, whose B-factors are pLDDT."""
     structure = folded.structure
     atom_mask = structure.mask[0].cpu().numpy()
-    plddt = confidence.plddt(model.heads.lddt(structure.single))[0].cpu().numpy()
+    plddt = confidence.plddt(model.heads.lddt_logits(structure))[0].cpu().numpy()
     return Protein(
         aatype=given.features.aatype,
         atom_positions=structure.positions[0].cpu().numpy(),

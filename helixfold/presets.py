@@ -164,6 +164,7 @@ def small() -> Preset:
                 unit_vectors=True,
                 initial_frames=True,
                 update_factor=0.2,  # as in the last stages of the recipe
+                plddt_slope=4.1,  # as examples/small/calibrate.py found
             ),
             structure=StructureConfig(layers=6, c=128, heads=8, dropout=0.0),
             heads=HeadsConfig(c_lddt=32, aligned_error=True),

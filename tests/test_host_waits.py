@@ -94,7 +94,7 @@ def test_no_prediction_waits_before_its_numbers_are_read(run: Whole | Slabs, car
     def predict() -> None:
         last = recycle(lambda ensemble, previous: model.fold(run, ensemble, previous), lambda _: [batch], 2)
         pair = last.folded.representations.pair
-        confidence.ranking_confidence(confidence.plddt(model.heads.lddt(last.folded.structure.single)), batch.seq_mask)
+        confidence.ranking_confidence(confidence.plddt(model.heads.lddt_logits(last.folded.structure)), batch.seq_mask)
         confidence.expected_distances(run, model.heads.distogram, pair)
         confidence.aligned_error(run, model.heads.aligned_error, pair, batch.seq_mask)
 

@@ -5,10 +5,12 @@
 A network knows the chains that it learnt from better than others, so pLDDT, which learns on them, is too high
 elsewhere. The chains that were set aside are for the trial. So this takes natural homologs of chains that were learnt
 from: the true structure is the chain's, the sequence is that of a row of its alignment (the chain's own residues where
-the row has a gap), 30 to 80 % identical. They are folded alone, with the alignment, and with templates where there are
-some. The logits of the bins of lDDT are then multiplied by a factor, and a slope times the lDDT of the bin is taken off
-them, which changes nothing but the last map. Factor and slope are those that make the mean of pLDDT that of lDDT-CA,
-with templates and with alignments, of which the network is surer than of sequences alone.
+the row has a gap), 30 to 80 % identical. They are folded alone and with the alignment. A slope times the lDDT of the
+bin is then taken off the logits of the bins of lDDT, which changes nothing but the last map's biases. The slope is the
+one that brings the mean of pLDDT nearest to that of lDDT-CA.
+
+Residues that start from a template get the slope back (`template.plddt_slope`). What is printed of homologs with
+templates is no ground to correct these: the network knows the templates of chains that it learnt from, too.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import least_squares
+from scipy.optimize import minimize_scalar
 from simulated_homologs import SIMULATED_FILE
 from split import TRAIN, read_split
 from stages import Stage, read_stages
@@ -38,6 +40,7 @@ from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentatio
 from data_pipeline.transforms.template_augmentation import TemplateAugmentation
 from data_pipeline.transforms.training import training_example
 from helixfold.analysis.metrics import residue_lddt
+from helixfold.config import ModelConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.model.alphafold import AlphaFold
 from helixfold.training.loader import pack
@@ -50,6 +53,7 @@ LAST_MAP = "heads.lddt.out"
 CHAINS, RESIDUES = 120, 200
 _IDENTITY, _COVERAGE = (0.3, 0.8), 0.8  # of a homolog and the chain
 _PASSES = 3  # as in predictions
+_SLOPES = (-20.0, 20.0)
 _CA = ATOM_ORDER["CA"]
 
 
@@ -129,12 +133,10 @@ def folded(model: AlphaFold, stage: Stage, store: FeatureStore, names: Sequence[
             yield Folded(way, probabilities[known], lddt[known])
 
 
-def tilted(probabilities: Float[np.ndarray, "r v"], tilt: Sequence[float]) -> Float[np.ndarray, " r"]:
-    """Return the expected lDDT-CA (0 to 1) of residues with these factor and slope of the logits."""
-    factor, slope = tilt
+def sloped(probabilities: Float[np.ndarray, "r v"], slope: float) -> Float[np.ndarray, " r"]:
+    """Return the expected lDDT-CA (0 to 1) of residues with this slope taken off the logits."""
     centres = bin_centres(probabilities.shape[1])
-    logits = factor * np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)) - slope * centres
-    weights = np.exp(logits - logits.max(1, keepdims=True))
+    weights = probabilities * np.exp(-slope * centres)
     expected: np.ndarray = (weights @ centres) / weights.sum(1)
     return expected
 
@@ -144,30 +146,36 @@ def bin_centres(bins: int) -> Float[np.ndarray, " v"]:
     return (np.arange(bins) + 0.5) / bins
 
 
-def excess(some: Sequence[Folded], tilt: Sequence[float] = (1.0, 0.0)) -> dict[str, float]:
-    """Return by how much pLDDT is above lDDT-CA (0 to 1) after this tilt: the mean over chains, for each way."""
+def excess(some: Sequence[Folded], slope: float = 0.0) -> dict[str, float]:
+    """Return by how much pLDDT is above lDDT-CA (0 to 1) with this slope: the mean over chains, for each way."""
     found: dict[str, list[float]] = {}
     for each in some:
-        found.setdefault(each.way, []).append(float((tilted(each.probabilities, tilt) - each.lddt).mean()))
+        found.setdefault(each.way, []).append(float((sloped(each.probabilities, slope) - each.lddt).mean()))
     return {way: float(np.mean(values)) for way, values in found.items()}
 
 
-def fitted_tilt(some: Sequence[Folded]) -> tuple[float, ...]:
-    """Return the tilt after which there is no excess, with templates and with alignments."""
+def fitted_slope(some: Sequence[Folded]) -> float:
+    """Return the slope with the least squares of the excess alone and with alignments, to a tenth."""
 
-    def remaining(tilt: Float[np.ndarray, "2"]) -> list[float]:
-        left = excess(some, tilt.tolist())
-        return [left[TEMPLATE], left[ALIGNMENT]]
+    def remaining(slope: float) -> float:
+        left = excess(some, slope)
+        return left[ALONE] ** 2 + left[ALIGNMENT] ** 2
 
-    return tuple(least_squares(remaining, [1.0, 0.0]).x.tolist())
+    return round(float(minimize_scalar(remaining, bounds=_SLOPES, method="bounded").x), 1)
 
 
-def tilted_map(state: dict[str, Tensor], tilt: Sequence[float]) -> dict[str, Tensor]:
-    """Return parameters with this factor and slope of the logits of lDDT's bins."""
-    factor, slope = tilt
-    weight, bias = (factor * state[f"{LAST_MAP}.{name}"] for name in ("weight", "bias"))
-    bias = bias - slope * torch.from_numpy(bin_centres(len(bias))).to(bias.dtype)
-    return {**state, f"{LAST_MAP}.weight": weight, f"{LAST_MAP}.bias": bias}
+def sloped_map(state: dict[str, Tensor], slope: float) -> dict[str, Tensor]:
+    """Return parameters with this slope taken off the logits of lDDT's bins."""
+    name = f"{LAST_MAP}.bias"
+    centres = torch.from_numpy(bin_centres(len(state[name]))).to(state[name].dtype)
+    return {**state, name: state[name] - slope * centres}
+
+
+def sloped_config(config: ModelConfig, slope: float) -> ModelConfig:
+    """Return the settings of a network whose residues that start from a template get the slope back."""
+    if config.template is None or not config.template.initial_frames:
+        return config
+    return replace(config, template=replace(config.template, plddt_slope=config.template.plddt_slope + slope))
 
 
 def main() -> None:
@@ -196,12 +204,12 @@ def main() -> None:
     model = AlphaFold(stage.config.model).eval()
     model.load_state_dict(state)
     some = list(folded(model, stage, store, chosen))
-    tilt = fitted_tilt(some)
-    save_checkpoint(options.output, tilted_map(state, tilt), config, header.use, began_with=header.began_with)
-    numbers = " and ".join(f"{each:.2f}" for each in tilt)
-    print(f"factor and slope {numbers}, from {len(some)} predictions of homologs of {len(chosen)} chains")
+    slope = fitted_slope(some)
+    settings = sloped_config(ModelConfig.from_dict(config), slope).to_dict()
+    save_checkpoint(options.output, sloped_map(state, slope), settings, header.use, began_with=header.began_with)
+    print(f"slope {slope:.1f}, from {len(some)} predictions of homologs of {len(chosen)} chains")
     for way, before in excess(some).items():
-        print(f"{way}: pLDDT minus 100 x lDDT-CA was {100 * before:.1f}, is {100 * excess(some, tilt)[way]:.1f}")
+        print(f"{way}: pLDDT minus 100 x lDDT-CA was {100 * before:.1f}, is {100 * excess(some, slope)[way]:.1f}")
 
 
 if __name__ == "__main__":

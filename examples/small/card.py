@@ -41,6 +41,7 @@ from verdicts import (
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
+from helixfold.config import ModelConfig
 from helixfold.weights.checkpoint import read_header
 from helixfold.weights.load import read_shapes
 
@@ -169,7 +170,7 @@ def facts(weights: Path, trial: Trial, trained: Sequence[str]) -> dict[str, Any]
     }
 
 
-def card(known: Mapping[str, Any], trial: Trial, training: Training) -> str:
+def card(known: Mapping[str, Any], weights: Path, trial: Trial, training: Training) -> str:
     """Return the card's text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -198,13 +199,13 @@ def card(known: Mapping[str, Any], trial: Trial, training: Training) -> str:
         calibration=calibration,
         relaxed=together(found[RELAXED]),
         refused=together(found[NOT_RELAXED]),
+        everywhere=together({**found[RELAXED], **found[NOT_RELAXED]}),
         homology=HOMOLOGY,
-        architecture=stages[-1].config.model,
+        architecture=ModelConfig.from_dict(read_header(weights).config),
         sampling=stages[-1].config.example.sampling,
         chains={"trained": trained, **set_aside},
         clusters=len({entries[name].cluster for name in trained}),
         examples=sum(stage.examples for stage in stages),
-        template_deficit=-float(calibration[0][3].partition(" ")[0]),
         longest=max(entries[name].length for name in trained),
         largest_crop=max(stage.config.example.crop_size for stage in stages),
         sources=counts(list(rows(training.sources))),
@@ -242,7 +243,7 @@ def write(weights: Path, trial: Trial, training: Training, *, packaged: Path = P
     """Write card, facts and pictures; all from the same numbers."""
     trial.require_whole()
     known = facts(weights, trial, training.trained)
-    text = card(known, trial, training)
+    text = card(known, weights, trial, training)
     for directory in (packaged, (root / CURVES).parent):
         directory.mkdir(parents=True, exist_ok=True)
     plot_stages(training.stages, root / CURVES)

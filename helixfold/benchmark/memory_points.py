@@ -216,7 +216,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
             return model.fold(executor, ensemble, previous, DTYPES[point.dtype])
 
         folded = recycle(step, draw, point.passes - 1).folded
-        confidence.plddt(model.heads.lddt(folded.structure.single))
+        confidence.plddt(model.heads.lddt_logits(folded.structure))
         head = model.heads.aligned_error
         if head is not None:
             mask = torch.ones_like(folded.structure.mask[..., 0])

@@ -15,7 +15,7 @@ def relax(
     *structures: Annotated[Path, Parameter(name="STRUCTURE", required=True)],
     output: Output = Path("relaxed"),
     overwrite: bool = False,
-    max_rounds: Integer = 3,
+    max_rounds: Integer = 8,
     max_seconds: Annotated[Number, Parameter(metavar="SECONDS")] = 3600.0,
     device: Annotated[str, Parameter(metavar="NAME")] = "auto",
 ) -> int:
@@ -31,7 +31,8 @@ def relax(
     overwrite
         Replace files that exist.
     max_rounds
-        Number of minimisations; before each but the first, residues with violations lose their restraints.
+        Number of minimisations; before each but the first, residues with violations lose their restraints. AlphaFold
+        makes three; before each further one, chains can pass through each other.
     max_seconds
         Time for one structure.
     device

@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE, DistogramHead, LinearHead
+from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE, DistogramHead, LinearHead, lddt_centers
 from helixfold.model.update import Executor, Stream, transposed
 
 # Angstrom between pseudo-beta atoms (C-beta, C-alpha of glycine) below which CASP counts a contact.
@@ -23,10 +23,8 @@ _SLAB_ELEMENTS = 2**24
 
 
 def plddt(logits: Float[Tensor, "b r v"]) -> Float[Tensor, "b r"]:
-    """Return the expected lDDT-CA of every residue, 0 (worst) to 100 (Suppl. Alg. 29); all bins have equal width."""
-    bins = logits.shape[-1]
-    centers = (torch.arange(bins, device=logits.device, dtype=torch.float32) + 0.5) * (100 / bins)
-    return logits.softmax(-1, dtype=torch.float32) @ centers
+    """Return the expected lDDT-CA of every residue, 0 (worst) to 100 (Suppl. Alg. 29)."""
+    return logits.softmax(-1, dtype=torch.float32) @ lddt_centers(logits.shape[-1], logits.device)
 
 
 def aligned_error_breaks(bins: int) -> Float[Tensor, "edges"]:

@@ -1,11 +1,12 @@
 """Output heads, which compute logits from the final representations in float32 (AlphaFold 2, Suppl. Sec. 1.9)."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.config import ModelConfig
 from helixfold.model.layers import LayerNorm, Linear
-from helixfold.model.outputs import Folded, Logits
+from helixfold.model.outputs import Folded, Logits, PredictedStructure
 from helixfold.model.update import Executor, Stream, transposed
 from helixfold.ops.precision import to_float32
 
@@ -52,6 +53,11 @@ class LDDTHead(nn.Module):
         return self.out(self.linear_2(self.linear_1(self.norm(single)).relu()).relu())
 
 
+def lddt_centers(bins: int, device: torch.device) -> Float[Tensor, "v"]:
+    """Return the lDDT-CA in the middle of each bin, 0 to 100; all bins have equal width."""
+    return (torch.arange(bins, device=device, dtype=torch.float32) + 0.5) * (100 / bins)
+
+
 class Heads(nn.Module):
     """All output heads; only the `_ptm` and `_multimer` models have `aligned_error`."""
 
@@ -63,6 +69,15 @@ class Heads(nn.Module):
         self.lddt = LDDTHead(config.structure.c, heads.c_lddt, heads.lddt_bins)
         self.experimentally_resolved = LinearHead(config.c_s, 37)
         self.aligned_error = LinearHead(config.c_z, heads.aligned_error_bins) if heads.aligned_error else None
+        self.plddt_slope = 0.0 if config.template is None else config.template.plddt_slope
+
+    def lddt_logits(self, structure: PredictedStructure) -> Float[Tensor, "b r v"]:
+        """Return the logits of each residue's lDDT-CA, with `TemplateConfig.plddt_slope` where that applies."""
+        logits = self.lddt(structure.single)
+        if self.plddt_slope == 0:
+            return logits
+        shares = lddt_centers(logits.shape[-1], logits.device) / 100
+        return logits + self.plddt_slope * structure.from_template[..., None] * shares
 
     def forward(self, run: Executor, folded: Folded) -> Logits:
         """Return the logits of all heads at all positions, each as large as its stream.
@@ -78,7 +93,7 @@ class Heads(nn.Module):
         return Logits(
             distogram=run.gather(distances),
             masked_msa=logits(self.masked_msa, msa),
-            lddt=self.lddt(folded.structure.single),
+            lddt=self.lddt_logits(folded.structure),
             experimentally_resolved=self.experimentally_resolved(folded.representations.single),
             aligned_error=None if self.aligned_error is None else logits(self.aligned_error, pair),
         )

@@ -60,6 +60,7 @@ class PredictedStructure:
     atom14_mask: Float[Tensor, "b r 14"]
     positions: Float[Tensor, "b r 37 3"]  # the atoms of the last iteration
     mask: Float[Tensor, "b r 37"]
+    from_template: Float[Tensor, "b r"]  # 1 for residues that started from a template's backbone
 
 
 @dataclass(frozen=True, kw_only=True)

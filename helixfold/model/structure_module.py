@@ -136,7 +136,8 @@ class StructureModule(nn.Module):
         """Return the structure of each sample; the iterations begin at `start`, or with all residues at the origin."""
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
-        frames, factors = (BackboneFrames.identity(state), None) if start is None else start
+        frames = BackboneFrames.identity(state) if start is None else start.frames
+        factors = None if start is None else start.update_factors
         states, steps = [], []
         for parameters, dropout_masks in zip(
             self.parameters_of_iterations(pair, mask.numel()), self._dropout_masks(state), strict=True
@@ -170,6 +171,7 @@ class StructureModule(nn.Module):
             atom14_mask=atoms.atom14_mask(aatype, mask),
             positions=atoms.atom14_to_atom37(atom14[-1], aatype, mask37),
             mask=mask37,
+            from_template=torch.zeros_like(mask) if start is None else start.present,
         )
 
     def iteration(

@@ -38,16 +38,17 @@ def backbone_frames(positions: Float[Tensor, "b r 37 3"]) -> Rigid:
 
 
 class Start(NamedTuple):
-    """The frames that the structure module starts from, and the factor of each residue's updates."""
+    """The frames that the structure module starts from, which residues have one, and the factors of their updates."""
 
     frames: BackboneFrames
+    present: Float[Tensor, "b r"]
     update_factors: Float[Tensor, "b r 1"]
 
 
 def start_from_template(batch: Batch, unit: float, update_factor: float) -> Start:
     """Return the frames of each sample's first template, and `update_factor` for the residues that it has, else 1."""
-    missing = (1 - _present(batch))[..., None]
-    return Start(initial_frames(batch, unit), update_factor + (1 - update_factor) * missing)
+    present = _present(batch)
+    return Start(initial_frames(batch, unit), present, update_factor + (1 - update_factor) * (1 - present)[..., None])
 
 
 def initial_frames(batch: Batch, unit: float) -> BackboneFrames:

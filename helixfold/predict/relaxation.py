@@ -25,9 +25,10 @@ from helixfold.write.relaxed import (
 
 INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
-# Angstrom, over heavy atoms. Sound predictions move by a few tenths. What moves farther is another structure, which the
-# model did not predict and whose confidence nobody knows.
-MOST_MOVED = 2.0
+# Angstrom, over the heavy atoms of residues that keep their restraints, and the most residues that may lose them. Sound
+# predictions move by a few tenths. What moves farther is another structure, which the model did not predict and whose
+# confidence nobody knows.
+MOST_MOVED, MOST_FREED = 2.0, 0.9
 
 
 def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
@@ -88,10 +89,11 @@ def relax_predictions(
 def _relaxed(protein: Protein, device: torch.device) -> Relaxed:
     """Relax a prediction. Raise `RelaxationError` if that makes another structure of it, as of chains that overlap."""
     relaxed = relax(protein, device=device)
-    if relaxed.rmsd > MOST_MOVED:
+    residues = len(protein.aatype)
+    if relaxed.rmsd_held > MOST_MOVED or len(relaxed.freed) > MOST_FREED * residues:
         raise RelaxationError(
-            f"its atoms would move by {relaxed.rmsd:.1f} A, which is more than {MOST_MOVED:.0f} A and makes another "
-            "structure of it; `helixfold relax` does so on request"
+            f"its atoms would move by {relaxed.rmsd:.1f} A, and {len(relaxed.freed)} of {residues} residues had to be "
+            "placed anew, which makes another structure of it; `helixfold relax` does so on request"
         )
     return relaxed
 

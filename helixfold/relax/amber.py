@@ -1,30 +1,25 @@
 """AlphaFold's relaxation with OpenMM: minimise with restraints, remove those of residues with violations, and repeat.
 
-AlphaFold 2, Suppl. Sec. 1.8.6.
+AlphaFold 2, Suppl. Sec. 1.8.6. What is still wrong after AlphaFold's three rounds is disentangled by further ones.
 """
-
-import time
 
 import numpy as np
 import openmm
 import torch
 from jaxtyping import Bool, Float
-from openmm import app, unit
 
 from data_pipeline.protein import Protein
-from helixfold.relax.atoms import ANGSTROM_PER_NANOMETER, Atoms, completed, hydrogens, moved
-from helixfold.relax.flaws import flaws
+from helixfold.relax.atoms import completed, hydrogens, moved, with_side_chains_turned
+from helixfold.relax.flaws import cis, flaws, mirrored, misplaced
 from helixfold.relax.pieces import Pieces
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed, RelaxOptions
+from helixfold.relax.simulation import Deadline, Simulation
 
-_FORCE_FIELD = "amber99sb.xml"
-_KILOJOULE_PER_KILOCALORIE = 4.184
-# 10 kcal/mol/A^2, in kJ/mol/nm^2.
-_STIFFNESS = 10 * _KILOJOULE_PER_KILOCALORIE * ANGSTROM_PER_NANOMETER**2
-# Root mean square force at which a minimisation ends, kJ/mol/nm. AlphaFold passes 2.39 kcal/mol, which OpenMM reads as
-# this.
-_TOLERANCE = 10.0
+# As many as AlphaFold's. They leave chains caught in each other and in rings, so further ones begin with soft atoms.
+_HARD_ROUNDS = 3
+_SHAKING = 0.04  # nm along each axis
+_CUTOFF = 0.8  # nm, of interactions in these rounds, which do not end there: the last minimisation has none
 # OpenMM's platforms for each of PyTorch's device types, the fastest first.
 _PLATFORMS = {"cuda": ("CUDA", "HIP", "OpenCL", "CPU"), "mps": ("OpenCL", "CPU"), "cpu": ("CPU",)}
 
@@ -59,91 +54,6 @@ def _works(platform: openmm.Platform) -> bool:
     return True
 
 
-class Deadline:
-    """A time limit for the relaxation of one structure, which starts when this is made."""
-
-    def __init__(self, seconds: float) -> None:
-        self._started, self._seconds = time.monotonic(), seconds
-
-    def elapsed(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self._started
-
-    def check(self) -> None:
-        """Raise `RelaxationError` after the deadline."""
-        if self.elapsed() > self._seconds:
-            raise RelaxationError(f"it was not finished after {self._seconds:g} seconds, the most that is given to it")
-
-
-class Simulation:
-    """OpenMM's system of these atoms, with restraints that each round sets anew."""
-
-    def __init__(self, atoms: Atoms, platform: openmm.Platform) -> None:
-        # Differs from AlphaFold: bonds to hydrogens are not constrained. OpenMM's minimiser replaces constraints by
-        # springs and starts over several times to make these stiff. Without, minimisation is four times as fast and
-        # heavy atoms end within 0.03 A of the same positions.
-        system = app.ForceField(_FORCE_FIELD).createSystem(atoms.topology)
-        springs = openmm.CustomExternalForce("0.5 * stiffness * ((x-x0)^2 + (y-y0)^2 + (z-z0)^2)")
-        for parameter in ("stiffness", "x0", "y0", "z0"):
-            springs.addPerParticleParameter(parameter)
-        # Differs from AlphaFold: added atoms have no springs, since they have no predicted positions.
-        self._restrained = np.flatnonzero(atoms.given).tolist()
-        for atom in self._restrained:
-            springs.addParticle(atom, (0.0, 0.0, 0.0, 0.0))
-        springs.setForceGroup(1)
-        system.addForce(springs)
-        self._springs, self._residue = springs, atoms.residue
-        self._context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
-        self._context.setPositions(atoms.positions)
-
-    def energy(self) -> float:
-        """Return the energy of the force field alone, in kcal/mol."""
-        state = self._context.getState(energy=True, groups={0})
-        return float(state.getPotentialEnergy().value_in_unit(unit.kilocalorie_per_mole))
-
-    def positions(self) -> Float[np.ndarray, "n 3"]:
-        """Return the current positions (nanometers)."""
-        return np.asarray(
-            self._context.getState(positions=True).getPositions(asNumpy=True).value_in_unit(unit.nanometer)
-        )
-
-    def minimised(self, freed: Bool[np.ndarray, "r"], deadline: Deadline) -> Float[np.ndarray, "n 3"]:
-        """Minimise the energy with springs to the current positions, except in `freed` residues.
-
-        Return the new positions (nanometers); raise `RelaxationError` after the deadline or if they are not finite.
-        """
-        start = self.positions()
-        for index, atom in enumerate(self._restrained):
-            stiffness = 0.0 if freed[self._residue[atom]] else _STIFFNESS
-            self._springs.setParticleParameters(index, atom, (stiffness, *start[atom].tolist()))
-        self._springs.updateParametersInContext(self._context)
-        reporter = _Reporter(deadline)
-        openmm.LocalEnergyMinimizer.minimize(self._context, _TOLERANCE, 0, reporter)
-        if reporter.error is not None:
-            raise reporter.error
-        end = self.positions()
-        if not np.isfinite(end).all():
-            raise RelaxationError("its atoms flew apart: the energy of this structure is beyond what can be computed")
-        return end
-
-
-class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
-    """A callback of OpenMM after every step, which ends a minimisation at the deadline or when interrupted."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-        self.error: BaseException | None = None
-
-    def report(self, *_: object) -> bool:
-        # Exceptions must not pass through OpenMM's C++ code.
-        try:
-            self._deadline.check()
-        except (RelaxationError, KeyboardInterrupt, SystemExit) as error:
-            self.error = error
-        return self.error is not None
-
-
 def relaxed(protein: Protein, pieces: Pieces, options: RelaxOptions, device: torch.device) -> Relaxed:
     """Return the relaxed structure (see `relaxation.relax`) of a protein that `flaws.check` has accepted."""
     deadline = Deadline(options.max_seconds)
@@ -167,18 +77,39 @@ def _relaxed_on(
     except (ValueError, ZeroDivisionError) as error:
         # OpenMM's Python code raises these if atoms coincide or a residue fits no template.
         raise RelaxationError(f"the force field cannot be set up: {' '.join(str(error).split())}") from error
-    before, _ = flaws(protein.atom_positions, pieces)
+    before, broken = flaws(protein.atom_positions, pieces)
     initial_energy = simulation.energy()
-    freed = np.zeros(len(protein.aatype), bool)
-    rounds, done = 0, False
+    freed = misplaced(protein.atom_positions, protein.b_factors, pieces)
+    turned = np.zeros_like(freed)  # from L- to D-amino acids, or back
+    positions, rounds, done, soft_first = atoms.positions, 0, False, bool(freed.any())
+    near: Simulation | None = None
     while not done:
-        positions = simulation.minimised(freed, deadline)
+        if soft_first or rounds >= _HARD_ROUNDS:
+            positions = with_side_chains_turned(positions, atoms, turned)
+            soft = Simulation(atoms, current, disentangling=freed)
+            positions = soft.minimised(_shaken(positions, freed[atoms.residue], rounds), freed, deadline)
+            near = near or Simulation(atoms, current, cutoff=_CUTOFF)
+        positions = (near or simulation).minimised(positions, freed, deadline)
         result = moved(protein, pieces, atoms, positions)
         after, flawed = flaws(result.atom_positions, pieces)
-        freed |= flawed
+        turned = mirrored(result.atom_positions, pieces) & ~mirrored(protein.atom_positions, pieces)
+        # A cis peptide bond of a residue that was in order is as it was predicted.
+        wrong = (
+            flawed | turned | (cis(result.atom_positions, pieces) & ~(cis(protein.atom_positions, pieces) & ~broken))
+        )
         rounds += 1
-        done = not after.residues or rounds == options.max_rounds
-    shifts = (result.atom_positions - protein.atom_positions)[pieces.atoms]
+        done = not wrong.any() or rounds == options.max_rounds
+        # Where atoms coincide, forces may be too large for the minimiser to begin; that says nothing about residues.
+        soft_first = after.residues > pieces.modelled.sum() / 2
+        if not done and not soft_first:
+            # A strained loop is mended by what is around it.
+            freed = freed | pieces.neighbours(wrong, max(0, rounds - _HARD_ROUNDS + 1))
+    if near is not None:
+        positions = simulation.minimised(positions, freed, deadline)
+        result = moved(protein, pieces, atoms, positions)
+        after, flawed = flaws(result.atom_positions, pieces)
+    shifts = np.linalg.norm(result.atom_positions - protein.atom_positions, axis=-1)
+    held = pieces.atoms & ~freed[:, None]
     numbers = protein.residue_index
     return Relaxed(
         protein=result,
@@ -190,8 +121,20 @@ def _relaxed_on(
         added=int((result.atom_mask > 0.5).sum() - (protein.atom_mask > 0.5).sum()),
         initial_energy=initial_energy,
         final_energy=simulation.energy(),
-        rmsd=float(np.sqrt(np.square(shifts).sum(-1).mean())),
+        rmsd=_root_mean_square(shifts[pieces.atoms]),
+        rmsd_held=_root_mean_square(shifts[held]),
+        freed=tuple(numbers[freed].tolist()),
         rounds=rounds,
         seconds=deadline.elapsed(),
         platform=current.getName(),
     )
+
+
+def _root_mean_square(values: Float[np.ndarray, " n"]) -> float:
+    return float(np.sqrt(np.square(values).mean())) if len(values) else 0.0
+
+
+def _shaken(positions: Float[np.ndarray, "n 3"], chosen: Bool[np.ndarray, " n"], seed: int) -> Float[np.ndarray, "n 3"]:
+    """Return the positions with the chosen atoms a little off: what is caught may be in balance."""
+    noise = np.random.default_rng(seed).normal(scale=_SHAKING, size=positions.shape)
+    return positions + noise * chosen[:, None]

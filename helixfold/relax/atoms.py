@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pdbfixer
+from einops import einsum
 from jaxtyping import Bool, Float, Int
 from openmm import Platform, Vec3, app, unit
 
@@ -16,6 +17,7 @@ from helixfold.relax.pieces import Pieces
 ANGSTROM_PER_NANOMETER = 10.0
 _HYDROGEN = -1  # the `kind` of hydrogens
 _CA = ATOM_ORDER["CA"]
+_OF_BACKBONE = ("N", "CA", "C", "O", "OXT", "H", "H1", "H2", "H3")
 _AT_START = ("H2", "H3")  # hydrogens that only the first residue of a chain has
 _SEED = 0
 # PDBFixer must read a file first; its contents are replaced at once.
@@ -89,6 +91,25 @@ def hydrogens(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[n
         names=tuple(atoms.names[index] for index in chosen.tolist()),
         positions=positions[chosen] * ANGSTROM_PER_NANOMETER,
     )
+
+
+def with_side_chains_turned(
+    positions: Float[np.ndarray, "n 3"], atoms: Atoms, residues: Bool[np.ndarray, "r"]
+) -> Float[np.ndarray, "n 3"]:
+    """Return positions in which C-beta and H-alpha of these residues have changed places, as in D- and L-amino acids.
+
+    Side chains are turned as a whole, so that they keep their own handedness.
+    """
+    result, names = positions.copy(), np.array(atoms.names)
+    for residue in np.flatnonzero(residues):
+        own = atoms.residue == residue
+        alpha, beta, hydrogen = (positions[np.flatnonzero(own & (names == name))[0]] for name in ("CA", "CB", "HA"))
+        axis = sum((each - alpha) / np.linalg.norm(each - alpha) for each in (beta, hydrogen))
+        axis /= np.linalg.norm(axis)
+        side = own & ~np.isin(names, _OF_BACKBONE)
+        arms = positions[side] - alpha
+        result[side] = alpha + 2 * einsum(arms, axis, "n x, x -> n")[:, None] * axis - arms
+    return result
 
 
 def _topology(protein: Protein, pieces: Pieces) -> tuple[app.Topology, unit.Quantity]:

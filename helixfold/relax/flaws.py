@@ -1,20 +1,27 @@
 """Counts of stereochemical violations, and the check that a structure can be relaxed."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
+from einops import einsum
 from jaxtyping import Bool, Float
+from scipy.spatial import KDTree
 
-from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM_ORDER
+from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM_ORDER, RESTYPES
 from helixfold.losses.violations import violations
 from helixfold.relax.pieces import Pieces
 from helixfold.relax.problem import RelaxationError
 
-_CA, _N14 = ATOM_ORDER["CA"], 0
-# A structure with any fold has few residues that overlap or are far from their neighbours in the chain.
+_AROUND_ALPHA = _N, _CA, _C, _CB = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB")]
+_N14 = 0
+_PROLINE = RESTYPES.index("P")
+# Most residues of a structure with any fold neither overlap nor are far from their neighbours in the chain.
 _TOO_CLOSE, _TOO_FAR = 1.5, 8.0  # Angstrom between two CA; neighbours in the chain are 3.8 apart
-_MOST_FLAWED = 0.25  # the largest fraction of residues
+_PEPTIDE_BOND, _MOST_OFF = 1.33, 1.0  # Angstrom
+_CROWDED = 3.0  # Angstrom between two CA
+_MOST_FLAWED = 0.5  # the largest fraction of residues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +72,45 @@ def _violations(
         in_order[order] = mask[0].numpy() > 0
         result.append(in_order)
     return result
+
+
+def misplaced(
+    positions: Float[np.ndarray, "r 37 3"], confidence: Float[np.ndarray, "r 37"], pieces: Pieces
+) -> Bool[np.ndarray, "r"]:
+    """Return a mask of the residues that cannot stay where they are, as where a network leaves many in one place.
+
+    Their peptide bonds are more than 1 Angstrom too long or too short, or their C-alpha is within 3 Angstrom of one
+    that is no neighbour and has more `confidence` (pLDDT, in the place of B-factors).
+    """
+    found = np.zeros(len(pieces.aatype), bool)
+    for piece in pieces.residues:
+        off = np.linalg.norm(positions[piece[1:], _N] - positions[piece[:-1], _C], axis=-1) - _PEPTIDE_BOND
+        apart = np.flatnonzero(np.abs(off) > _MOST_OFF)
+        found[piece[apart]] = found[piece[apart + 1]] = True
+    modelled = np.flatnonzero(pieces.modelled)
+    for first, second in KDTree(positions[modelled, _CA]).query_pairs(_CROWDED):
+        pair = modelled[[first, second]]
+        if pieces.numbering()[pair[1]] - pieces.numbering()[pair[0]] != 1:
+            found[pair[np.argmin(confidence[pair, _CA])]] = True
+    return found
+
+
+def mirrored(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> Bool[np.ndarray, "r"]:
+    """Return a mask of the modelled residues that are D-amino acids: atoms may be pulled through their C-alpha."""
+    nitrogen, alpha, carbon, beta = (positions[:, atom] for atom in _AROUND_ALPHA)
+    volume = einsum(np.cross(nitrogen - alpha, carbon - alpha), beta - alpha, "r x, r x -> r")
+    return np.asarray(pieces.atoms[:, _AROUND_ALPHA].all(-1) & (volume < 0))
+
+
+def cis(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> Bool[np.ndarray, "r"]:
+    """Return a mask of the residues, but prolines, that a cis peptide bond joins to the residue before."""
+    found = np.zeros(len(pieces.aatype), bool)
+    for piece in pieces.residues:
+        before, after = positions[piece[:-1]], positions[piece[1:]]
+        ends = (before[:, _CA], before[:, _C], after[:, _N], after[:, _CA])
+        first, middle, last = (end - start for start, end in pairwise(ends))
+        found[piece[1:]] = einsum(np.cross(first, middle), np.cross(middle, last), "r x, r x -> r") > 0
+    return np.asarray(found & (pieces.aatype != _PROLINE))
 
 
 def check(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> None:

@@ -47,6 +47,17 @@ class Pieces:
             bonded[piece[1:]] = True
         return np.cumsum(np.where(bonded, 1, 2))
 
+    def neighbours(self, chosen: Bool[np.ndarray, "r"], width: int) -> Bool[np.ndarray, "r"]:
+        """Return a mask of the chosen residues and of up to `width` residues on either side in their pieces."""
+        wider = chosen.copy()
+        for number, piece in enumerate(self.residues):
+            places = np.flatnonzero(chosen[piece])[:, None] + np.arange(-width, width + 1)
+            if number in self.rings:
+                wider[piece[places % len(piece)]] = True
+            else:
+                wider[piece[places[(places >= 0) & (places < len(piece))]]] = True
+        return wider
+
     def opened(self, *, halfway: bool) -> tuple[Int[np.ndarray, "r"], Int[np.ndarray, " rings"]]:
         """Return an order of all residues in which rings are opened at their ends, or halfway, and the residues at
         which they then begin.

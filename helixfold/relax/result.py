@@ -11,7 +11,8 @@ from helixfold.relax.flaws import Flaws
 class RelaxOptions:
     """Limits of a relaxation's rounds and time."""
 
-    max_rounds: int = 3  # minimisations; each removes the restraints of the residues that still have violations
+    # Minimisations; each removes the restraints of residues that still have violations. AlphaFold makes three.
+    max_rounds: int = 8
     max_seconds: float = 3600.0  # per structure
 
     def __post_init__(self) -> None:
@@ -32,6 +33,8 @@ class Relaxed:
     initial_energy: float  # kcal/mol, hydrogens included
     final_energy: float
     rmsd: float  # Angstrom between old and new positions of the heavy atoms, without superposition
+    rmsd_held: float  # the same of residues that kept their restraints to the end
+    freed: tuple[int, ...]  # numbers of the residues that lost them
     rounds: int
     seconds: float
     platform: str  # OpenMM's: CUDA, HIP, OpenCL or CPU

@@ -211,9 +211,9 @@ MINUTES = (125, 120, 95, 110, 50)
 
 
 def _updating(model: ModelConfig, factor: float) -> ModelConfig:
-    """Return a network with this factor of the updates of residues that the template has."""
+    """Return a network with this factor of the updates of residues that the template has; pLDDT is not calibrated."""
     assert model.template is not None
-    return replace(model, template=replace(model.template, update_factor=factor))
+    return replace(model, template=replace(model.template, update_factor=factor, plddt_slope=0.0))
 
 
 def _muon(rate: float, drop_after: int | None = None) -> OptimizerConfig:

@@ -70,8 +70,9 @@ def initial_weights(path: Path, config: ModelConfig) -> InitialWeights:
     """Return the parameters of a file that a network begins with, even if it lacks some of them.
 
     What a file may lack is the aligned-error head, as AlphaFold's `_ptm` models did when they began (Suppl. Sec.
-    1.9.7), and, for a network of complexes, whatever its own model does not have. `template.update_factor`, which has
-    no parameters, may differ. Raise `InputError` if the file is damaged or does not fit.
+    1.9.7), and, for a network of complexes, whatever its own model does not have. `template.update_factor` and
+    `template.plddt_slope`, which have no parameters, may differ. Raise `InputError` if the file is damaged or does not
+    fit.
     """
     try:
         return _all_of(load_weights(path, config))
@@ -113,7 +114,10 @@ def _source(path: Path, config: ModelConfig) -> ModelConfig | None:
         with suppress(ConfigError):
             stored = ModelConfig.from_dict(read_header(path).config)
             if stored.template is not None and config == replace(
-                stored, template=replace(stored.template, update_factor=template.update_factor)
+                stored,
+                template=replace(
+                    stored.template, update_factor=template.update_factor, plddt_slope=template.plddt_slope
+                ),
             ):
                 return stored
     headless = replace(config, heads=replace(config.heads, aligned_error=False))

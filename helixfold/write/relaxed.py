@@ -78,8 +78,10 @@ def write_relaxed(
 
 
 def relaxation_notes(relaxed: Relaxed) -> list[str]:
-    """Return notes on remaining violations and on residues that were not relaxed."""
+    """Return notes on residues that were placed anew, that still have violations, and that were not relaxed."""
     notes = []
+    if relaxed.freed:
+        notes.append(f"{len(relaxed.freed)} residues were placed anew: bonds or overlaps could not be mended in place.")
     if relaxed.after.residues:
         notes.append(f"{relaxed.after.residues} residues still have impossible bonds, angles or clashes.")
     if relaxed.left_out:
@@ -97,6 +99,8 @@ def relaxation_metrics(relaxed: Relaxed) -> dict[str, Any]:
         "initial_energy_kcal_per_mol": _finite(relaxed.initial_energy),
         "final_energy_kcal_per_mol": _finite(relaxed.final_energy),
         "rmsd_angstrom": round(relaxed.rmsd, 3),
+        "rmsd_of_restrained_angstrom": round(relaxed.rmsd_held, 3),
+        "residues_freed": list(relaxed.freed),
         "added_heavy_atoms": relaxed.added,
         "residues_left_out": list(relaxed.left_out),
         "rounds": relaxed.rounds,

@@ -61,6 +61,7 @@ def structure_from(aatype: Tensor, frames: Tensor, raw: Tensor) -> PredictedStru
         atom14_mask=atom14_mask(aatype, mask),
         positions=atom14_to_atom37(atoms[-1], aatype, mask37),
         mask=mask37,
+        from_template=torch.zeros_like(mask),
     )
 
 

@@ -16,6 +16,7 @@ from helixfold.config import ModelConfig, TemplateConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.geometry.rigid import Rigid
+from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.template_frames import backbone_frames, initial_frames
 from helixfold.model.templates import template_pair_features
@@ -208,7 +209,26 @@ def test_residues_of_the_template_move_by_a_part_of_their_update() -> None:
     assert alphas(places[2])[3, 4] > 0.1  # both have moved from where residues 2 and 5 are
 
 
-@pytest.mark.parametrize("changes", [{"update_factor": 1.5}, {"update_factor": 0.5}, {"update_factor": -0.1}])
+def test_plddt_of_residues_of_the_template_has_a_slope_of_its_own() -> None:
+    batch = without_residues(random_batch(residues=R), [3, 4])
+    config, logits = with_frames(tiny_config()), []
+    assert config.template is not None
+    for slope in (0.0, 4.0):
+        changed = replace(config, template=replace(config.template, plddt_slope=slope))
+        with torch.no_grad():
+            logits.append(with_every_parameter_random(changed, seed=3)(Whole(), [batch]).logits.lddt)
+    plain, sloped = (confidence.plddt(each)[0] for each in logits)
+    there = torch.tensor([residue not in (3, 4) for residue in range(R)])
+    torch.testing.assert_close(plain[~there], sloped[~there])
+    assert (sloped - plain)[there].min() > 1
+    first, *_, last = (logits[1] - logits[0])[0, 0]
+    bins = logits[0].shape[-1]
+    torch.testing.assert_close(last - first, torch.tensor(4 * (1 - 1 / bins)))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"update_factor": 1.5}, {"update_factor": 0.5}, {"update_factor": -0.1}, {"plddt_slope": 1.0}]
+)
 def test_a_factor_of_updates_is_a_share_and_needs_a_start(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="update_factor"):
-        TemplateConfig(initial_frames=changes["update_factor"] != 0.5, **changes)
+        TemplateConfig(initial_frames=changes.get("update_factor") in (1.5, -0.1), **changes)

@@ -24,7 +24,7 @@ def demonstration_config() -> ModelConfig:
     """
     model = preset(NAME).model
     assert model.template is not None
-    return replace(model, template=replace(model.template, initial_frames=False, update_factor=1.0))
+    return replace(model, template=replace(model.template, initial_frames=False, update_factor=1.0, plddt_slope=0.0))
 
 
 def demonstration_parameters() -> Arrays:

@@ -117,18 +117,22 @@ def test_a_failure_keeps_the_predicted_structure_and_says_why(target: Path, monk
     assert is_done(target, order_of(target), "all")
 
 
-@pytest.mark.parametrize(("moved", "kept"), [(1.9, False), (2.1, True)])
+@pytest.mark.parametrize(("moved", "freed", "kept"), [(1.9, 0.85, False), (2.1, 0.0, True), (0.1, 0.95, True)])
 def test_a_relaxation_that_makes_another_structure_is_refused(
-    target: Path, monkeypatch: pytest.MonkeyPatch, moved: float, kept: bool
+    target: Path, monkeypatch: pytest.MonkeyPatch, moved: float, freed: float, kept: bool
 ) -> None:
-    monkeypatch.setattr(relaxation, "relax", lambda *_, **__: SimpleNamespace(rmsd=moved))
+    def relaxed(protein: Protein, **_: object) -> SimpleNamespace:
+        numbers = tuple(protein.residue_index[: round(freed * len(protein.aatype))].tolist())
+        return SimpleNamespace(rmsd=3.14, rmsd_held=moved, freed=numbers)
+
+    monkeypatch.setattr(relaxation, "relax", relaxed)
     monkeypatch.setattr(relaxation, "write_relaxed", lambda *_: None)
     monkeypatch.setattr(relaxation, "relaxation_metrics", lambda _: {})
     monkeypatch.setattr(relaxation, "summary", lambda _: "relaxed")
     said: list[str] = []
     relax_predictions(target, order_of(target), "best", CPU, said.append)
     assert ("failed" in metrics_in(target)["model_2_ptm"]) == kept
-    assert said[0].startswith("model_2_ptm: not relaxed: its atoms would move by 2.1 A" if kept else "model_2_ptm: rel")
+    assert said[0].startswith("model_2_ptm: not relaxed: its atoms would move by 3.1 A" if kept else "model_2_ptm: rel")
 
 
 def test_without_a_word_the_best_is_relaxed_where_that_can_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +174,7 @@ def test_relaxed_structures_are_written_with_what_made_the_prediction(
     written: list[tuple[Any, ...]] = []
     monkeypatch.setattr(relaxation, "installed", lambda: True)
     for name, function in (
-        ("relax", lambda *_, **__: SimpleNamespace(rmsd=0.1)),
+        ("relax", lambda *_, **__: SimpleNamespace(rmsd_held=0.1, freed=())),
         ("write_relaxed", lambda *arguments: written.append(arguments)),
         ("relaxation_metrics", lambda _: {"failed": "not done"}),
         ("summary", lambda _: "relaxed"),

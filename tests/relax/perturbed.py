@@ -49,6 +49,26 @@ def perturbed(protein: Protein, *, off: float, clashes: int, overlap: float = 1.
     return replace(protein, atom_positions=(positions * mask[..., None]).astype(np.float32))
 
 
+def collapsed(protein: Protein, residues: range, *, off: float = 1.5, seed: int = 0) -> Protein:
+    """Residues all about where the one before them is, and turned as it is, as a network may leave them."""
+    rng, positions = np.random.default_rng(seed), protein.atom_positions.copy()
+    axes, alpha = _frames(positions), positions[:, _CA]
+    onto = residues.start - 1
+    for residue in residues:
+        local = (positions[residue] - alpha[residue]) @ axes[residue]
+        positions[residue] = local @ axes[onto].T + alpha[onto] + off * rng.normal(size=3)
+    return replace(protein, atom_positions=positions * protein.atom_mask[..., None])
+
+
+def _frames(positions: np.ndarray) -> np.ndarray:
+    """The axes of each residue, as columns: to its C, to its N at a right angle, and across both."""
+    to_c, to_n = (positions[:, ATOM_ORDER[name]] - positions[:, _CA] for name in ("C", "N"))
+    first = to_c / np.linalg.norm(to_c, axis=-1, keepdims=True)
+    second = to_n - (to_n * first).sum(-1, keepdims=True) * first
+    second /= np.linalg.norm(second, axis=-1, keepdims=True)
+    return np.stack([first, second, np.cross(first, second)], -1)
+
+
 def part(protein: Protein, chosen: slice | np.ndarray) -> Protein:
     """Some residues of a protein."""
     return Protein(**{name: getattr(protein, name)[chosen] for name in RESIDUE_ARRAYS})

@@ -5,6 +5,7 @@ import random
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,14 @@ from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from helixfold.predict.relax_files import relax_files
 from helixfold.relax import problem
-from helixfold.relax.flaws import Flaws
+from helixfold.relax.flaws import Flaws, cis, mirrored, misplaced
+from helixfold.relax.pieces import pieces_of
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.relaxation import relax, where
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
-from tests.relax.perturbed import native, part, perturbed
+from tests.relax.perturbed import collapsed, native, part, perturbed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
 CA, CB, C, OXT = (ATOM_ORDER[name] for name in ("CA", "CB", "C", "OXT"))
@@ -117,27 +119,87 @@ def test_the_same_structure_relaxes_the_same(hairpin: Protein, relaxed_hairpin: 
 @needs_openmm
 def test_residues_that_are_still_flawed_are_freed(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
     from helixfold.relax import amber  # noqa: PLC0415  # needs OpenMM
+    from helixfold.relax.simulation import Simulation  # noqa: PLC0415
 
     given = perturbed(part(hairpin, slice(0, 6)), off=0.1, clashes=0)
     held: list[list[int]] = []
-    still = [[], [1, 2], [2, 4], [4]]  # before, and after each round
+    still = [[], [1, 2], [2, 4], [4], [0], [4], [5], [3]]  # before, after each round, and at the end
 
     def found(positions: np.ndarray, _: object) -> tuple[Flaws, np.ndarray]:
         flawed = np.isin(np.arange(len(positions)), still[len(held)])
         return Flaws(residues=int(flawed.sum()), bonds=0, clashes=0, within=0), flawed
 
-    minimised = amber.Simulation.minimised
+    class Watched(Simulation):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            self.is_soft = "disentangling" in settings
 
-    def watched(self: amber.Simulation, freed: np.ndarray, deadline: amber.Deadline) -> np.ndarray:
-        held.append(np.flatnonzero(freed).tolist())
-        return minimised(self, freed, deadline)
+        def minimised(self, start: np.ndarray, freed: np.ndarray, deadline: Any) -> np.ndarray:
+            if not self.is_soft:
+                held.append(np.flatnonzero(freed).tolist())
+            return super().minimised(start, freed, deadline)
 
     monkeypatch.setattr(amber, "flaws", found)
-    monkeypatch.setattr(amber.Simulation, "minimised", watched)
-    result = relax(given)
-    assert held == [[], [1, 2], [1, 2, 4]]
-    assert (result.rounds, result.flawed) == (3, (given.residue_index[4],))
+    monkeypatch.setattr(amber, "Simulation", Watched)
+    result = relax(given, RelaxOptions(max_rounds=6))
+    # AlphaFold's three rounds, and then with the neighbours of what is still flawed.
+    assert held == [[], [1, 2], [1, 2, 4], [1, 2, 3, 4, 5], *[[0, 1, 2, 3, 4, 5]] * 3]
+    assert (result.rounds, result.flawed) == (6, (given.residue_index[3],))
     assert where(torch.device("cpu")) == "CPU"
+
+
+@needs_openmm
+def test_residues_in_one_place_come_apart_with_their_handedness_and_trans(hairpin: Protein) -> None:
+    wrong = []
+    for seed in range(3):
+        given = collapsed(hairpin, range(10, 16), seed=seed)
+        pieces = pieces_of(given)
+        assert not mirrored(given.atom_positions, pieces).any()
+        # What AlphaFold's rounds leave depends on rounding, and so on the machine.
+        three_rounds, found = relax(given, RelaxOptions(max_rounds=3)), relax(given)
+        positions = three_rounds.protein.atom_positions
+        wrong += [three_rounds.after.residues, mirrored(positions, pieces).sum(), cis(positions, pieces).sum()]
+        assert found.after.residues == 0
+        assert not mirrored(found.protein.atom_positions, pieces).any()
+        assert not cis(found.protein.atom_positions, pieces).any()
+        # What was in order stays where it was.
+        moved = np.linalg.norm((found.protein.atom_positions - given.atom_positions)[:, CA], axis=-1)
+        assert moved[:6].max() < 1.5 < moved[10:16].max()
+    assert sum(wrong) > 0
+
+
+def test_residues_that_cannot_stay_are_those_of_broken_bonds_and_the_less_sure_of_two_in_one_place(
+    hairpin: Protein,
+) -> None:
+    def found(positions: np.ndarray, b_factors: np.ndarray = hairpin.b_factors) -> list[int]:
+        return np.flatnonzero(misplaced(positions, b_factors, pieces_of(hairpin))).tolist()
+
+    assert found(hairpin.atom_positions) == []
+    torn = hairpin.atom_positions.copy()
+    torn[9:] += [0, 0, 30]
+    assert found(torn) == [8, 9]
+    crowded, sure = hairpin.atom_positions.copy(), hairpin.b_factors.copy()
+    crowded[20] += crowded[3, CA] + [2.0, 0, 0] - crowded[20, CA]
+    sure[20] = 50
+    assert found(crowded, sure) == [19, 20, 21]  # and the bonds of residue 20
+    sure[3], sure[20] = 40, 90
+    assert found(crowded, sure) == [3, 19, 20, 21]
+
+
+@needs_openmm
+def test_a_residue_that_was_mirrored_before_stays_so(hairpin: Protein) -> None:
+    residue = 5
+    x = hairpin.atom_positions[residue]
+    normal = np.cross(x[ATOM_ORDER["N"]] - x[CA], x[C] - x[CA])
+    normal /= np.linalg.norm(normal)
+    side = np.ones(37, bool)
+    side[[ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]] = False
+    positions = hairpin.atom_positions.copy()
+    positions[residue, side] -= 2 * ((x[side] - x[CA]) @ normal)[:, None] * normal
+    given = replace(hairpin, atom_positions=positions * hairpin.atom_mask[..., None])
+    found, pieces = relax(given), pieces_of(given)
+    for protein in (given, found.protein):
+        assert np.flatnonzero(mirrored(protein.atom_positions, pieces)).tolist() == [residue]
 
 
 @needs_openmm

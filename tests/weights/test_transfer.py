@@ -172,7 +172,7 @@ def test_a_file_that_does_not_fit_is_one_sentence(state: dict[str, Tensor], tmp_
 def test_a_training_may_change_how_far_template_residues_move(tmp_path: Path) -> None:
     config = preset("small").model
     assert config.template is not None
-    freely = replace(config, template=replace(config.template, update_factor=1.0))
+    freely = replace(config, template=replace(config.template, update_factor=1.0, plddt_slope=0.5))
     path, state = tmp_path / "freely.safetensors", untrained_model(freely, 0).state_dict()
     save_checkpoint(path, state, freely.to_dict())
     found = initial_weights(path, config)

@@ -9,7 +9,11 @@ import torch
 
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.residues import GAP, RESTYPES_WITH_X
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import preset
 from tests.examples.small.scripts import small_script
+from tests.networks import random_batch, with_every_parameter_random, without_templates
 
 calibrate = small_script("calibrate")
 RNG = np.random.default_rng(0)
@@ -41,22 +45,38 @@ def too_sure(way: str, lddt: float) -> object:
     return calibrate.Folded(way, weights / weights.sum(1, keepdims=True), np.full(20, lddt))
 
 
-def test_the_tilt_takes_the_excess_away_and_is_that_of_the_tilted_map() -> None:
-    some = [too_sure(calibrate.ALIGNMENT, 0.6), too_sure(calibrate.TEMPLATE, 0.62), too_sure(calibrate.ALONE, 0.55)]
+def test_the_slope_takes_the_excess_away_and_is_that_of_the_changed_map() -> None:
+    some = [too_sure(calibrate.ALIGNMENT, 0.6), too_sure(calibrate.TEMPLATE, 0.62), too_sure(calibrate.ALONE, 0.58)]
     before = calibrate.excess(some)
     assert min(before.values()) > 0.1
-    tilt = calibrate.fitted_tilt(some)
-    after = calibrate.excess(some, tilt)
-    assert abs(after[calibrate.ALIGNMENT]) < 0.03
-    assert abs(after[calibrate.TEMPLATE]) < 0.03
+    slope = calibrate.fitted_slope(some)
+    after = calibrate.excess(some, slope)
+    assert max(abs(after[calibrate.ALIGNMENT]), abs(after[calibrate.ALONE])) < 0.03
     # The same probabilities come from the changed map.
     x = torch.randn(20, 8, dtype=torch.float64)
     names = [f"{calibrate.LAST_MAP}.{name}" for name in ("weight", "bias")]
     state = {names[0]: torch.randn(50, 8, dtype=torch.float64), names[1]: torch.randn(50, dtype=torch.float64)}
     plain, changed = (
         (x @ given[names[0]].T + given[names[1]]).softmax(-1).numpy()
-        for given in ({**state, "other": x}, calibrate.tilted_map({**state, "other": x}, tilt))
+        for given in ({**state, "other": x}, calibrate.sloped_map({**state, "other": x}, slope))
     )
     expected = changed @ calibrate.bin_centres(50)
-    assert calibrate.tilted(plain, tilt) == pytest.approx(expected)
+    assert calibrate.sloped(plain, slope) == pytest.approx(expected)
     assert np.abs(expected - plain @ calibrate.bin_centres(50)).max() > 0.01
+
+
+def test_residues_of_a_template_get_the_slope_back() -> None:
+    batch, slope, model = random_batch(residues=6), 3.0, preset("small").model
+    assert model.template is not None
+    plain = replace(model, template=replace(model.template, plddt_slope=0.0))
+    state = with_every_parameter_random(plain, seed=1).state_dict()
+    networks = [AlphaFold(plain), AlphaFold(calibrate.sloped_config(plain, slope))]
+    networks[0].load_state_dict(state)
+    networks[1].load_state_dict(calibrate.sloped_map(state, slope))
+    with torch.no_grad():
+        with_template = [each.eval()(Whole(), [batch]).logits.lddt.softmax(-1) for each in networks]
+        alone = [each(Whole(), [without_templates(batch)]).logits.lddt.softmax(-1) for each in networks]
+    torch.testing.assert_close(*with_template)
+    expected = calibrate.sloped(alone[0][0].double().numpy(), slope)
+    assert alone[1][0].double().numpy() @ calibrate.bin_centres(50) == pytest.approx(expected, abs=1e-5)
+    assert np.abs((alone[1] - alone[0]).numpy()).max() > 0.001
