@@ -171,7 +171,7 @@ class StructureModule(nn.Module):
             atom14_mask=atoms.atom14_mask(aatype, mask),
             positions=atoms.atom14_to_atom37(atom14[-1], aatype, mask37),
             mask=mask37,
-            from_template=torch.zeros_like(mask) if start is None else start.present,
+            from_template=mask.new_zeros(mask.shape) if start is None else start.present,
         )
 
     def iteration(

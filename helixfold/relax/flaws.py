@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from einops import einsum
 from jaxtyping import Bool, Float
-from scipy.spatial import KDTree
 
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM_ORDER, RESTYPES
 from helixfold.losses.violations import violations
@@ -21,6 +20,7 @@ _PROLINE = RESTYPES.index("P")
 _TOO_CLOSE, _TOO_FAR = 1.5, 8.0  # Angstrom between two CA; neighbours in the chain are 3.8 apart
 _PEPTIDE_BOND, _MOST_OFF = 1.33, 1.0  # Angstrom
 _CROWDED = 3.0  # Angstrom between two CA
+_AT_ONCE = 1024  # residues whose distances to all others are in memory together
 _MOST_FLAWED = 0.5  # the largest fraction of residues
 
 
@@ -88,10 +88,14 @@ def misplaced(
         apart = np.flatnonzero(np.abs(off) > _MOST_OFF)
         found[piece[apart]] = found[piece[apart + 1]] = True
     modelled = np.flatnonzero(pieces.modelled)
-    for first, second in KDTree(positions[modelled, _CA]).query_pairs(_CROWDED):
-        pair = modelled[[first, second]]
-        if pieces.numbering()[pair[1]] - pieces.numbering()[pair[0]] != 1:
-            found[pair[np.argmin(confidence[pair, _CA])]] = True
+    numbering = pieces.numbering()
+    alpha = torch.from_numpy(positions[modelled, _CA].astype(np.float32))
+    for start in range(0, len(modelled), _AT_ONCE):
+        near = torch.cdist(alpha[start : start + _AT_ONCE], alpha) < _CROWDED
+        for first, second in zip(*(each.tolist() for each in near.nonzero(as_tuple=True)), strict=True):
+            pair = modelled[[start + first, second]]
+            if start + first < second and numbering[pair[1]] - numbering[pair[0]] != 1:
+                found[pair[np.argmin(confidence[pair, _CA])]] = True
     return found
 
 
@@ -123,7 +127,7 @@ def check(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> None:
         raise RelaxationError("its coordinates are not all finite numbers")
     ca = torch.from_numpy(positions[pieces.modelled, _CA].astype(np.float32))
     # More than one, since each residue is close to itself.
-    overlapping = sum(int((torch.cdist(part, ca) < _TOO_CLOSE).sum(-1).gt(1).sum()) for part in ca.split(1024))
+    overlapping = sum(int((torch.cdist(part, ca) < _TOO_CLOSE).sum(-1).gt(1).sum()) for part in ca.split(_AT_ONCE))
     steps = [np.linalg.norm(np.diff(positions[piece, _CA], axis=0), axis=-1) for piece in pieces.residues]
     apart = int((np.concatenate(steps) > _TOO_FAR).sum())
     for count, what in ((overlapping, "lie within another residue"), (apart, "are far from the next one")):
