@@ -19,7 +19,7 @@ from helixfold.relax.simulation import Deadline, Simulation
 # As many as AlphaFold's. They leave chains caught in each other and in rings, so further ones begin with soft atoms.
 _HARD_ROUNDS = 3
 _SHAKING = 0.04  # nm along each axis
-_CUTOFF = 0.8  # nm, of interactions in these rounds, which do not end there: the last minimisation has none
+_CUTOFF = 0.8  # nm, of interactions once atoms have been soft; the last minimisation has none
 # OpenMM's platforms for each of PyTorch's device types, the fastest first.
 _PLATFORMS = {"cuda": ("CUDA", "HIP", "OpenCL", "CPU"), "mps": ("OpenCL", "CPU"), "cpu": ("CPU",)}
 
