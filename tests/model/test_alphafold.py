@@ -235,7 +235,8 @@ def test_nothing_is_nan_at_320_residues_in_bfloat16() -> None:
         outputs = model(Slabs(), [batch], None, torch.bfloat16)
     for name, value in floats(outputs).items():
         assert torch.isfinite(value).all(), name
-        assert value.float().std() > 0, name
+        # Without a start from a template, no residue has one.
+        assert value.float().std() > 0 or name == "structure.from_template", name
 
 
 def test_a_complex_needs_no_operator_that_a_monomer_does_not() -> None:

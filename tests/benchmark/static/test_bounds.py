@@ -22,7 +22,7 @@ LAUNCHES = {
     "Evoformer block, prediction, float32 parameters": (89, 0, 42),
     "extra-MSA block": (72, 134, 0),
     "template embedding": (111, 159, 0),
-    "structure module": (173, 377, 0),
+    "structure module": (174, 377, 0),
     "losses of initial training": (149, 73, 0),
     "losses of fine-tuning": (234, 171, 0),
     "update of the parameters": (50, 0, 0),
