@@ -7,17 +7,20 @@ not fused, since that would lose digits where it is large: x is normalised in fl
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
-from helixfold.ops.cpu.products import add_product
+from helixfold.ops.cpu.products import product as matrix_product
 from helixfold.ops.weights import Affine
 
 # Positions of a block per core: enough for fast matrix products, few enough for its cache.
 POSITIONS = 2048
+# Elements of a block that are summed at a time: PyTorch sums lower precisions from a copy in float32.
+_SUMMED_ELEMENTS = 2**19
 Index = tuple[int | slice, ...]
 
 
@@ -49,35 +52,53 @@ def position_blocks(shape: Sequence[int]) -> Iterator[Index]:
             yield (*index, rows)
 
 
-def normalised(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return normalised positions [m, c] without scale and offset, and their reciprocal deviations [m, 1], float32."""
+class Statistics(NamedTuple):
+    """What positions [m, c] were normalised by, each [m, 1] in float32."""
+
+    mean: Tensor
+    scale: Tensor  # the reciprocal deviation
+
+
+def normalised(x: Tensor) -> tuple[Tensor, Statistics]:
+    """Return normalised positions [m, c] in float32, without scale and offset, and their statistics."""
     # Several passes in the cache take half the time of PyTorch's layer norm.
     values = torch.empty(x.shape, device=x.device).copy_(x).view(-1, x.shape[-1])
-    values.sub_(values.mean(1, keepdim=True))
+    mean = values.mean(1, keepdim=True)
+    values.sub_(mean)
     scale = torch.linalg.vector_norm(values, dim=1, keepdim=True).square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
-    return values.mul_(scale), scale
+    return values.mul_(scale), Statistics(mean, scale)
 
 
-def norm_gradient(gradient: Tensor, values: Tensor, scale: Tensor, out: Tensor) -> None:
-    """Write the gradient of the input of `normalised` into `out`, from that of its results `values` and `scale`."""
-    mean, rstd = torch.zeros_like(scale), torch.ones_like(scale)
-    grad_centred = torch.ops.aten.native_layer_norm_backward(
-        gradient, values, values.shape[1:], mean, rstd, None, None, [True, False, False]
-    )[0]
-    torch.mul(grad_centred.view(out.shape), scale.view(*out.shape[:-1], 1), out=out)
+def norm_gradient(gradient: Tensor, x: Tensor, statistics: Statistics, out: Tensor) -> None:
+    """Write the gradient of `x`, which `normalised` took, into `out`, from that of the normalised positions [m, c]."""
+    positions = x.reshape(gradient.shape)
+    if gradient.dtype != x.dtype:
+        gradient, positions = gradient.float(), positions.float()
+    # With a weight in float32 PyTorch computes in float32, whatever the dtype of its arguments is.
+    weight = torch.ones(x.shape[-1], device=x.device)
+    found = torch.ops.aten.native_layer_norm_backward(
+        gradient.contiguous(), positions, weight.shape, *statistics, weight, None, [True, False, False]
+    )
+    out.copy_(found[0].view(out.shape))
 
 
 class MapGradient:
-    """Sums over blocks of the gradients of a linear map's weight and bias, in float32; None for those not `needed`."""
+    """Sums over blocks of the gradients of a linear map's weight and bias, in float32; None for those not needed."""
 
-    def __init__(self, weight: Tensor, needed: Sequence[bool]) -> None:
-        needs_weight, needs_bias = needed
-        self.weight = torch.zeros(weight.shape, device=weight.device) if needs_weight else None
-        self.bias = torch.zeros(len(weight), device=weight.device) if needs_bias else None
+    def __init__(self, *, needs_weight: bool, needs_bias: bool) -> None:
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+        self._needs_weight, self._needs_bias = needs_weight, needs_bias
 
     def add(self, gradient: Tensor, values: Tensor) -> None:
         """Add a block's part, from the gradient of the map's output [out, m] and its input [m, in]."""
-        if self.weight is not None:
-            add_product(self.weight, gradient, values)
-        if self.bias is not None:
-            self.bias += gradient.sum(1, dtype=torch.float32)
+        if self._needs_weight:
+            self.weight = _added(self.weight, matrix_product(gradient, values))
+        if self._needs_bias:
+            for part in gradient.split(max(1, _SUMMED_ELEMENTS // len(gradient)), 1):
+                self.bias = _added(self.bias, part.sum(1, dtype=torch.float32))
+
+
+def _added(total: Tensor | None, term: Tensor) -> Tensor:
+    """Return the sum in float32; the first term decides whether it is transposed in memory, as later ones then are."""
+    return term.float() if total is None else total.add_(term)

@@ -65,11 +65,12 @@ def _global_attention_gradients(
 ) -> tuple[Tensor | None, ...]:
     query_weight, weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
-    grad_query_map = MapGradient(query_weight, (needed[3], False))
-    grad_maps, grad_out = MapGradient(weight, needed[4:6]), MapGradient(out_weight, needed[6:8])
+    grad_query_map = MapGradient(needs_weight=needed[3], needs_bias=False)
+    grad_maps = MapGradient(needs_weight=needed[4], needs_bias=needed[5])
+    grad_out = MapGradient(needs_weight=needed[6], needs_bias=needed[7])
     scratch = Scratch(x.device)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
-        normed, scale = normalised(x[index])
+        normed, statistics = normalised(x[index])
         inputs = normed.to(weight.dtype)
         block = _block(normed, inputs, index, mask, mask_bias, query_weight, weight, offset, scratch)
         grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
@@ -91,7 +92,7 @@ def _global_attention_gradients(
         grad_normed = product(grad_projected, weight).float()
         grad_mean = (grad_query @ query_weight)[:, :-1].float()
         grad_normed.view(*block.weights.shape, -1).addcmul_(block.weights[..., None], grad_mean[:, None])
-        norm_gradient(grad_normed, normed, scale, grad_x[index])
+        norm_gradient(grad_normed, x[index], statistics, grad_x[index])
     return grad_x, None, None, grad_query_map.weight, grad_maps.weight, grad_maps.bias, grad_out.weight, grad_out.bias
 
 

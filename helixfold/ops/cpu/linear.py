@@ -52,15 +52,15 @@ def _map_of_blocks_gradients(
     dtype: torch.dtype,
     after_norm: bool,
 ) -> tuple[Tensor | None, ...]:
-    grad_map = MapGradient(weight, needed[1:3])
+    grad_map = MapGradient(needs_weight=needed[1], needs_bias=needed[2])
     grad_x = torch.empty_like(x) if needed[0] else None
     rounded_weight = weight.to(dtype)
     for block in position_blocks(x.shape[:-1]):
-        values, scale = normalised(x[block]) if after_norm else (x[block].reshape(-1, x.shape[-1]), None)
+        values, statistics = normalised(x[block]) if after_norm else (x[block].reshape(-1, x.shape[-1]), None)
         grad_mapped = gradient[block].reshape(-1, len(weight)).to(dtype)
         grad_map.add(grad_mapped.mT, values.to(dtype))
-        if grad_x is not None and scale is not None:
-            norm_gradient(product(grad_mapped, rounded_weight).float(), values, scale, grad_x[block])
+        if grad_x is not None and statistics is not None:
+            norm_gradient(product(grad_mapped, rounded_weight), x[block], statistics, grad_x[block])
         elif grad_x is not None:
             grad_x[block] = product(grad_mapped, rounded_weight).view(grad_x[block].shape)
     # A bias has the weight's dtype.

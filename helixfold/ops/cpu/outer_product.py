@@ -10,6 +10,7 @@ from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
+from helixfold.ops.cpu.fused_norm import MapGradient
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
@@ -64,8 +65,7 @@ def _outer_product_mean_gradients(
     # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left operand's
     # gradient; only the right operand's is summed to the end.
     grad_left, grad_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
-    grad_weight = torch.zeros(weight.shape, device=left.device)
-    grad_offset = grad_weight.new_zeros(weight.shape[0])
+    grad_map = MapGradient(needs_weight=needs_weight, needs_bias=needs_offset)
     for index, factors in steps(enumerate(scale)):
         products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype)
         for tiles in products.rows_of_tiles():
@@ -74,18 +74,16 @@ def _outer_product_mean_gradients(
                 grad_tile = (gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]).flatten(
                     0, 1
                 )
-                if needs_offset:
-                    grad_offset += grad_tile.sum(0)
                 grad_tile = grad_tile.to(weight.dtype)
-                if needs_weight:
-                    add_product(grad_weight, grad_tile.T, products.compute(tile))
+                if needs_weight or needs_offset:
+                    grad_map.add(grad_tile.mT, products.compute(tile))
                 if needs_left or needs_right:
                     grad_outer = products.gradient(grad_tile, weight, tile)
                     add_product(sum_left, grad_outer, products.right_operand(tile))
                     add_product(grad_right[index, tile.right], grad_outer.T, products.left_operand(tile))
             grad_left[index, tiles[0].left] = sum_left
-    needed_offset = grad_offset.to(weight.dtype) if needs_offset else None
-    return grad_left, grad_right.to(right.dtype), None, grad_weight.to(weight.dtype), needed_offset
+    grad_parameters = (None if each is None else each.to(weight.dtype) for each in (grad_map.weight, grad_map.bias))
+    return grad_left, grad_right.to(right.dtype), None, *grad_parameters
 
 
 class _Tile(NamedTuple):

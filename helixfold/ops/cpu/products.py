@@ -43,6 +43,9 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """Return `left @ right` of [m k] and [k n], computed as its transpose if that saves copying."""
+    if left.stride(1) != 1 and left.dtype != torch.float32:
+        # PyTorch's own product of lower precisions is oneDNN's too, and takes a transposed matrix as it is.
+        return left @ right
     if left.stride(1) != 1 and (right.stride(0) == 1 or right.numel() < left.numel()):
         return mapped(right.mT, left).mT
     return mapped(left, right.mT)

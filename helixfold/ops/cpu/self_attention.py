@@ -72,11 +72,12 @@ def _self_attention_gradients(
     weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
     grad_bias = None if bias is None or not needed[2] else torch.zeros(bias.shape, device=x.device)
-    grad_maps, grad_out = MapGradient(weight, needed[3:5]), MapGradient(out_weight, needed[5:7])
+    grad_maps = MapGradient(needs_weight=needed[3], needs_bias=needed[4])
+    grad_out = MapGradient(needs_weight=needed[5], needs_bias=needed[6])
     scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
-        normed, scale = normalised(x[index])
-        inputs = normed.to(weight.dtype)
+        inputs, statistics = normalised(x[index])
+        inputs = inputs.to(weight.dtype)
         block = _block(inputs, index, mask_bias, faster_bias, weight, offset, heads, scratch)
         grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
         grad_gated = product(grad_change, out_weight)
@@ -91,7 +92,7 @@ def _self_attention_gradients(
         grad_out.add(grad_change.mT, block.attended * block.gates)
         grad_gates.copy_(torch.ops.aten.sigmoid_backward(grad_gated.mul_(block.attended), block.gates))
         grad_maps.add(grad_projected.mT, inputs)
-        norm_gradient(product(grad_projected, weight).float(), normed, scale, grad_x[index])
+        norm_gradient(product(grad_projected, weight), x[index], statistics, grad_x[index])
     grad_bias = None if bias is None or grad_bias is None else grad_bias.to(bias.dtype)
     return grad_x, None, grad_bias, grad_maps.weight, grad_maps.bias, grad_out.weight, grad_out.bias
 

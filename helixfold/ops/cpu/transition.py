@@ -5,7 +5,8 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.blocks import for_all_cores, steps
-from helixfold.ops.cpu.products import add_product, mapped, product
+from helixfold.ops.cpu.fused_norm import MapGradient
+from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import TransitionWeights
@@ -36,23 +37,17 @@ def _transition_gradients(
 ) -> tuple[Tensor | None, ...]:
     scale, offset, w1, b1, w2, _ = parameters
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    sums = [torch.zeros(parameter.shape, device=x.device) for parameter in parameters]
-    grad_scale, grad_offset, grad_w1, grad_b1, grad_w2, grad_b2 = sums
+    grad_scale, grad_offset = torch.zeros(2, *scale.shape, device=x.device)
+    grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5))
     for rows, grad_rows, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(grad_x, w1), strict=True)):
         inputs, gradients = rows.float(), grad_rows.to(w1.dtype)
         normed, mean, rstd = torch.native_layer_norm(inputs, scale.shape, scale, offset, EPS)
         normed = normed.to(w1.dtype)
         hidden = mapped(normed, w1, b1).relu_()
-        if needed[5]:
-            add_product(grad_w2, gradients.T, hidden)
-        if needed[6]:
-            grad_b2 += gradients.sum(0)
+        grad_contract.add(gradients.mT, hidden)
         grad_hidden = product(gradients, w2)
         torch.ops.aten.threshold_backward.grad_input(grad_hidden, hidden, 0, grad_input=grad_hidden)
-        if needed[3]:
-            add_product(grad_w1, grad_hidden.T, normed)
-        if needed[4]:
-            grad_b1 += grad_hidden.sum(0)
+        grad_expand.add(grad_hidden.mT, normed)
         learns = needed[1] or needed[2]
         grad_inputs, block_scale, block_offset = torch.ops.aten.native_layer_norm_backward(
             product(grad_hidden, w1).float(), inputs, scale.shape, mean, rstd, scale, offset, [True, learns, learns]
@@ -61,8 +56,11 @@ def _transition_gradients(
         if learns:
             grad_scale += block_scale
             grad_offset += block_offset
+    sums = grad_scale, grad_offset, grad_expand.weight, grad_expand.bias, grad_contract.weight, grad_contract.bias
     found = zip(sums, parameters, needed[1:], strict=True)
-    return grad_x, *(total.to(parameter.dtype) if learns else None for total, parameter, learns in found)
+    return grad_x, *(
+        total.to(parameter.dtype) if learns and total is not None else None for total, parameter, learns in found
+    )
 
 
 def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:

@@ -74,13 +74,14 @@ class _Operand(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         pair, mask, weight, bias, operand = ctx.saved_tensors
-        grad_map = MapGradient(weight, ctx.needs_input_grad[2:])
-        grad_pair = torch.empty_like(pair) if ctx.needs_input_grad[0] else None
+        needs_pair, _, needs_weight, needs_bias = ctx.needs_input_grad
+        grad_map = MapGradient(needs_weight=needs_weight, needs_bias=needs_bias)
+        grad_pair = torch.empty_like(pair) if needs_pair else None
         weight, bias = (x.to(product_dtype(pair.dtype)) for x in (weight, bias))
         c = operand.shape[1]
         for sample in steps(range(len(pair))):
             for rows in block_rows(*mask.shape[1:]):
-                values, scale = normalised(pair[sample, rows])
+                values, statistics = normalised(pair[sample, rows])
                 rounded = values.to(weight.dtype)
                 gate = _projected(rounded, weight[c:], bias[c:]).sigmoid_()
                 grad_operand = gradient[sample, :, rows]
@@ -93,7 +94,9 @@ class _Operand(torch.autograd.Function):
                 grad_both = grad_both.view(2 * c, -1)
                 grad_map.add(grad_both, rounded)
                 if grad_pair is not None:
-                    norm_gradient(product(grad_both.mT, weight).float(), values, scale, grad_pair[sample, rows])
+                    norm_gradient(
+                        product(grad_both.mT, weight), pair[sample, rows], statistics, grad_pair[sample, rows]
+                    )
         return grad_pair, None, grad_map.weight, grad_map.bias
 
 
@@ -120,9 +123,7 @@ def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tens
 def _multiplication_gradients(
     needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
-    grad_in, grad_gate, grad_out = (
-        MapGradient(parameters[at], needed[3 + at : 5 + at]) for at in range(0, len(parameters), 2)
-    )
+    grad_in, grad_gate, grad_out = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5, 7))
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     grad_pair = torch.empty_like(pair)
     grad_right = torch.zeros_like(right) if needed[2] else None
@@ -154,13 +155,13 @@ def _multiplication_gradients(
             batched_product(products.mT, left, grad_right[sample], add=True)
         batched_product(products, right[sample], left)
         for rows in block_rows(*block_mask.shape):
-            values, scale = normalised(stream[rows])
+            values, statistics = normalised(stream[rows])
             rounded = values.to(w_in.dtype)
             # The projections are recomputed, since they are twice as large as the operand.
             grad_both = _gate_gradient(left[:, rows], block_mask[rows], _projected(rounded, w_in, b_in))
             grad_in.add(grad_both, rounded)
-            grad_values = product(grad_both.mT, w_in).add_(grad_stream[rows].reshape(-1, c_z)).float()
-            norm_gradient(grad_values, values, scale, grad_stream[rows])
+            grad_values = product(grad_both.mT, w_in).add_(grad_stream[rows].reshape(-1, c_z))
+            norm_gradient(grad_values, stream[rows], statistics, grad_stream[rows])
     grad_maps = (grad for grad_map in (grad_in, grad_gate, grad_out) for grad in (grad_map.weight, grad_map.bias))
     return grad_pair, None, grad_right, *grad_maps
 
