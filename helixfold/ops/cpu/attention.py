@@ -16,8 +16,8 @@ from helixfold.ops.recomputed import recomputed
 _LOGITS_BYTES = 2**20
 # Bytes of logits, queries, keys and values per core up to which rows are computed together, which copies their heads.
 _ROWS_BYTES = 4 * 2**20
-# A bias with at most this many elements is converted to the dtype of products once. A larger one, which may be as large
-# as a stream, is converted part by part.
+# A bias with at most this many elements is converted to float32 once. A larger one, which may be as large as a stream,
+# is converted part by part.
 _BIAS_ELEMENTS = 2**22
 # Rows of a block whose gradients of the bias are added one by one, rather than summed in a float32 copy.
 _FEW_ROWS = 16
@@ -69,9 +69,9 @@ def _attention_gradients(
     return grad_query, grad_key, grad_value, None, grad_bias
 
 
-def converted_bias(bias: Tensor | None) -> Tensor | None:
-    """Return a small bias in the dtype of matrix products, which attention reads fastest, and a large one as it is."""
-    return bias if bias is None or bias.numel() > _BIAS_ELEMENTS else bias.to(_product_dtype(bias.dtype))
+def float32_bias(bias: Tensor | None) -> Tensor | None:
+    """Return a small bias in float32, which attention reads fastest, and a large one as it is."""
+    return bias.float() if bias is not None and bias.numel() <= _BIAS_ELEMENTS else bias
 
 
 def _samples(
@@ -84,7 +84,7 @@ def _samples(
             key=key[index],
             value=value[index],
             mask_bias=None if mask_bias is None else mask_bias[index],
-            bias=None if bias is None else converted_bias(bias[index]),
+            bias=None if bias is None else float32_bias(bias[index]),
             scratch=scratch,
         )
 
@@ -133,7 +133,7 @@ class AttentionBlock:
                 if attended is not None:
                     _copy(_product(weights, value), attended[rows, :, part])
                 value_terms.append(_product(weights.mT, grad_attended))
-                # The gradient of the weights, overwritten by that of the logits.
+                # The gradient of the weights, overwritten by that of the logits, which is computed in float32.
                 grad = self.scratch("gradients", *weights.shape, dtype=weights.dtype)
                 torch.bmm(grad_attended, value.mT, out=grad)
                 torch.ops.aten._softmax_backward_data.out(grad, weights, -1, grad.dtype, grad_input=grad)
@@ -158,37 +158,42 @@ class AttentionBlock:
     def _weights(self, query: Tensor, key: Tensor, rows: slice, part: slice) -> Tensor:
         """Return the softmax of the logits [(n h) q k], computed in float32, in the dtype of matrix products."""
         shape = (len(query), query.shape[1], key.shape[1])
-        logits = self.scratch("weights", *shape, dtype=query.dtype)
+        logits = self.scratch("logits", *shape)
         by_row = logits.view(-1, self.query.shape[1], *shape[1:])
         mask_bias = None if self.mask_bias is None else self.mask_bias[rows, None, None]
-        bias = None if self.bias is None else self.bias[:, part]
-        terms = [term.to(query.dtype) for term in (bias, mask_bias) if term is not None]
-        # Adding the product to the biases in place saves a pass over the logits.
-        if len(terms) == 2:
-            torch.add(*terms, out=by_row)
-        elif terms:
-            by_row.copy_(terms[0])
-        if terms:
+        bias = None if self.bias is None else self._cast("bias", self.bias[:, part], torch.float32)
+        terms = [term for term in (bias, mask_bias) if term is not None]
+        if query.dtype == torch.float32 and terms:
+            # Adding the product to the biases in place saves a pass over the logits.
+            if len(terms) == 2:
+                torch.add(*terms, out=by_row)
+            else:
+                by_row.copy_(terms[0])
             logits.baddbmm_(query, key.mT)
         else:
-            torch.bmm(query, key.mT, out=logits)
-        return torch.softmax(logits, -1, out=logits)
+            is_exact = query.dtype == torch.float32
+            products = logits if is_exact else self.scratch("weights", *shape, dtype=query.dtype)
+            torch.bmm(query, key.mT, out=products)
+            if not is_exact:
+                logits.copy_(products)
+            for term in terms:
+                by_row += term
+        return self._cast("weights", torch.softmax(logits, -1, out=logits), query.dtype)
+
+    def _cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the tensor in that dtype; a conversion is written to the scratch memory of that name."""
+        return x if x.dtype == dtype else self.scratch(name, *x.shape, dtype=dtype).copy_(x)
 
     @property
     def _dtype(self) -> torch.dtype:
         """Return the dtype of the operands of matrix products."""
         has_few = min(self.query.shape[2], self.key.shape[2]) < _FEW_COLUMNS
-        return torch.float32 if has_few else _product_dtype(self.value.dtype)
+        return torch.float32 if has_few else product_dtype(self.value.dtype)
 
     def _flat(self, heads: Tensor) -> Tensor:
         """Return [n h ...] as an operand [(n h) ...]; oneDNN, used below float32, is faster if it is contiguous."""
         flat = heads.flatten(0, 1).to(self._dtype)
         return flat if flat.dtype == torch.float32 else flat.contiguous()
-
-
-def _product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of products and logits; masked logits are beyond the range of float16."""
-    return torch.float32 if dtype == torch.float16 else product_dtype(dtype)
 
 
 def _add_terms(total: Tensor, terms: Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.attention import AttentionBlock, converted_bias
+from helixfold.ops.cpu.attention import AttentionBlock, float32_bias
 from helixfold.ops.cpu.blocks import Scratch, row_blocks
 from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
@@ -47,7 +47,7 @@ def _self_attention(
     x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int
 ) -> Tensor:
     weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
-    change, bias = torch.empty_like(x), converted_bias(bias)
+    change, bias = torch.empty_like(x), float32_bias(bias)
     scratch = Scratch(x.device)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         inputs = normalised(x[index])[0].to(weight.dtype)
@@ -74,7 +74,7 @@ def _self_attention_gradients(
     grad_bias = None if bias is None or not needed[2] else torch.zeros(bias.shape, device=x.device)
     grad_maps = MapGradient(needs_weight=needed[3], needs_bias=needed[4])
     grad_out = MapGradient(needs_weight=needed[5], needs_bias=needed[6])
-    scratch, faster_bias = Scratch(x.device), converted_bias(bias)
+    scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         inputs, statistics = normalised(x[index])
         inputs = inputs.to(weight.dtype)
