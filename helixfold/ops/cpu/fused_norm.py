@@ -53,10 +53,10 @@ def position_blocks(shape: Sequence[int]) -> Iterator[Index]:
 
 
 class Statistics(NamedTuple):
-    """What positions [m, c] were normalised by, each [m, 1] in float32."""
+    """The means and reciprocal deviations by which positions [m, c] were normalised, each [m, 1] in float32."""
 
     mean: Tensor
-    scale: Tensor  # the reciprocal deviation
+    scale: Tensor
 
 
 def normalised(x: Tensor) -> tuple[Tensor, Statistics]:

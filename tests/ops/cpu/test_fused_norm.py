@@ -23,7 +23,7 @@ def test_all_positions_of_all_blocks_count(
     assert found.bias is not None
     assert found.weight.dtype == found.bias.dtype == torch.float32
     exact = torch.einsum("bmo,bmi->oi", gradients.double(), values.double())
-    assert_close(found.weight.double(), exact, rtol=1e-5 if dtype == torch.float32 else 0.02, atol=0.1)
+    assert_close(found.weight.double(), exact, rtol=0, atol=1e-4 if dtype == torch.float32 else 0.1)
     # Sums are float32 whatever the dtype of their terms is.
     assert_close(found.bias.double(), gradients.double().sum((0, 1)), rtol=1e-5, atol=1e-5)
 
