@@ -3,9 +3,9 @@
 import os
 import sys
 
-# GNU's library, which PyTorch brings on Linux, follows the second where both are set: a thread looks so often whether the
-# others are done before it sleeps. A block of the network takes 1.3 to 1.5 times as long on idle processors if threads
-# sleep at once, and 2.5 times as long beside a busy program if they look ten times as often.
+# GNU's library, which PyTorch brings on Linux, follows the second where both are set: a thread looks so often whether
+# the others are done before it sleeps. A block of the network takes 1.3 to 1.5 times as long on idle processors if
+# threads sleep at once, and 2.5 times as long beside a busy program if they look ten times as often.
 _CHOICE = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 # With any of these the user has chosen: OpenMP's own variable, those of GNU's library, and of LLVM's and Intel's.
 _CHOSEN_BY = (*_CHOICE, "KMP_BLOCKTIME", "KMP_LIBRARY")
