@@ -34,11 +34,12 @@ _NOT_STARTED = "Failed to start block"
 # A shell that ends Parsl's exchange of messages once the process of its first argument has ended, so that no node
 # waits for a run that was killed.
 _WATCHED = '(while kill -0 "$0" && kill -0 $$; do sleep 2; done; kill -9 $$) < /dev/null > /dev/null 2>&1 & exec "$@"'
-# The same for workers on this machine, which have twice the silence that they wait for to end by themselves: those that
-# were just about to register when the exchange ended would wait for its answer forever.
-_WATCHED_WORKERS = (
-    '(while kill -0 "$0"; do kill -0 $$ || exit; sleep 2; done; '
-    f"for _ in $(seq {_SIGNS[1]}); do kill -0 $$ || exit; sleep 2; done; kill -9 $$) "
+# The same for a node of this machine, which is a group of processes: all of it is ended, since a node that is killed
+# leaves a server of its own behind, and one that was just about to register, or lost a worker in the middle of a
+# message, waits forever. Before that it has twice the silence after which it ends by itself.
+WATCHED_NODE = (
+    '(while kill -0 "$0" && kill -0 $$; do sleep 2; done; '
+    f"for _ in $(seq {_SIGNS[1]}); do kill -0 $$ || break; sleep 2; done; sleep 2; kill -9 0) "
     '< /dev/null > /dev/null 2>&1 & exec "$@"'
 )
 
@@ -101,7 +102,7 @@ def _executor(pool: Pool, site: Site, address: str) -> HighThroughputExecutor:
     module = "parsl.executors.high_throughput"
     launch = DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", f"{python_of(pool)} -m {module}.process_worker_pool")
     if pool.provider == "local":
-        launch = f"sh -c {shlex.quote(_WATCHED_WORKERS)} {os.getpid()} {launch}"
+        launch = f"sh -c {shlex.quote(WATCHED_NODE)} {os.getpid()} {launch}"
 
     def give_up(executor: BlockProviderExecutor, status: dict[str, JobStatus]) -> None:
         if (problem := _problem(pool, status)) is not None:
