@@ -76,6 +76,18 @@ class OpCase:
         unique = {id(each): each for _, arguments in self.calls for each in tensors(arguments) if each.requires_grad}
         return list(unique.values())
 
+    def in_float32(self) -> "OpCase":
+        """Return the same case with copies of its arguments, in which all real numbers are float32."""
+        copies: dict[int, Tensor] = {}
+
+        def copy(tensor: Tensor) -> Tensor:
+            if id(tensor) not in copies:
+                wide = tensor.detach().float() if tensor.is_floating_point() else tensor
+                copies[id(tensor)] = wide.requires_grad_() if tensor.requires_grad else wide
+            return copies[id(tensor)]
+
+        return replace(self, calls=tuple((op, with_tensors_changed(copy, given)) for op, given in self.calls))
+
     def work(self, *, gradients: bool) -> Work:
         """Return the work of the forward pass, or of forward and backward with `gradients`.
 

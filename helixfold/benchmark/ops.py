@@ -119,7 +119,11 @@ def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[
     notes = []
     if device.type == "cuda":
         ways["ours, replayed"] = replayed(ways[ours], device)
-    if not case.in_place and (off := _difference(ways[ours], ways[plain])) > _ALLOWED_DEVIATION:
+    off = 0.0 if case.in_place else _difference(ways[ours], ways[plain])
+    if off > _ALLOWED_DEVIATION:
+        # The plain reference in bfloat16 is not exact either: PyTorch sums the gradients of a norm's parameters in it.
+        off = _difference(ways[ours], _way(case.in_float32(), "reference", gradients=gradients))
+    if off > _ALLOWED_DEVIATION:
         notes.append(f"{ours} computes something else: it is off by {off:.0%} of the largest value")
     for package, peer in peers_of(case, device).items():
         ways[package] = _way(peer, None, gradients=gradients)

@@ -180,3 +180,14 @@ def test_a_backend_that_computes_something_else_is_named() -> None:
     case = OpCase(name="double", calls=((double, (torch.ones(3, requires_grad=True),)),))
     _, notes = _ways(case, CPU, gradients=True)
     assert notes == ["ours (wrong) computes something else: it is off by 10% of the largest value"]
+
+
+def test_a_backend_that_is_more_exact_than_the_reference_in_bfloat16_is_not_named() -> None:
+    def bad_in_bfloat16(x: Tensor) -> Tensor:
+        return 2 * x if x.dtype == torch.float32 else 3 * x
+
+    for name, factor, problems in (("exact", 2, 0), ("wrong", 4, 1)):
+        op = operator(Backend(name=name, run=lambda x, factor=factor: factor * x))(bad_in_bfloat16)
+        case = OpCase(name=name, calls=((op, (torch.ones(3, dtype=torch.bfloat16, requires_grad=True),)),))
+        _, notes = _ways(case, CPU, gradients=True)
+        assert len(notes) == problems
