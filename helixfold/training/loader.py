@@ -8,6 +8,7 @@ import itertools
 import math
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from data_pipeline.transforms.sampled_alignment import ALIGNMENT_AXES
 from helixfold.alignment_features import alignment_features
 from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.execution.allocator import keep_freed_memory
+from helixfold.execution.device import in_threads
 from helixfold.losses.labels import ComplexLabels, Labels
 
 _BOUNDARY = 64  # bytes, of which every array's offset is a multiple
@@ -63,6 +65,7 @@ _TORCH = {
 }
 _SHARED_MEMORY = "/dev/shm"
 _WORTH_SHARING = 2**20  # bytes, below which a pipe is faster than shared memory
+_PIPE_BYTES = 2**20  # the most that Linux allows to all users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +239,15 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
     return small if (small == array).all() else array
 
 
+def _enlarge_pipe(batches: Any) -> None:
+    """Let workers leave whole micro-batches in the pipe, where the system can, rather than wait for their reader."""
+    queue = getattr(batches, "_worker_result_queue", None)  # of PyTorch's loader, if it has workers
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl  # noqa: PLC0415 (Windows has none)
+
+        fcntl.fcntl(queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # type: ignore[union-attr]
+
+
 def _set_up_worker(worker: int) -> None:
     """Make a worker reuse the memory of its large arrays, and leave Ctrl-C to its parent."""
     keep_freed_memory()
@@ -313,6 +325,7 @@ class TrainingLoader:
     def __iter__(self) -> Iterator[TrainingBatch]:
         with interruptions_postponed():
             batches = iter(self._loader)  # this starts the workers
+        _enlarge_pipe(batches)
         early: dict[tuple[int, int], PackedBatch | InputError] = {}  # those that came before their turn
         for place in self._order:
             while place not in early:
@@ -321,4 +334,7 @@ class TrainingLoader:
             batch = early.pop(place)
             if isinstance(batch, InputError):
                 raise batch
-            yield batch.on(self.device)
+            # The workers keep all processors busy, so that a second thread would be waited for.
+            with in_threads(1) if self._loader.num_workers else nullcontext():
+                found = batch.on(self.device)
+            yield found

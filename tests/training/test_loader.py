@@ -1,5 +1,6 @@
 """Batches are the dataset's examples, whoever made them, in whatever order the workers finished."""
 
+import sys
 import time
 from dataclasses import fields, replace
 from typing import Any
@@ -17,6 +18,7 @@ from data_pipeline.transforms.sampled_alignment import smallest
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import Batch, sampled_fields
 from helixfold.execution import nested
+from helixfold.execution.device import in_threads
 from helixfold.losses.labels import Labels
 from helixfold.training import loader as loading
 from helixfold.training.loader import TrainingBatch, TrainingLoader, pack
@@ -140,6 +142,33 @@ class SlowAtFirst(TrainingDataset):
         if step == 0:
             time.sleep(0.5)
         return super().draw(step, micro_batch)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pipes of a chosen size")
+def test_micro_batches_have_room_in_the_pipe_and_are_unpacked_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl  # noqa: PLC0415 (Windows has none)
+
+    sizes: list[int] = []
+    threads: list[int] = []
+    enlarge, unpack = loading._enlarge_pipe, loading.PackedBatch.on
+
+    def enlarged(batches: Any) -> None:
+        enlarge(batches)
+        if hasattr(batches, "_worker_result_queue"):
+            sizes.append(fcntl.fcntl(batches._worker_result_queue._reader.fileno(), fcntl.F_GETPIPE_SZ))
+
+    def unpacked(packed: loading.PackedBatch, device: torch.device) -> TrainingBatch:
+        threads.append(torch.get_num_threads())
+        return unpack(packed, device)
+
+    monkeypatch.setattr(loading, "_enlarge_pipe", enlarged)
+    monkeypatch.setattr(loading.PackedBatch, "on", unpacked)
+    with in_threads(2):
+        for workers in (1, 0):
+            next(iter(TrainingLoader(dataset(), first_step=0, last_step=1, workers=workers)))
+        assert torch.get_num_threads() == 2
+    assert sizes == [2**20]
+    assert threads == [1, 2]
 
 
 def test_what_is_made_early_waits_for_its_turn() -> None:
