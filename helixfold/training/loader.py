@@ -334,7 +334,8 @@ class TrainingLoader:
             batch = early.pop(place)
             if isinstance(batch, InputError):
                 raise batch
-            # The workers keep all processors busy, so that a second thread would be waited for.
-            with in_threads(1) if self._loader.num_workers else nullcontext():
+            # On a CPU that workers keep busy, a second thread would be waited for.
+            is_shared = self.device.type == "cpu" and self._loader.num_workers > 0
+            with in_threads(1) if is_shared else nullcontext():
                 found = batch.on(self.device)
             yield found
