@@ -78,6 +78,7 @@ def test_only_the_named_packages_import_heavy_libraries() -> None:
             if (
                 (imported.startswith("torch.distributed") and not module.startswith(DISTRIBUTED))
                 or (library == "triton" and not module.startswith("helixfold.ops.triton"))
+                or (library in ("llvmlite", "numba") and not module.startswith("helixfold.ops.cpu.compiled"))
                 or (library == "torch" and module.startswith("data_pipeline"))
             ):
                 misplaced.append(f"{module} imports {imported}")
@@ -88,7 +89,7 @@ def test_the_model_needs_only_torch_numpy_einops_and_jaxtyping() -> None:
     allowed = {"torch", "numpy", "einops", "jaxtyping", "helixfold", "data_pipeline", *sys.stdlib_module_names}
     for package in ("model", "ops", "execution", "geometry"):
         for path in files(f"helixfold/{package}"):
-            kernels = {"triton"} if path.parent.name == "triton" else set()
+            kernels = {"triton": {"triton"}, "compiled": {"llvmlite", "numba"}}.get(path.parent.name, set())
             assert {name.split(".")[0] for name in imported_names(path)} <= allowed | kernels, path
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helixfold.ops.cpu.loops import loops_if_large
+
 
 def recomputed(
     forward: Callable[..., Any],
@@ -31,11 +33,14 @@ def _function(
     def compute(ctx: Any, constants: dict[str, Any], *tensors: Tensor | None) -> Any:
         ctx.save_for_backward(*tensors)
         ctx.constants = constants
-        return forward(*tensors, **constants)
+        with loops_if_large(*tensors):
+            return forward(*tensors, **constants)
 
     def differentiate(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         # Read only once, since PyTorch's checkpoint hands over each saved tensor only once.
-        return None, *backward(ctx.needs_input_grad[1:], *gradients, *ctx.saved_tensors, **ctx.constants)
+        tensors = ctx.saved_tensors
+        with loops_if_large(*tensors):
+            return None, *backward(ctx.needs_input_grad[1:], *gradients, *tensors, **ctx.constants)
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}
     return type(forward.__name__, (torch.autograd.Function,), methods)

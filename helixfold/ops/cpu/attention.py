@@ -8,6 +8,7 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.cpu.blocks import Scratch, all_slices, for_all_cores, slices, steps
+from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
@@ -106,11 +107,15 @@ class AttentionBlock:
 
     def forward(self, attended: Tensor) -> None:
         """Write the weighted means of the values into `attended` [n h q c]."""
+        operands = self.query, self.key, self.value, self.mask_bias, self.bias
+        if (loops := compiled("attention", *operands, attended)) and loops.computes(*operands[:3], attended):
+            loops.attend(*operands, attended)
+            return
         for rows in self._rows():
             key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
             for part in slices(*self._queries):
                 weights = self._weights(self._flat(self.query[rows, :, part]), key, rows, part)
-                _copy(_product(weights, value), attended[rows, :, part])
+                _write_product(weights, value, attended[rows, :, part])
 
     def backward(
         self,
@@ -123,6 +128,11 @@ class AttentionBlock:
 
         Also write `attended` again if it is given.
         """
+        operands = self.query, self.key, self.value, self.mask_bias, self.bias
+        heads = *operands[:3], attended, gradient, *grad_heads
+        if (loops := compiled("attention", *operands, *heads, grad_bias)) and loops.computes(*heads):
+            loops.write_gradients(*operands, gradient, attended, grad_heads, grad_bias)
+            return
         grad_query, grad_key, grad_value = grad_heads
         for rows in self._rows():
             key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
@@ -131,14 +141,12 @@ class AttentionBlock:
                 query, grad_attended = self._flat(self.query[rows, :, part]), self._flat(gradient[rows, :, part])
                 weights = self._weights(query, key, rows, part)
                 if attended is not None:
-                    _copy(_product(weights, value), attended[rows, :, part])
+                    _write_product(weights, value, attended[rows, :, part])
                 value_terms.append(_product(weights.mT, grad_attended))
                 # The gradient of the weights, overwritten by that of the logits, which is computed in float32.
                 grad = self.scratch("gradients", *weights.shape, dtype=weights.dtype)
                 torch.bmm(grad_attended, value.mT, out=grad)
-                torch.ops.aten._softmax_backward_data.out(grad, weights, -1, grad.dtype, grad_input=grad)
-                if grad_bias is not None:
-                    _add_terms(grad_bias[:, part], grad.view(-1, *grad_bias[:, part].shape))
+                self._softmax_gradient(grad, weights, None if grad_bias is None else grad_bias[:, part])
                 _copy(_product(grad, key), grad_query[rows, :, part])
                 key_terms.append(_product(grad.mT, query))
             _copy(_total(key_terms), grad_key[rows])
@@ -158,6 +166,13 @@ class AttentionBlock:
     def _weights(self, query: Tensor, key: Tensor, rows: slice, part: slice) -> Tensor:
         """Return the softmax of the logits [(n h) q k], computed in float32, in the dtype of matrix products."""
         shape = (len(query), query.shape[1], key.shape[1])
+        if loops := compiled("softmax", query, self.mask_bias, self.bias):
+            weights = self.scratch("weights", *shape, dtype=query.dtype)
+            torch.bmm(query, key.mT, out=weights)
+            bias = None if self.bias is None else self.bias[:, part]
+            mask_bias = None if self.mask_bias is None else self.mask_bias[rows]
+            loops.write_softmax(weights, bias, mask_bias, self.query.shape[1])
+            return weights
         logits = self.scratch("logits", *shape)
         by_row = logits.view(-1, self.query.shape[1], *shape[1:])
         mask_bias = None if self.mask_bias is None else self.mask_bias[rows, None, None]
@@ -179,6 +194,15 @@ class AttentionBlock:
             for term in terms:
                 by_row += term
         return self._cast("weights", torch.softmax(logits, -1, out=logits), query.dtype)
+
+    def _softmax_gradient(self, grad: Tensor, weights: Tensor, grad_bias: Tensor | None) -> None:
+        """Overwrite the gradient of the weights by that of the logits, and add that of the bias."""
+        if loops := compiled("softmax", grad, grad_bias):
+            loops.write_gradient(grad, weights, grad_bias, self.query.shape[1])
+            return
+        torch.ops.aten._softmax_backward_data.out(grad, weights, -1, grad.dtype, grad_input=grad)
+        if grad_bias is not None:
+            _add_terms(grad_bias, grad.view(-1, *grad_bias.shape))
 
     def _cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the tensor in that dtype; a conversion is written to the scratch memory of that name."""
@@ -210,6 +234,13 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     if right.shape[2] <= _FEW_COLUMNS < left.shape[1] and left.dtype == torch.float32:
         return torch.bmm(right.mT, left.mT).mT
     return torch.bmm(left, right)
+
+
+def _write_product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    if out.is_contiguous() and out.dtype == left.dtype and min(left.shape[1], right.shape[2]) > _FEW_COLUMNS:
+        torch.bmm(left, right, out=out.view(-1, *out.shape[2:]))
+    else:
+        _copy(_product(left, right), out)
 
 
 def _copy(flat: Tensor, out: Tensor) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
+from helixfold.ops.cpu.loops import compiled
+from helixfold.ops.cpu.products import add_product
 from helixfold.ops.cpu.products import product as matrix_product
 from helixfold.ops.weights import Affine
 
@@ -59,18 +61,24 @@ class Statistics(NamedTuple):
     scale: Tensor
 
 
-def normalised(x: Tensor) -> tuple[Tensor, Statistics]:
-    """Return normalised positions [m, c] in float32, without scale and offset, and their statistics."""
+def normalised(x: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Statistics]:
+    """Return normalised positions [m, c], without scale and offset, and their statistics in float32."""
+    if x.ndim in (2, 3) and (loops := compiled("layer_norm", x)):
+        values, mean, scale = loops.normalised(x, dtype)
+        return values, Statistics(mean, scale)
     # Several passes in the cache take half the time of PyTorch's layer norm.
     values = torch.empty(x.shape, device=x.device).copy_(x).view(-1, x.shape[-1])
     mean = values.mean(1, keepdim=True)
     values.sub_(mean)
     scale = torch.linalg.vector_norm(values, dim=1, keepdim=True).square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
-    return values.mul_(scale), Statistics(mean, scale)
+    return values.mul_(scale).to(dtype), Statistics(mean, scale)
 
 
 def norm_gradient(gradient: Tensor, x: Tensor, statistics: Statistics, out: Tensor) -> None:
     """Write the gradient of `x`, which `normalised` took, into `out`, from that of the normalised positions [m, c]."""
+    if x.ndim in (2, 3) and x.dtype == out.dtype and (loops := compiled("layer_norm", gradient, x, out)):
+        loops.write_gradient(gradient.contiguous(), x, *statistics, out)
+        return
     positions = x.reshape(gradient.shape)
     if gradient.dtype != x.dtype:
         gradient, positions = gradient.float(), positions.float()
@@ -92,13 +100,21 @@ class MapGradient:
 
     def add(self, gradient: Tensor, values: Tensor) -> None:
         """Add a block's part, from the gradient of the map's output [out, m] and its input [m, in]."""
-        if self._needs_weight:
-            self.weight = _added(self.weight, matrix_product(gradient, values))
-        if self._needs_bias:
-            for part in gradient.split(max(1, _SUMMED_ELEMENTS // len(gradient)), 1):
-                self.bias = _added(self.bias, part.sum(1, dtype=torch.float32))
+        if self._needs_weight and self.weight is None:
+            # The first term decides whether the sum is transposed in memory, as later terms then are.
+            self.weight = matrix_product(gradient, values).float()
+        elif self.weight is not None:
+            add_product(self.weight, gradient, values)
+        if self._needs_bias and self.bias is None:
+            self.bias = torch.zeros(len(gradient), device=gradient.device)
+        if self.bias is not None:
+            _add_row_sums(self.bias, gradient)
 
 
-def _added(total: Tensor | None, term: Tensor) -> Tensor:
-    """Return the sum in float32; the first term decides whether it is transposed in memory, as later ones then are."""
-    return term.float() if total is None else total.add_(term)
+def _add_row_sums(sums: Tensor, x: Tensor) -> None:
+    """Add the sum of each row to sums in float32."""
+    if loops := compiled("sums", x if x.stride(1) == 1 else x.mT):
+        loops.add_row_sums(sums, x)
+    else:
+        for part in x.split(max(1, _SUMMED_ELEMENTS // len(x)), 1):
+            sums += part.sum(1, dtype=torch.float32)

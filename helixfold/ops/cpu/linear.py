@@ -37,8 +37,8 @@ def _map_of_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, *, dtype: tor
     weight, bias = Affine(weight, bias).to(dtype)
     result = x.new_empty(*x.shape[:-1], len(weight))
     for block in position_blocks(x.shape[:-1]):
-        values = normalised(x[block])[0] if after_norm else x[block].reshape(-1, x.shape[-1])
-        result[block] = mapped(values.to(dtype), weight, bias).view(result[block].shape)
+        values = normalised(x[block], dtype)[0] if after_norm else x[block].reshape(-1, x.shape[-1]).to(dtype)
+        result[block] = mapped(values, weight, bias).view(result[block].shape)
     return result
 
 
@@ -56,9 +56,11 @@ def _map_of_blocks_gradients(
     grad_x = torch.empty_like(x) if needed[0] else None
     rounded_weight = weight.to(dtype)
     for block in position_blocks(x.shape[:-1]):
-        values, statistics = normalised(x[block]) if after_norm else (x[block].reshape(-1, x.shape[-1]), None)
+        values, statistics = (
+            normalised(x[block], dtype) if after_norm else (x[block].reshape(-1, x.shape[-1]).to(dtype), None)
+        )
         grad_mapped = gradient[block].reshape(-1, len(weight)).to(dtype)
-        grad_map.add(grad_mapped.mT, values.to(dtype))
+        grad_map.add(grad_mapped.mT, values)
         if grad_x is not None and statistics is not None:
             norm_gradient(product(grad_mapped, rounded_weight), x[block], statistics, grad_x[block])
         elif grad_x is not None:

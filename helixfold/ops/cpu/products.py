@@ -9,11 +9,13 @@ multiplies one number at a time, 20 to 60 times slower than in float32. Such mat
 """
 
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
+from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.precision import HAS_ONEDNN, product_dtype
 from helixfold.ops.weights import Affine
 
@@ -32,13 +34,29 @@ def linear_onednn(x: Tensor, parameters: Affine) -> Tensor:
     return mapped(x.reshape(-1, x.shape[-1]), *parameters.to(x.dtype)).view(*x.shape[:-1], -1)
 
 
-def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `x @ weight.T + bias` of [m k], [n k] and [n] without gradients; fastest if `x` is contiguous."""
-    if HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
+def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    """Return `x @ weight.T + bias` of [m k], [n k] and [n], or its positive part, without gradients.
+
+    This is fastest if `x` is contiguous, or its transpose.
+    """
+    if x.stride(-1) != 1 and _loops(x, weight.mT):
+        result = x.new_zeros(len(x), len(weight)) if bias is None else bias.repeat(len(x), 1)
+        add_product(result, x, weight.mT)
+    elif HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
         # oneDNN multiplies matrices that are not dense one number at a time.
         dense = weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
-        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), dense, bias, "none", [], "")
-    return torch.nn.functional.linear(x, weight, bias)
+        activation = "relu" if relu else "none"
+        return torch.ops.mkldnn._linear_pointwise(contiguous(x), dense, bias, activation, [], "")
+    else:
+        result = torch.nn.functional.linear(x, weight, bias)
+    return result.relu_() if relu else result
+
+
+def contiguous(x: Tensor) -> Tensor:
+    """Return a matrix whose columns follow each other."""
+    if not x.is_contiguous() and (loops := compiled("products", x.mT)):
+        return loops.transposed(x.mT)
+    return x.contiguous()
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -46,6 +64,10 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if left.stride(1) != 1 and left.dtype != torch.float32:
         # PyTorch's own product of lower precisions is oneDNN's too, and takes a transposed matrix as it is.
         return left @ right
+    if left.stride(1) != 1 and (loops := _loops(left, right)):
+        result = left.new_empty(len(left), right.shape[1])
+        loops.write_products(left[None], right[None], result[None], add=False)
+        return result
     if left.stride(1) != 1 and (right.stride(0) == 1 or right.numel() < left.numel()):
         return mapped(right.mT, left).mT
     return mapped(left, right.mT)
@@ -53,7 +75,10 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add a matrix product to a float32 sum in place."""
-    total += product(left, right)
+    if left.stride(1) != 1 and (loops := _loops(left, right, total)):
+        loops.write_products(left[None], right[None], total[None], add=True)
+    else:
+        total += product(left, right)
 
 
 def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:
@@ -65,11 +90,23 @@ def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = Fal
             products = torch.empty(out[part].shape, dtype=dtype, device=out.device)
             batched_product(left[part].to(dtype), right[part].to(dtype), products)
             _ = out[part].add_(products) if add else out[part].copy_(products)
+    elif loops := _loops(left, right, out):
+        loops.write_products(left, right, out, add=add)
     elif HAS_ONEDNN and left.dtype == torch.float32 and left[0].numel() * right.shape[2] >= _LEAST_OF_A_BATCH:
         for one_left, one_right, one_out in steps(zip(left, right, out, strict=True)):
             _ = one_out.add_(product(one_left, one_right)) if add else one_out.copy_(product(one_left, one_right))
     else:
         torch.baddbmm(out, left, right, beta=int(add), out=out)
+
+
+def _loops(left: Tensor, right: Tensor, out: Tensor | None = None) -> Any:
+    """Return the compiled loops if they compute this product of float32 matrices."""
+    right_rows = right if right.stride(-1) == 1 else right.mT
+    loops = compiled("products", right_rows, out, one_dtype=True)
+    are_float32 = left.dtype == right.dtype == torch.float32
+    if loops is None or not (are_float32 and left.numel() and right.shape[-1] % 8 == 0 and loops.MULTIPLIES):
+        return None
+    return loops if left[..., 0].numel() * right.numel() >= _LEAST else None
 
 
 def multiply_in_float32(left: Tensor, right: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import AttentionBlock, float32_bias
 from helixfold.ops.cpu.blocks import Scratch, row_blocks
 from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
+from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_again
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
@@ -50,10 +51,10 @@ def _self_attention(
     change, bias = torch.empty_like(x), float32_bias(bias)
     scratch = Scratch(x.device)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
-        inputs = normalised(x[index])[0].to(weight.dtype)
+        inputs = normalised(x[index], weight.dtype)[0]
         block = _block(inputs, index, mask_bias, bias, weight, offset, heads, scratch)
-        block.attention.forward(block.by_head(block.attended))
-        gated = block.attended.mul_(block.gates)
+        block.attention.forward(block.attended)
+        gated = gate_heads(block.attended, block.logits)
         # The projections are freed before the output is mapped.
         del inputs, block
         change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
@@ -76,21 +77,24 @@ def _self_attention_gradients(
     grad_out = MapGradient(needs_weight=needed[5], needs_bias=needed[6])
     scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
-        inputs, statistics = normalised(x[index])
-        inputs = inputs.to(weight.dtype)
+        inputs, statistics = normalised(x[index], weight.dtype)
         block = _block(inputs, index, mask_bias, faster_bias, weight, offset, heads, scratch)
         grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
         grad_gated = product(grad_change, out_weight)
+        grad_attended = scratch("grad attended", *block.attended.shape, dtype=weight.dtype)
+        attended_gradient(grad_gated, block.logits, grad_attended)
         grad_projected = scratch("grad projected", len(grad_gated), len(weight), dtype=weight.dtype)
-        grad_query, grad_key, grad_value, grad_gates = grad_projected.chunk(4, 1)
+        *grad_heads, grad_logits = grad_projected.chunk(4, 1)
+        grad_query, grad_key, grad_value = (
+            rearrange(grad, "(n k) (h d) -> n h k d", n=len(grad_attended), h=heads) for grad in grad_heads
+        )
         block.attention.backward(
-            block.by_head(grad_gated * block.gates),
-            block.by_head(block.attended),
-            (block.by_head(grad_query), block.by_head(grad_key), block.by_head(grad_value)),
+            grad_attended,
+            block.attended,
+            (grad_query, grad_key, grad_value),
             None if grad_bias is None else grad_bias[index[0]],
         )
-        grad_out.add(grad_change.mT, block.attended * block.gates)
-        grad_gates.copy_(torch.ops.aten.sigmoid_backward(grad_gated.mul_(block.attended), block.gates))
+        grad_out.add(grad_change.mT, gate_heads_again(block.attended, block.logits, grad_gated, grad_logits))
         grad_maps.add(grad_projected.mT, inputs)
         norm_gradient(product(grad_projected, weight), x[index], statistics, grad_x[index])
     grad_bias = None if bias is None or grad_bias is None else grad_bias.to(bias.dtype)
@@ -101,12 +105,8 @@ class _Block(NamedTuple):
     """Some rows of a sample, with the elements of all rows in one dim m."""
 
     attention: AttentionBlock
-    gates: Tensor  # [m h*d]
-    attended: Tensor  # [m h*d], memory for the result of the attention
-
-    def by_head(self, channels: Tensor) -> Tensor:
-        n, h = self.attention.query.shape[:2]
-        return rearrange(channels, "(n k) (h d) -> n h k d", n=n, h=h)
+    logits: Tensor  # [m h*d], of the gates
+    attended: Tensor  # [n h k d], memory for the result of the attention
 
 
 def _block(
@@ -132,5 +132,5 @@ def _block(
         bias=None if bias is None else bias[sample],
         scratch=scratch,
     )
-    attended = scratch("attended", len(inputs), channels, dtype=inputs.dtype)
-    return _Block(attention, projected[:, 3 * channels :].sigmoid_(), attended)
+    attended = scratch("attended", *query.shape, dtype=inputs.dtype)
+    return _Block(attention, projected[:, 3 * channels :], attended)

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.blocks import for_all_cores, steps
-from helixfold.ops.cpu.fused_norm import MapGradient
+from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
@@ -18,49 +17,34 @@ _HIDDEN_ELEMENTS = 2**18
 def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
     """Compute `transition` on a CPU, saving only `x` for the gradients."""
     norm, expand, contract = weights
-    dtype = product_dtype(x.dtype)
-    return recomputed(
-        _transition, _transition_gradients, x, *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype)
-    )
+    return recomputed(_transition, _transition_gradients, x, *fused(norm, expand), *contract.to(torch.float32))
 
 
-def _transition(x: Tensor, scale: Tensor, offset: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+def _transition(x: Tensor, *parameters: Tensor) -> Tensor:
+    w1, b1, w2, b2 = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     for rows, out in steps(zip(_blocks(x, w1), _blocks(change, w1), strict=True)):
-        normed = torch.nn.functional.layer_norm(rows.float(), scale.shape, scale, offset, EPS).to(w1.dtype)
-        out.copy_(mapped(mapped(normed, w1, b1).relu_(), w2, b2))
+        hidden = mapped(normalised(rows, w1.dtype)[0], w1, b1, relu=True)
+        out.copy_(mapped(hidden, w2, b2))
     return change
 
 
 def _transition_gradients(
     needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
-    scale, offset, w1, b1, w2, _ = parameters
+    w1, b1, w2, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    grad_scale, grad_offset = torch.zeros(2, *scale.shape, device=x.device)
-    grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5))
+    grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (1, 3))
     for rows, grad_rows, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(grad_x, w1), strict=True)):
-        inputs, gradients = rows.float(), grad_rows.to(w1.dtype)
-        normed, mean, rstd = torch.native_layer_norm(inputs, scale.shape, scale, offset, EPS)
-        normed = normed.to(w1.dtype)
-        hidden = mapped(normed, w1, b1).relu_()
+        gradients = grad_rows.to(w1.dtype)
+        values, statistics = normalised(rows, w1.dtype)
+        hidden = mapped(values, w1, b1, relu=True)
         grad_contract.add(gradients.mT, hidden)
         grad_hidden = product(gradients, w2)
         torch.ops.aten.threshold_backward.grad_input(grad_hidden, hidden, 0, grad_input=grad_hidden)
-        grad_expand.add(grad_hidden.mT, normed)
-        learns = needed[1] or needed[2]
-        grad_inputs, block_scale, block_offset = torch.ops.aten.native_layer_norm_backward(
-            product(grad_hidden, w1).float(), inputs, scale.shape, mean, rstd, scale, offset, [True, learns, learns]
-        )
-        out.copy_(grad_inputs)
-        if learns:
-            grad_scale += block_scale
-            grad_offset += block_offset
-    sums = grad_scale, grad_offset, grad_expand.weight, grad_expand.bias, grad_contract.weight, grad_contract.bias
-    found = zip(sums, parameters, needed[1:], strict=True)
-    return grad_x, *(
-        total.to(parameter.dtype) if learns and total is not None else None for total, parameter, learns in found
-    )
+        grad_expand.add(grad_hidden.mT, values)
+        norm_gradient(product(grad_hidden, w1), rows, statistics, out)
+    return grad_x, grad_expand.weight, grad_expand.bias, grad_contract.weight, grad_contract.bias
 
 
 def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,308 @@
+"""Attention in loops that Numba compiles, in which the logits of a head stay in the cache.
+
+Matrices that are multiplied have units of four bytes, as `register_products` says: a row of `width` logits has `units`
+of them.
+"""
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from helixfold.ops.cpu.compiled.elements import TILE, exp, larger, number, ordered, read, transpose, write, write_pair
+from helixfold.ops.cpu.compiled.register_products import SIZES, product
+from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
+
+_LEAST = np.int32(-(2**31))
+# Queries whose logits are computed together: they stay in the first cache.
+_QUERIES = 16
+# Weights of a head whose gradients are summed together: they and the logits' gradients stay in the second cache.
+_WEIGHTS = 2**16
+
+
+@njit
+def _as_columns(source, stride, rows, units, target, width):
+    """Write a matrix of units with its rows as columns, and zeros behind them up to the width."""
+    transpose(source, stride, rows, units, target, width, 4)
+    for unit in range(units):
+        for row in range(rows, width):
+            write(target, unit * width + row, 4, np.float32(0))
+
+
+@njit(forceinline=True)
+def _as_rows(source, stride, rows, columns, target, source_size, size):
+    """Write a matrix of elements, of which in bfloat16 two rows share a row of units, and zeros if one is missing."""
+    if size == 4:
+        for row in range(rows):
+            for column in range(columns):
+                write(target, row * columns + column, 4, read(source, row * stride + column, source_size))
+    else:
+        for row in range(0, rows - 1, 2):
+            first, second = source + source_size * row * stride, source + source_size * (row + 1) * stride
+            for column in range(columns):
+                value = read(second, column, source_size)
+                write_pair(target, row // 2 * columns + column, read(first, column, source_size), value)
+        if rows % 2:
+            last = source + source_size * (rows - 1) * stride
+            for column in range(columns):
+                write_pair(target, rows // 2 * columns + column, read(last, column, source_size), np.float32(0))
+
+
+@njit(forceinline=True)
+def _write_rows(source, rows, columns, target, stride, size):
+    """Round a matrix in float32 and write it."""
+    for row in range(rows):
+        for column in range(columns):
+            write(target + size * row * stride, column, size, read(source + 4 * row * columns, column, 4))
+
+
+@njit(forceinline=True, fastmath=FAST, error_model="numpy")
+def _largest(row, keys, bias, bias_size, mask, mask_size):
+    """Add the bias and that of the mask to logits, unless their elements have no size; return the largest logit."""
+    largest = _LEAST
+    for k in range(keys):
+        logit = read(row, k, 4)
+        if bias_size:
+            logit += read(bias, k, bias_size)
+        if mask_size:
+            logit += read(mask, k, mask_size)
+        write(row, k, 4, logit)
+        largest = larger(largest, ordered(logit))
+    return number(largest)
+
+
+def _forward(size: int, bias_size: int, mask_size: int) -> Rows:
+    pair = 4 // size
+
+    def rows(call, start, stop):
+        heads, queries, keys, d, c = arguments(call, 0, 5)
+        query, query_n, query_h, query_q, key, key_n, key_h, key_k = arguments(call, 5, 8)
+        value, value_n, value_h, value_k, out, out_n, out_h, out_q = arguments(call, 13, 8)
+        bias, bias_h, bias_q, mask, mask_n = arguments(call, 21, 5)
+        # At least one column behind the keys, for the zero that completes a unit.
+        width = (keys + TILE) // TILE * TILE
+        units, key_units, d_units = width // pair, (keys + pair - 1) // pair, d // pair
+        memory = np.empty(d_units * width + key_units * c + _QUERIES * (width + units + c + 1), np.float32)
+        keys_as_columns = memory.ctypes.data
+        values_as_rows = keys_as_columns + 4 * d_units * width
+        logits = values_as_rows + 4 * key_units * c
+        weights = logits + 4 * _QUERIES * width
+        results = weights + 4 * _QUERIES * units
+        scales = results + 4 * _QUERIES * c
+        for matrix in range(start, stop):
+            n, h = matrix // heads, matrix % heads
+            _as_columns(key + size * (n * key_n + h * key_h), key_k // pair, keys, d_units, keys_as_columns, width)
+            _as_rows(value + size * (n * value_n + h * value_h), value_k, keys, c, values_as_rows, size, size)
+            for first in range(0, queries, _QUERIES):
+                count = min(_QUERIES, queries - first)
+                tile, stride = query + size * (n * query_n + h * query_h + first * query_q), query_q // pair
+                product(tile, stride, 1, keys_as_columns, width, d_units, logits, width, count, width, 0, size)
+                for q in range(count):
+                    row, exponentials = logits + 4 * q * width, weights + 4 * q * units
+                    row_bias = bias + bias_size * (h * bias_h + (first + q) * bias_q)
+                    most = _largest(row, keys, row_bias, bias_size, mask + mask_size * n * mask_n, mask_size)
+                    total = np.float32(0)
+                    for k in range(keys):
+                        exponential = exp(read(row, k, 4) - most)
+                        write(exponentials, k, size, exponential)
+                        total += exponential
+                    if size == 2:
+                        write(exponentials, keys, size, np.float32(0))
+                    # The sum divides the results, which are fewer than the weights.
+                    write(scales, q, 4, np.float32(1) / total)
+                product(weights, units, 1, values_as_rows, c, key_units, results, c, count, c, 0, size)
+                target = out + size * (n * out_n + h * out_h + first * out_q)
+                for q in range(count):
+                    scale = read(scales, q, 4)
+                    for channel in range(c):
+                        write(target + size * q * out_q, channel, size, read(results + 4 * q * c, channel, 4) * scale)
+        # Used last, so that it is not freed before.
+        memory[0] = 0
+
+    return rows
+
+
+def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
+    pair = 4 // size
+
+    def rows(call, start, stop):
+        heads, queries, keys, d, c = arguments(call, 0, 5)
+        query, query_n, query_h, query_q, key, key_n, key_h, key_k = arguments(call, 5, 8)
+        value, value_n, value_h, value_k, out, out_n, out_h, out_q = arguments(call, 13, 8)
+        bias, bias_h, bias_q, mask, mask_n = arguments(call, 21, 5)
+        grad, grad_n, grad_h, grad_q, grad_query, grad_query_n, grad_query_h, grad_query_q = arguments(call, 26, 8)
+        grad_key, grad_key_n, grad_key_h, grad_key_k = arguments(call, 34, 4)
+        grad_value, grad_value_n, grad_value_h, grad_value_k = arguments(call, 38, 4)
+        grad_bias, grad_bias_group, grad_bias_h, grad_bias_q, samples, groups = arguments(call, 42, 6)
+        width = (keys + TILE) // TILE * TILE
+        units, key_units, d_units, c_units = width // pair, (keys + pair - 1) // pair, d // pair, c // pair
+        # Queries in a part, whose weights and slopes (the logits' gradients) are kept until they are summed over.
+        part = min((queries + 1) // 2 * 2, max(_QUERIES, _WEIGHTS // width // _QUERIES * _QUERIES))
+        part_units, most_channels = part // pair, max(c, d)
+        memory = np.empty(
+            (d_units + c_units) * width
+            + (key_units + part_units) * (d + c)
+            + _QUERIES * (2 * width + 2 * units + most_channels)
+            + 2 * part_units * width
+            + (d + c + most_channels) * width,
+            np.float32,
+        )
+        keys_as_columns = memory.ctypes.data
+        values_as_columns = keys_as_columns + 4 * d_units * width
+        keys_as_rows = values_as_columns + 4 * c_units * width
+        values_as_rows = keys_as_rows + 4 * key_units * d
+        queries_as_columns = values_as_rows + 4 * key_units * c
+        grads_as_columns = queries_as_columns + 4 * part_units * d
+        logits = grads_as_columns + 4 * part_units * c
+        slopes = logits + 4 * _QUERIES * width
+        rounded_weights = slopes + 4 * _QUERIES * width
+        rounded_slopes = rounded_weights + 4 * _QUERIES * units
+        results = rounded_slopes + 4 * _QUERIES * units
+        weights_as_rows = results + 4 * _QUERIES * most_channels
+        slopes_as_rows = weights_as_rows + 4 * part_units * width
+        sum_keys = slopes_as_rows + 4 * part_units * width
+        sum_values = sum_keys + 4 * d * width
+        transposed = sum_values + 4 * c * width
+        for task in range(start, stop):
+            group, h = task // heads, task % heads
+            for n in range(samples * group // groups, samples * (group + 1) // groups):
+                key_head, value_head = key + size * (n * key_n + h * key_h), value + size * (n * value_n + h * value_h)
+                _as_columns(key_head, key_k // pair, keys, d_units, keys_as_columns, width)
+                _as_columns(value_head, value_k // pair, keys, c_units, values_as_columns, width)
+                _as_rows(key_head, key_k, keys, d, keys_as_rows, size, size)
+                if out:
+                    _as_rows(value_head, value_k, keys, c, values_as_rows, size, size)
+                for start_of_part in range(0, queries, part):
+                    in_part = min(part, queries - start_of_part)
+                    query_part = query + size * (n * query_n + h * query_h + start_of_part * query_q)
+                    grad_part = grad + size * (n * grad_n + h * grad_h + start_of_part * grad_q)
+                    transpose(query_part, query_q, in_part, d, queries_as_columns, part, size)
+                    transpose(grad_part, grad_q, in_part, c, grads_as_columns, part, size)
+                    if size == 2 and in_part % 2:
+                        for channel in range(d):
+                            write(queries_as_columns, channel * part + in_part, size, np.float32(0))
+                        for channel in range(c):
+                            write(grads_as_columns, channel * part + in_part, size, np.float32(0))
+                    for start_in_part in range(0, in_part, _QUERIES):
+                        first, count = start_of_part + start_in_part, min(_QUERIES, in_part - start_in_part)
+                        tile, stride = query_part + size * start_in_part * query_q, query_q // pair
+                        right, depth = keys_as_columns, d_units
+                        product(tile, stride, 1, right, width, depth, logits, width, count, width, 0, size)
+                        tile, stride = grad_part + size * start_in_part * grad_q, grad_q // pair
+                        right, depth = values_as_columns, c_units
+                        product(tile, stride, 1, right, width, depth, slopes, width, count, width, 0, size)
+                        for q in range(count):
+                            row, slope = logits + 4 * q * width, slopes + 4 * q * width
+                            row_bias = bias + bias_size * (h * bias_h + (first + q) * bias_q)
+                            most = _largest(row, keys, row_bias, bias_size, mask + mask_size * n * mask_n, mask_size)
+                            total, mean = np.float32(0), np.float32(0)
+                            for k in range(keys):
+                                exponential = exp(read(row, k, 4) - most)
+                                write(row, k, 4, exponential)
+                                total += exponential
+                                mean += exponential * read(slope, k, 4)
+                            scale = np.float32(1) / total
+                            mean *= scale
+                            row_weights, row_slopes = rounded_weights + 4 * q * units, rounded_slopes + 4 * q * units
+                            for k in range(keys):
+                                weight = read(row, k, 4) * scale
+                                write(row, k, 4, weight)
+                                write(row_weights, k, size, weight)
+                            for k in range(keys):
+                                change = read(row, k, 4) * (read(slope, k, 4) - mean)
+                                write(slope, k, 4, change)
+                                write(row_slopes, k, size, change)
+                            if grad_bias:
+                                at = group * grad_bias_group + h * grad_bias_h + (first + q) * grad_bias_q
+                                sums = grad_bias + 4 * at
+                                for k in range(keys):
+                                    write(sums, k, 4, read(sums, k, 4) + read(slope, k, 4))
+                            if size == 2:
+                                write(row_weights, keys, size, np.float32(0))
+                                write(row_slopes, keys, size, np.float32(0))
+                        at = 4 * (start_in_part // pair) * width
+                        _as_rows(logits, width, count, width, weights_as_rows + at, 4, size)
+                        _as_rows(slopes, width, count, width, slopes_as_rows + at, 4, size)
+                        if out:
+                            left, right, depth = rounded_weights, values_as_rows, key_units
+                            product(left, units, 1, right, c, depth, results, c, count, c, 0, size)
+                            target = out + size * (n * out_n + h * out_h + first * out_q)
+                            _write_rows(results, count, c, target, out_q, size)
+                        product(rounded_slopes, units, 1, keys_as_rows, d, key_units, results, d, count, d, 0, size)
+                        target = grad_query + size * (n * grad_query_n + h * grad_query_h + first * grad_query_q)
+                        _write_rows(results, count, d, target, grad_query_q, size)
+                    # Later parts are added to the first one.
+                    terms, adds = (in_part + pair - 1) // pair, start_of_part
+                    left, right, sums = queries_as_columns, slopes_as_rows, sum_keys
+                    product(left, part_units, 1, right, width, terms, sums, width, d, width, adds, size)
+                    left, right, sums = grads_as_columns, weights_as_rows, sum_values
+                    product(left, part_units, 1, right, width, terms, sums, width, c, width, adds, size)
+                transpose(sum_keys, width, d, keys, transposed, d, 4)
+                target = grad_key + size * (n * grad_key_n + h * grad_key_h)
+                _write_rows(transposed, keys, d, target, grad_key_k, size)
+                transpose(sum_values, width, c, keys, transposed, c, 4)
+                target = grad_value + size * (n * grad_value_n + h * grad_value_h)
+                _write_rows(transposed, keys, c, target, grad_value_k, size)
+        # Used last, so that it is not freed before.
+        memory[0] = 0
+
+    return rows
+
+
+def computes(*heads: Tensor | None) -> bool:
+    """Return whether the loops can compute with these heads [n, h, q, c]: units must not begin within four bytes."""
+    return all(
+        x.itemsize in SIZES
+        and x.shape[-1] % 8 == 0
+        and x.data_ptr() % 4 == 0
+        and not any(stride * x.itemsize % 4 for stride in x.stride()[:3])
+        for x in heads
+        if x is not None
+    )
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask_bias: Tensor | None, bias: Tensor | None, out: Tensor
+) -> None:
+    """Write the weighted means of the values into `out` [n, h, q, c]."""
+    n, h, q, d = query.shape
+    k, c = value.shape[2:]
+    heads = *_strided(query), *_strided(key), *_strided(value), *_strided(out)
+    address = loop(_forward, query.itemsize, _size(bias), _size(mask_bias))
+    run(address, n * h, 1, h, q, k, d, c, *heads, *_strided(bias, 2), *_strided(mask_bias, 1))
+
+
+def write_gradients(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask_bias: Tensor | None,
+    bias: Tensor | None,
+    gradient: Tensor,
+    out: Tensor | None,
+    grad_heads: tuple[Tensor, Tensor, Tensor],
+    grad_bias: Tensor | None,
+) -> None:
+    """Write the gradients of query, key and value, and the result again if `out` is given; add that of the bias."""
+    n, h, q, d = query.shape
+    k, c = value.shape[2:]
+    # Threads add the bias' gradient of rows that they compute to sums of their own.
+    groups = n if grad_bias is None else min(n, -(-2 * torch.get_num_threads() // h))
+    own_sums = grad_bias is not None and groups > 1
+    sums = torch.zeros(groups, h, q, k) if own_sums else None if grad_bias is None else grad_bias[None]
+    heads = *_strided(query), *_strided(key), *_strided(value), *_strided(out)
+    grads = (number for each in (gradient, *grad_heads, sums) for number in _strided(each))
+    address = loop(_backward, query.itemsize, _size(bias), _size(mask_bias))
+    biases = *_strided(bias, 2), *_strided(mask_bias, 1)
+    run(address, groups * h, 1, h, q, k, d, c, *heads, *biases, *grads, n, groups)
+    if own_sums and grad_bias is not None and sums is not None:
+        grad_bias += sums.sum(0)
+
+
+def _size(x: Tensor | None) -> int:
+    return 0 if x is None else x.itemsize
+
+
+def _strided(x: Tensor | None, count: int = 3) -> tuple[int, ...]:
+    """Return the address of a tensor and its first strides."""
+    return (0,) * (1 + count) if x is None else (x.data_ptr(), *x.stride()[:count])

@@ -1,0 +1,246 @@
+"""Elements of tensors in memory, as float32 whatever their dtype, and functions of them."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
+from numba import njit, types
+from numba.core.cgutils import raw_memcpy
+from numba.extending import intrinsic
+
+# The instructions that this processor has, by LLVM's names.
+FEATURES = frozenset(name for name, present in get_host_cpu_features().items() if present)
+# Rows and columns that are transposed in registers.
+TILE = 16
+_INT16, _INT32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
+_LOG2_E = np.float32(1.4426950408889634)
+_LEAST_POWER = np.float32(-126)
+_MOST = np.float32(88)
+
+
+class BFloat(ir.HalfType):
+    """LLVM's type of bfloat16 numbers, which llvmlite lacks."""
+
+    intrinsic_name = "bf16"
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+BFloat._create_instance()
+
+
+def _pointer(builder: Any, address: Any, index: Any, element: Any) -> Any:
+    return builder.gep(builder.inttoptr(address, element.as_pointer()), [index], source_etype=element)
+
+
+def _load(element: Any, size: int) -> Any:
+    @intrinsic
+    def load(context: Any, address: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            address, index = args
+            value = builder.load(_pointer(builder, address, index, element), typ=element, align=size)
+            if size == 2:
+                value = builder.shl(builder.zext(value, _INT32), ir.Constant(_INT32, 16))
+                value = builder.bitcast(value, _FLOAT)
+            return value
+
+        return types.float32(types.int64, types.int64), generate
+
+    return load
+
+
+def _rounded(builder: Any, value: Any) -> Any:
+    """Return the bits of the nearest bfloat16 number, or of the even one of two."""
+    if "avx512bf16" in FEATURES:
+        return builder.bitcast(builder.fptrunc(value, BFloat()), _INT16)
+    # Of NaN only those that processors make stay NaN.
+    bits = builder.bitcast(value, _INT32)
+    odd = builder.and_(builder.lshr(bits, ir.Constant(_INT32, 16)), ir.Constant(_INT32, 1))
+    bits = builder.add(builder.add(bits, ir.Constant(_INT32, 0x7FFF)), odd)
+    return builder.trunc(builder.lshr(bits, ir.Constant(_INT32, 16)), _INT16)
+
+
+def _store(element: Any, size: int) -> Any:
+    @intrinsic
+    def store(context: Any, address: Any, index: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            address, index, value = args
+            value = _rounded(builder, value) if size == 2 else value
+            builder.store(value, _pointer(builder, address, index, element), align=size)
+            return context.get_dummy_value()
+
+        return types.none(types.int64, types.int64, types.float32), generate
+
+    return store
+
+
+_load_bfloat16, _store_bfloat16 = _load(_INT16, 2), _store(_INT16, 2)
+_load_float32, _store_float32 = _load(_FLOAT, 4), _store(_FLOAT, 4)
+
+
+@njit(forceinline=True)
+def read(address, index, size):
+    """Return an element."""
+    if size == 2:
+        return _load_bfloat16(address, index)
+    return _load_float32(address, index)
+
+
+@njit(forceinline=True)
+def write(address, index, size, value):
+    """Round a number and write it."""
+    if size == 2:
+        _store_bfloat16(address, index, value)
+    else:
+        _store_float32(address, index, value)
+
+
+@intrinsic
+def write_pair(context: Any, address: Any, index: Any, first: Any, second: Any) -> Any:
+    """Round two numbers to bfloat16 and write one behind the other; the index counts pairs."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, index, first, second = args
+        first, second = (builder.zext(_rounded(builder, value), _INT32) for value in (first, second))
+        pair = builder.or_(first, builder.shl(second, ir.Constant(_INT32, 16)))
+        builder.store(pair, _pointer(builder, address, index, _INT32), align=4)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.float32, types.float32), generate
+
+
+@intrinsic
+def copy(context: Any, source: Any, target: Any, count: Any) -> Any:
+    """Copy bytes from one address to another."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        source, target = (builder.inttoptr(address, byte) for address in args[:2])
+        raw_memcpy(builder, target, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def ordered(context: Any, value: Any) -> Any:
+    """Return an integer that is larger for larger numbers, and largest for NaN; its maximum is found fast."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _flipped(builder, builder.bitcast(args[0], _INT32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def number(context: Any, order: Any) -> Any:
+    """Return the number of which `ordered` returned this."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(_flipped(builder, args[0]), _FLOAT)
+
+    return types.float32(types.int32), generate
+
+
+def _flipped(builder: Any, bits: Any) -> Any:
+    """Return the bits with all but the sign flipped if the sign is set."""
+    sign = builder.ashr(bits, ir.Constant(_INT32, 31))
+    return builder.xor(bits, builder.and_(sign, ir.Constant(_INT32, 0x7FFFFFFF)))
+
+
+@intrinsic
+def larger(context: Any, one: Any, other: Any) -> Any:
+    """Return the larger of two integers of 32 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(builder.icmp_signed(">", *args), *args)
+
+    return types.int32(types.int32, types.int32), generate
+
+
+@intrinsic
+def _power_of_two(context: Any, exponent: Any) -> Any:
+    """Return two to the power of a whole number from -126 to 127."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        exponent = builder.add(builder.fptosi(args[0], _INT32), ir.Constant(_INT32, 127))
+        return builder.bitcast(builder.shl(exponent, ir.Constant(_INT32, 23)), _FLOAT)
+
+    return types.float32(types.float32), generate
+
+
+@njit(forceinline=True, fastmath={"contract"})
+def exp(x):
+    """Return e to the power of a number up to 88, within 3e-7 of it; where it would be smaller, about 1e-38."""
+    power = x * _LOG2_E
+    power = _LEAST_POWER if power < _LEAST_POWER else power
+    whole = np.float32(np.floor(power + np.float32(0.5)))
+    part = power - whole
+    # The least squares fit of two to a power between -0.5 and 0.5.
+    result = np.float32(1.535336188319500e-4)
+    result = result * part + np.float32(1.339887440266574e-3)
+    result = result * part + np.float32(9.618437357674640e-3)
+    result = result * part + np.float32(5.550332471162809e-2)
+    result = result * part + np.float32(2.402264791363012e-1)
+    result = result * part + np.float32(6.931472028550421e-1)
+    result = result * part + np.float32(1)
+    return result * _power_of_two(whole)
+
+
+@njit(forceinline=True, fastmath={"contract"})
+def sigmoid(x):
+    """Return the logistic function of a number."""
+    # Where e to the power of 88 is exceeded, the result is 0 within rounding already.
+    power = _MOST if -x > _MOST else -x
+    return np.float32(1) / (np.float32(1) + exp(power))
+
+
+def _transposed_tile(element: Any, align: int) -> Any:
+    vector = ir.VectorType(element, TILE)
+
+    @intrinsic
+    def transpose(context: Any, source: Any, stride: Any, target: Any, target_stride: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source, stride, target, target_stride = args
+
+            def row(base: Any, stride: Any, index: int) -> Any:
+                at = _pointer(builder, base, builder.mul(ir.Constant(ir.IntType(64), index), stride), element)
+                return builder.bitcast(at, vector.as_pointer())
+
+            rows = [builder.load(row(source, stride, i), typ=vector, align=align) for i in range(TILE)]
+            # Each step exchanges one bit of the row's number and the same bit of the column's.
+            for bit in (1, 2, 4, 8):
+                for i in (i for i in range(TILE) if not i & bit):
+                    one, other = rows[i], rows[i | bit]
+                    for to, first in ((i, 0), (i | bit, bit)):
+                        lanes = [(lane & ~bit | first) + TILE * bool(lane & bit) for lane in range(TILE)]
+                        mask = ir.Constant(ir.VectorType(_INT32, TILE), lanes)
+                        rows[to] = builder.shuffle_vector(one, other, mask)
+            for i in range(TILE):
+                builder.store(rows[i], row(target, target_stride, i), align=align)
+            return context.get_dummy_value()
+
+        return types.none(*[types.int64] * 4), generate
+
+    return transpose
+
+
+_transpose_16_bits, _transpose_32_bits = _transposed_tile(_INT16, 2), _transposed_tile(_INT32, 4)
+
+
+@njit
+def transpose(source, stride, rows, columns, target, target_stride, size):
+    """Write a matrix with rows and columns exchanged; strides are distances of rows in elements."""
+    whole_rows, whole_columns = rows // TILE * TILE, columns // TILE * TILE
+    for row in range(0, whole_rows, TILE):
+        for column in range(0, whole_columns, TILE):
+            first, second = source + size * (row * stride + column), target + size * (column * target_stride + row)
+            if size == 2:
+                _transpose_16_bits(first, stride, second, target_stride)
+            else:
+                _transpose_32_bits(first, stride, second, target_stride)
+    for row in range(rows):
+        for column in range(whole_columns if row < whole_rows else 0, columns):
+            copy(source + size * (row * stride + column), target + size * (column * target_stride + row), size)

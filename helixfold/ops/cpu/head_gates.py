@@ -1,0 +1,40 @@
+"""Gates of self-attention on a CPU, between heads [n, h, k, d] and channels [(n k), (h d)]."""
+
+from einops import rearrange
+from torch import Tensor
+
+from helixfold.ops.cpu.loops import compiled
+
+
+def gate_heads(attended: Tensor, logits: Tensor) -> Tensor:
+    """Return channels [m, h*d]: the attended values [n, h, k, d] times the sigmoid of logits [m, h*d]."""
+    if loops := compiled("head_gates", attended, logits, one_dtype=True):
+        gated = attended.new_empty(logits.shape)
+        loops.write_gated(attended, logits, gated)
+        return gated
+    return logits.sigmoid().mul_(_channels(attended))
+
+
+def attended_gradient(gradient: Tensor, logits: Tensor, out: Tensor) -> None:
+    """Write the gradient of attended values [n, h, k, d] from that of the gated ones [m, h*d]."""
+    if loops := compiled("head_gates", gradient, logits, out, one_dtype=True):
+        loops.write_attended_gradient(gradient, logits, out)
+    else:
+        out.copy_(rearrange(logits.sigmoid().mul_(gradient), "(n k) (h d) -> n h k d", n=len(out), h=out.shape[1]))
+
+
+def gate_heads_again(attended: Tensor, logits: Tensor, gradient: Tensor, grad_logits: Tensor) -> Tensor:
+    """Return the same as `gate_heads`, and write the gradient of the logits from that of the gated values."""
+    if loops := compiled("head_gates", attended, logits, gradient, grad_logits, one_dtype=True):
+        gated = attended.new_empty(logits.shape)
+        loops.write_logits_gradient(attended, logits, gradient, gated, grad_logits)
+        return gated
+    gates = logits.sigmoid()
+    gated = gates * _channels(attended)
+    # The derivative of a sigmoid is the product of itself and what it lacks to 1.
+    grad_logits.copy_(gated * gradient).addcmul_(grad_logits, gates, value=-1)
+    return gated
+
+
+def _channels(heads: Tensor) -> Tensor:
+    return rearrange(heads, "n h k d -> (n k) (h d)")

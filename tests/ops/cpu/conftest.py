@@ -1,0 +1,16 @@
+"""Operators are tested twice: with PyTorch's operators alone, and with the loops that Numba compiles."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from helixfold.ops.cpu import loops
+
+
+@pytest.fixture(params=["plain", "loops"], autouse=True)
+def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What computes passes over memory: "plain" PyTorch or "loops"."""
+    if request.param == "loops" and not find_spec("numba"):
+        pytest.skip("Numba is not installed")
+    monkeypatch.setattr(loops, "LEAST_STREAM", 0 if request.param == "loops" else None)
+    return request.param
