@@ -15,6 +15,7 @@ from helixfold.execution.probe import context_row_bytes, forward_row_bytes, map_
 from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import is_described
+from helixfold.ops.cpu.loops import loops_if_large
 
 # Memory for temporaries of a slab's rows: this share of the stream, or this number of elements if that is more. Both
 # are small beside the stream, and large enough to keep the cores busy.
@@ -84,12 +85,13 @@ class Slabs(Executor):
             lambda: forward_row_bytes(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])]),
             LEAST_ELEMENTS_OF_PRODUCTS if isinstance(update, Factored) else LEAST_ELEMENTS,
         )
-        for place, (slab_mask, *rows), slab in self.visited(read, size, changed):
-            assert slab is not None
-            change = update(slab, slab_mask, context, *rows)
-            if dropped is not None:
-                change = change * (dropped if dropped.shape[1] == 1 else dropped[:, place])
-            slab.add_(change)
+        with loops_if_large(prod(whole.shape)):
+            for place, (slab_mask, *rows), slab in self.visited(read, size, changed):
+                assert slab is not None
+                change = update(slab, slab_mask, context, *rows)
+                if dropped is not None:
+                    change = change * (dropped if dropped.shape[1] == 1 else dropped[:, place])
+                slab.add_(change)
         self.settle(whole)
         return whole
 
@@ -158,13 +160,14 @@ class Slabs(Executor):
         given_mask = transposed(mask, update.context_axis)
         size = self.rows_at_once(given, lambda: context_row_bytes(update, layout(given), given_mask))
         whole: Context = ()
-        for rows, (slab, slab_mask), _ in self.visited([given, given_mask], size):
-            parts = update.context(slab, slab_mask)
-            if not whole:
-                # Filled in place: joining at the end would hold every part twice.
-                whole = self._context_room(parts, update.context_dim, given.shape[1])
-            for room, part in zip(whole, parts, strict=True):
-                room.narrow(update.context_dim, rows.start, rows.stop - rows.start).copy_(part)
+        with loops_if_large(prod(given.shape)):
+            for rows, (slab, slab_mask), _ in self.visited([given, given_mask], size):
+                parts = update.context(slab, slab_mask)
+                if not whole:
+                    # Filled in place: joining at the end would hold every part twice.
+                    whole = self._context_room(parts, update.context_dim, given.shape[1])
+                for room, part in zip(whole, parts, strict=True):
+                    room.narrow(update.context_dim, rows.start, rows.stop - rows.start).copy_(part)
         return whole
 
     def rows_at_once(self, stream: Stream, row_bytes: Callable[[], int], least: int = LEAST_ELEMENTS) -> int:

@@ -1,6 +1,6 @@
 """Autograd functions that save only their arguments and recompute the rest in the backward pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -33,14 +33,18 @@ def _function(
     def compute(ctx: Any, constants: dict[str, Any], *tensors: Tensor | None) -> Any:
         ctx.save_for_backward(*tensors)
         ctx.constants = constants
-        with loops_if_large(*tensors):
+        with loops_if_large(*_sizes(tensors)):
             return forward(*tensors, **constants)
 
     def differentiate(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         # Read only once, since PyTorch's checkpoint hands over each saved tensor only once.
         tensors = ctx.saved_tensors
-        with loops_if_large(*tensors):
+        with loops_if_large(*_sizes(tensors)):
             return None, *backward(ctx.needs_input_grad[1:], *gradients, *tensors, **ctx.constants)
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}
     return type(forward.__name__, (torch.autograd.Function,), methods)
+
+
+def _sizes(tensors: Iterable[Tensor | None]) -> Iterator[int]:
+    return (tensor.numel() for tensor in tensors if tensor is not None)

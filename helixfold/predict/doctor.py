@@ -31,6 +31,7 @@ from helixfold.execution.device import pick_device, untried
 from helixfold.execution.dtypes import AUTO, settled_dtype
 from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.ops.card import CARDS, card_of
+from helixfold.ops.cpu import loops
 from helixfold.planning.executors import AvailableMemory, read_available_memory
 from helixfold.predict import memory_plan
 from helixfold.predict.relaxation import INSTALL
@@ -80,6 +81,8 @@ def report(found: Facts) -> Iterator[str]:
     yield _row("precision", f"{machine['dtype']} by default (--dtype)")
     graphs = machine["cuda_graphs"]
     yield _row("CUDA graphs", f"none: {graphs}" if graphs else "of short passes whose size repeats (--cuda-graphs)")
+    missing = machine["compiled_loops"]
+    yield _row("CPU loops", f"none: {missing}" if missing else "compiled by Numba, for streams of two million elements")
     yield _row("memory", _size(machine["memory"]))
     files = machine["parameters"]
     if not machine["has_downloaded_parameters"]:
@@ -129,6 +132,7 @@ def _machine() -> Facts:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "dtype": settled_dtype(AUTO, card),
         "cuda_graphs": refusal_of_graphs(card),
+        "compiled_loops": loops.refusal(),
         "warning": untried(card),
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -18,18 +18,20 @@ from torch import Tensor
 
 from helixfold.ops.card import is_described
 
-# Elements from which on a stream is computed by loops; None for never. A process that has much to compute lowers it.
+# Elements from which on a stream is computed by loops; None for never.
 LEAST_STREAM: int | None = 2**21
 _DTYPES = {torch.bfloat16, torch.float32}
 _thread = threading.local()
 
 
 @contextmanager
-def loops_if_large(*tensors: Tensor | None) -> Iterator[None]:
-    """Let loops compute inside if one of an operator's tensors is large enough, so the same for all of its blocks."""
+def loops_if_large(*elements: int) -> Iterator[None]:
+    """Let loops compute inside if one of an operator's tensors has many elements, or the stream that it is a slab of.
+
+    So all blocks of a stream are computed in the same way.
+    """
     earlier = _may_compute()
-    least = LEAST_STREAM
-    _thread.may_compute = least is not None and any(x is not None and x.numel() >= least for x in tensors)
+    _thread.may_compute = earlier or (LEAST_STREAM is not None and max(elements, default=0) >= LEAST_STREAM)
     try:
         yield
     finally:
@@ -57,7 +59,7 @@ def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any
 def refusal() -> str | None:
     """Return why loops cannot be compiled here, or None if they can."""
     if find_spec("numba") is None:
-        return "Numba is not installed: pip install 'helixfold[fast]'"
+        return "Numba is not installed (pip install 'helixfold[fast]')"
     if not hasattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel"):
         return "PyTorch's threads are not those of GNU's OpenMP"
     return None

@@ -74,7 +74,7 @@ class _Operand(torch.autograd.Function):
         # The operand exists until its use anyway; with it saved, only the gate must be recomputed.
         ctx.save_for_backward(pair, mask, weight, bias, operand)
         weight, bias = (x.to(product_dtype(pair.dtype)) for x in (weight, bias))
-        with loops_if_large(pair):
+        with loops_if_large(pair.numel()):
             for sample in steps(range(b)):
                 for rows in block_rows(j, k):
                     values, _ = normalised(pair[sample, rows], weight.dtype)
@@ -89,7 +89,7 @@ class _Operand(torch.autograd.Function):
         grad_pair = torch.empty_like(pair) if needs_pair else None
         weight, bias = (x.to(product_dtype(pair.dtype)) for x in (weight, bias))
         c = operand.shape[1]
-        with loops_if_large(pair):
+        with loops_if_large(pair.numel()):
             for sample in steps(range(len(pair))):
                 for rows in block_rows(*mask.shape[1:]):
                     stream, grad_operand = pair[sample, rows], gradient[sample, :, rows]

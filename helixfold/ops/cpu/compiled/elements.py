@@ -15,7 +15,10 @@ FEATURES = frozenset(name for name, present in get_host_cpu_features().items() i
 TILE = 16
 _INT16, _INT32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 _LOG2_E = np.float32(1.4426950408889634)
-_LEAST_POWER = np.float32(-126)
+# The natural logarithm of 2: its first digits, whose product with a small whole number is exact, and the rest.
+_LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.1219444005469057e-4)
+# Where e to the power of it is the least normal number.
+_LEAST = np.float32(-87.33654)
 _MOST = np.float32(88)
 
 
@@ -173,18 +176,17 @@ def _power_of_two(context: Any, exponent: Any) -> Any:
 
 @njit(forceinline=True, fastmath={"contract"})
 def exp(x):
-    """Return e to the power of a number up to 88, within 3e-7 of it; where it would be smaller, about 1e-38."""
-    power = x * _LOG2_E
-    power = _LEAST_POWER if power < _LEAST_POWER else power
-    whole = np.float32(np.floor(power + np.float32(0.5)))
-    part = power - whole
-    # The least squares fit of two to a power between -0.5 and 0.5.
-    result = np.float32(1.535336188319500e-4)
-    result = result * part + np.float32(1.339887440266574e-3)
-    result = result * part + np.float32(9.618437357674640e-3)
-    result = result * part + np.float32(5.550332471162809e-2)
-    result = result * part + np.float32(2.402264791363012e-1)
-    result = result * part + np.float32(6.931472028550421e-1)
+    """Return e to the power of a number up to 88, within 2e-7 of it; what would be smaller than 1e-38 becomes that."""
+    x = _LEAST if x < _LEAST else x
+    whole = np.float32(np.floor(x * _LOG2_E + np.float32(0.5)))
+    part = x - whole * _LN2 - whole * _LN2_REST
+    # The polynomial that is nearest to e to the power of a part, which is within half of the logarithm of 2.
+    result = np.float32(0.0013948593)
+    result = result * part + np.float32(0.008375137)
+    result = result * part + np.float32(0.041666217)
+    result = result * part + np.float32(0.16666415)
+    result = result * part + np.float32(0.5)
+    result = result * part + np.float32(1)
     result = result * part + np.float32(1)
     return result * _power_of_two(whole)
 

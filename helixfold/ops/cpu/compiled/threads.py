@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -102,18 +103,16 @@ def run(address: int, total: int, step: int, *given: int) -> None:
 
 
 def _compiled(function: Callable[..., None], signature: Any) -> int:
-    """Return the address of a function, which is kept in the user's cache if there is one that can be written."""
+    """Return the address of a function, which is kept in the user's cache if that can be written."""
     options = {"fastmath": FAST, "error_model": "numpy"}
     directory = _cache_directory()
-    if directory is not None:
-        earlier, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
-        try:
-            return int(cfunc(signature, cache=True, **options)(function).address)
-        except (OSError, RuntimeError):  # Numba raises the second where it can write nowhere
-            pass
-        finally:
-            numba.config.CACHE_DIR = earlier
-    return int(cfunc(signature, **options)(function).address)
+    if directory is None:
+        return int(cfunc(signature, **options)(function).address)
+    earlier, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
+    try:
+        return int(cfunc(signature, cache=True, **options)(function).address)
+    finally:
+        numba.config.CACHE_DIR = earlier
 
 
 @cache
@@ -123,4 +122,9 @@ def _cache_directory() -> Path | None:
     if cache is None:
         return None
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-    return cache / "loops" / hashlib.sha256(sources).hexdigest()[:16]
+    directory = cache / "loops" / hashlib.sha256(sources).hexdigest()[:16]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return directory if os.access(directory, os.W_OK) else None
