@@ -90,6 +90,32 @@ def norm_gradient(gradient: Tensor, x: Tensor, statistics: Statistics, out: Tens
     out.copy_(found[0].view(out.shape))
 
 
+def scaled_norm(x: Tensor, norm: Affine, dtype: torch.dtype) -> tuple[Tensor, Statistics]:
+    """Return normalised positions [m, c] with scale and offset, computed in float32, and their statistics."""
+    if loops := compiled("layer_norm", x):
+        values, mean, scale = loops.normalised(x, dtype, norm)
+    else:
+        values, mean, scale = torch.native_layer_norm(x.float(), norm.weight.shape, norm.weight, norm.bias, EPS)
+    return values.to(dtype), Statistics(mean, scale)
+
+
+def add_scaled_norm_gradient(
+    total: Tensor, gradient: Tensor, x: Tensor, norm: Affine, statistics: Statistics, out: Tensor
+) -> None:
+    """Write the gradient of positions [m, c] into `out`, from that of what `scaled_norm` returned.
+
+    Add those of scale and offset to `total` [2, c].
+    """
+    if loops := compiled("layer_norm", gradient, x, out):
+        total += torch.stack(loops.write_gradient(gradient, x, *statistics, out, norm))
+        return
+    grad_x, grad_scale, grad_offset = torch.ops.aten.native_layer_norm_backward(
+        gradient.float(), x.float(), norm.weight.shape, *statistics, norm.weight, norm.bias, [True, True, True]
+    )
+    out.copy_(grad_x)
+    total += torch.stack((grad_scale, grad_offset))
+
+
 class MapGradient:
     """Sums over blocks of the gradients of a linear map's weight and bias, in float32; None for those not needed."""
 

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.cpu.blocks import for_all_cores, steps
-from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
+from helixfold.ops.cpu.fused_norm import MapGradient, add_scaled_norm_gradient, scaled_norm
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
-from helixfold.ops.weights import TransitionWeights
+from helixfold.ops.weights import Affine, TransitionWeights
 
 # Elements of a block's hidden channels per core: few enough for its cache, enough for fast matrix products.
 _HIDDEN_ELEMENTS = 2**18
@@ -17,34 +17,42 @@ _HIDDEN_ELEMENTS = 2**18
 def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
     """Compute `transition` on a CPU, saving only `x` for the gradients."""
     norm, expand, contract = weights
-    return recomputed(_transition, _transition_gradients, x, *fused(norm, expand), *contract.to(torch.float32))
+    dtype = product_dtype(x.dtype)
+    return recomputed(
+        _transition, _transition_gradients, x, *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype)
+    )
 
 
-def _transition(x: Tensor, *parameters: Tensor) -> Tensor:
-    w1, b1, w2, b2 = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
+def _transition(x: Tensor, scale: Tensor, offset: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     for rows, out in steps(zip(_blocks(x, w1), _blocks(change, w1), strict=True)):
-        hidden = mapped(normalised(rows, w1.dtype)[0], w1, b1, relu=True)
-        out.copy_(mapped(hidden, w2, b2))
+        normed, _ = scaled_norm(rows, Affine(scale, offset), w1.dtype)
+        out.copy_(mapped(mapped(normed, w1, b1, relu=True), w2, b2))
     return change
 
 
 def _transition_gradients(
     needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
-    w1, b1, w2, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
+    scale, offset, w1, b1, w2, _ = parameters
+    norm = Affine(scale, offset)
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (1, 3))
+    grad_norm = torch.zeros(2, *scale.shape, device=x.device)
+    grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5))
     for rows, grad_rows, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(grad_x, w1), strict=True)):
         gradients = grad_rows.to(w1.dtype)
-        values, statistics = normalised(rows, w1.dtype)
-        hidden = mapped(values, w1, b1, relu=True)
+        normed, statistics = scaled_norm(rows, norm, w1.dtype)
+        hidden = mapped(normed, w1, b1, relu=True)
         grad_contract.add(gradients.mT, hidden)
         grad_hidden = product(gradients, w2)
         torch.ops.aten.threshold_backward.grad_input(grad_hidden, hidden, 0, grad_input=grad_hidden)
-        grad_expand.add(grad_hidden.mT, values)
-        norm_gradient(product(grad_hidden, w1), rows, statistics, out)
-    return grad_x, grad_expand.weight, grad_expand.bias, grad_contract.weight, grad_contract.bias
+        grad_expand.add(grad_hidden.mT, normed)
+        add_scaled_norm_gradient(grad_norm, product(grad_hidden, w1), rows, norm, statistics, out)
+    sums = *grad_norm, grad_expand.weight, grad_expand.bias, grad_contract.weight, grad_contract.bias
+    found = zip(sums, parameters, needed[1:], strict=True)
+    return grad_x, *(
+        total.to(parameter.dtype) if learns and total is not None else None for total, parameter, learns in found
+    )
 
 
 def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:
