@@ -22,7 +22,7 @@ rm -rf /var/lib/apt/lists/*
 python3 -m venv /opt/helixfold
 # PyTorch alone comes from its own index; what it depends on comes from the usual one.
 /opt/helixfold/bin/python -m pip install --quiet --no-cache-dir --no-deps -c "$constraints" $index torch
-/opt/helixfold/bin/python -m pip install --quiet --no-cache-dir -c "$constraints" "${wheel}[relax,serve]"
+/opt/helixfold/bin/python -m pip install --quiet --no-cache-dir -c "$constraints" "${wheel}[fast,relax,serve]"
 # Downloaded parameters go here, whichever user runs the container.
 mkdir -m 1777 /cache
 /opt/helixfold/bin/helixfold --version

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from data_pipeline.processors import available_processors
-from helixfold.ops import small
+from helixfold.ops import sizes
 from tests.interpreted_kernels import remember_language
 from tests.repeated_checks import count_without_checks
 
@@ -43,7 +43,7 @@ torch.set_num_threads(1)
 os.fsync = lambda _: None
 
 # Nor shall plain PyTorch train in place of the operators because tensors are small. Processes that tests start do so.
-small.STREAM = 0
+sizes.SMALL_STREAM = 0
 
 # A machine that is lent for an hour has PyTorch and pytest, and not all of what the other tests need.
 HAS_HYPOTHESIS = find_spec("hypothesis") is not None

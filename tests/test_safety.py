@@ -48,7 +48,7 @@ FORBIDDEN_VALUES = (("shell", True), ("allow_pickle", True), ("weights_only", Fa
 # Modules that may be imported in these rooms only: everything else goes through them.
 ROOMS = {
     "subprocess": ("data_pipeline.search.process", "notebooks.fold_on_colab"),
-    "ctypes": ("helixfold.execution.allocator",),
+    "ctypes": ("helixfold.execution.allocator", "helixfold.ops.cpu.compiled.threads"),
     "tarfile": (
         *("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
         "helixfold.serve.worker.alignments",  # which writes archives and reads none

@@ -15,7 +15,7 @@ from helixfold.execution.probe import context_row_bytes, forward_row_bytes, map_
 from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import is_described
-from helixfold.ops.cpu.loops import loops_if_large
+from helixfold.ops.sizes import loops_if_large
 
 # Memory for temporaries of a slab's rows: this share of the stream, or this number of elements if that is more. Both
 # are small beside the stream, and large enough to keep the cores busy.

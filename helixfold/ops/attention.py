@@ -11,7 +11,7 @@ from helixfold.ops.constants import MASKED
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.mask_bias import every_key_counts
 from helixfold.ops.precision import to_float32
-from helixfold.ops.small import plain_is_faster
+from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 

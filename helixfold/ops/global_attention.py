@@ -9,7 +9,7 @@ from helixfold.ops.dispatch import Backend, operator, refusal_of_float64_or_noth
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.precision import to_float32
-from helixfold.ops.small import plain_is_faster
+from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.weights import GlobalAttentionWeights
 
 

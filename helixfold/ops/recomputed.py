@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.loops import loops_if_large
+from helixfold.ops.sizes import loops_if_large
 
 
 def recomputed(

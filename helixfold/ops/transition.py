@@ -16,7 +16,7 @@ from helixfold.ops.dispatch import (
 )
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
-from helixfold.ops.small import plain_is_faster
+from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import TransitionWeights
 

@@ -22,10 +22,10 @@ from helixfold.ops.cpu.channels_first import (
     normalised_channels,
 )
 from helixfold.ops.cpu.fused_norm import MapGradient, block_rows, fused, norm_gradient, normalised
-from helixfold.ops.cpu.loops import loops_if_large
 from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
+from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 # Bytes of the left operand in a block of rows. A block has at least as many rows as make products fast, since every

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from helixfold.ops.cpu import loops
+from helixfold.ops import sizes
 
 
 @pytest.fixture(params=["plain", "loops"], autouse=True)
@@ -12,5 +12,5 @@ def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """What computes passes over memory: "plain" PyTorch or "loops"."""
     if request.param == "loops" and not find_spec("numba"):
         pytest.skip("Numba is not installed")
-    monkeypatch.setattr(loops, "LEAST_STREAM", 0 if request.param == "loops" else None)
+    monkeypatch.setattr(sizes, "LARGE_STREAM", 0 if request.param == "loops" else None)
     return request.param

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from helixfold.execution.slabs import Slabs
 from helixfold.model.layers import Transition
+from helixfold.ops import sizes
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.cpu import loops
 from helixfold.ops.cpu.attention import AttentionBlock
 from helixfold.ops.cpu.blocks import Scratch
-from helixfold.ops.cpu.loops import compiled, loops_if_large
+from helixfold.ops.cpu.loops import compiled
+from helixfold.ops.sizes import loops_if_large
 
 if (reason := loops.refusal()) is not None:
     pytest.skip(reason, allow_module_level=True)
@@ -54,7 +56,7 @@ def relative(found: Tensor, exact: Tensor) -> float:
 
 
 def test_only_large_streams_and_their_slabs_are_computed_by_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "LEAST_STREAM", 100)
+    monkeypatch.setattr(sizes, "LARGE_STREAM", 100)
     x = torch.ones(3, 4)
     assert compiled("sums", x) is None
     with loops_if_large(99):
@@ -64,13 +66,13 @@ def test_only_large_streams_and_their_slabs_are_computed_by_loops(monkeypatch: p
             with loops_if_large(1):
                 assert compiled("sums", x) is sums
         assert compiled("sums", x) is None
-    monkeypatch.setattr(loops, "LEAST_STREAM", None)
+    monkeypatch.setattr(sizes, "LARGE_STREAM", None)
     with loops_if_large(10**9):
         assert compiled("sums", x) is None
 
 
 def test_what_loops_do_not_take_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "LEAST_STREAM", 0)
+    monkeypatch.setattr(sizes, "LARGE_STREAM", 0)
     x = torch.ones(3, 4)
     with loops_if_large(1):
         assert compiled("sums", x.double()) is None
@@ -89,12 +91,12 @@ def test_a_slab_is_computed_as_its_whole_stream(monkeypatch: pytest.MonkeyPatch)
     taken = []
 
     def remember(name: str, *_: object, **__: object) -> None:
-        taken.append((name, loops._may_compute()))
+        taken.append((name, sizes.loops_may_compute()))
 
     monkeypatch.setattr("helixfold.ops.cpu.fused_norm.compiled", remember)
     update, stream = Transition(8, 4), torch.randn(1, 6, 50, 8)
     for least in (stream.numel(), stream.numel() + 1):
-        monkeypatch.setattr(loops, "LEAST_STREAM", least)
+        monkeypatch.setattr(sizes, "LARGE_STREAM", least)
         with torch.no_grad():
             Slabs(rows=2)(update, stream, torch.ones(1, 6, 50))
     assert taken == [("layer_norm", True)] * 3 + [("layer_norm", False)] * 3
@@ -111,6 +113,23 @@ def test_exponentials_and_sigmoids_are_exact_to_float32_and_finite_everywhere() 
     assert np.all(np.abs(found - exact) <= 2e-7 * exact + 2e-38)
     assert np.isnan(elements.exp(np.float32(np.nan)))
     assert np.isnan(elements.sigmoid(np.float32(np.nan)))
+
+
+def test_a_numba_that_cannot_be_used_is_a_reason_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise ImportError("Numba needs NumPy 1.21 or less")
+
+    refusal = loops.refusal.__wrapped__
+    assert refusal() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "import_module", fail)
+        assert refusal() == "Numba cannot be imported: Numba needs NumPy 1.21 or less"
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "find_spec", lambda _: None)
+        assert refusal() == "Numba is not installed (pip install 'helixfold[fast]')"
+    with monkeypatch.context() as patch:
+        patch.setattr("numba.config.DISABLE_JIT", 1)
+        assert refusal() == "NUMBA_DISABLE_JIT is set"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -152,7 +171,7 @@ def heads(n: int, h: int, q: int, c: int, dtype: torch.dtype) -> Tensor:
 # One query or key, odd numbers of both, several parts of the queries, channels of keys other than those of values.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "sizes",
+    "shape",
     [
         (1, 1, 1, 1, 8, 8),
         (5, 3, 19, 23, 8, 8),
@@ -164,9 +183,9 @@ def heads(n: int, h: int, q: int, c: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.usefixtures("three_threads")
 def test_attention_of_odd_sizes_is_that_in_float64(
-    dtype: torch.dtype, sizes: Sequence[int], biased: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, shape: Sequence[int], biased: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n, h, q, k, d, c = sizes
+    n, h, q, k, d, c = shape
     query, key = heads(n, h, q, d, dtype) * d**-0.5, heads(n, h, k, d, dtype)
     value, gradient = heads(n, h, k, c, dtype), heads(n, h, q, c, dtype)
     bias = torch.randn(h, q, k).to(dtype) if biased else None
@@ -176,7 +195,7 @@ def test_attention_of_odd_sizes_is_that_in_float64(
     again = torch.full_like(gradient, float("nan"))
     grads = tuple(torch.full_like(each, float("nan")) for each in (query, key, value))
     grad_bias = torch.full((h, q, k), 1e-3) if biased else None
-    monkeypatch.setattr(loops, "LEAST_STREAM", 0)
+    monkeypatch.setattr(sizes, "LARGE_STREAM", 0)
     with loops_if_large(1):
         block.forward(found)
         block.backward(gradient, again, grads, grad_bias)

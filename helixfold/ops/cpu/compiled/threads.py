@@ -80,10 +80,15 @@ def _thread(call):
         start = _take(call, step)
 
 
+# The OpenMP library that PyTorch was linked with, if it is GNU's.
+_LIBRARY = ctypes.CDLL(torch._C.__file__)
+ARE_SHARED = hasattr(_LIBRARY, "GOMP_parallel")
+
+
 @cache
 def _parallel() -> Any:
-    """Return the function of PyTorch's OpenMP library that runs another one in all its threads, and that other one."""
-    run = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    """Return the function of the OpenMP library that runs another one in all its threads, and that other one."""
+    run = _LIBRARY.GOMP_parallel
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     run.restype = None
     return run, _compiled(_thread, types.void(types.int64))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.ops import small
+from helixfold.ops import sizes
 from helixfold.ops.attention import attention
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.dispatch import forced
@@ -16,8 +16,8 @@ from helixfold.ops.weights import Affine, TransitionWeights
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small, "STREAM", 4 * 8)
-    monkeypatch.setattr(small, "KEPT", 100)
+    monkeypatch.setattr(sizes, "SMALL_STREAM", 4 * 8)
+    monkeypatch.setattr(sizes, "KEPT", 100)
 
 
 def of_transition(elements: int) -> tuple[torch.Tensor, TransitionWeights]:
