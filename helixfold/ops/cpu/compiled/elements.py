@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
@@ -9,8 +10,9 @@ from numba import njit, types
 from numba.core.cgutils import raw_memcpy
 from numba.extending import intrinsic
 
-# The instructions that this processor has, by LLVM's names.
-FEATURES = frozenset(name for name, present in get_host_cpu_features().items() if present)
+# The instructions that this processor has, by LLVM's names; none that matter where Numba compiles for another one.
+_IS_FOR_HOST = not (numba.config.CPU_NAME or numba.config.CPU_FEATURES)
+FEATURES = frozenset(name for name, present in get_host_cpu_features().items() if present and _IS_FOR_HOST)
 # Rows and columns that are transposed in registers.
 TILE = 16
 _INT16, _INT32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
