@@ -32,7 +32,7 @@ def gate(both: Tensor, bias: Tensor, mask: Tensor, out: Tensor) -> None:
 def gate_gradient(gradient: Tensor, both: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
     """Return the gradient of the projections [2c, m] from that of what `gate` writes; `both` is overwritten."""
     if loops := compiled("channels_first", gradient, both, bias, mask, one_dtype=True):
-        loops.write_gated_gradient(both, bias, mask, gradient)
+        loops.write_gated_gradient(both, bias, mask, _with_dense_rows(gradient))
         return both
     return torch.ops.aten.glu_backward((gradient * mask).reshape(len(gradient), -1), both.add_(bias[:, None]), 0)
 
@@ -43,7 +43,7 @@ def gate_gradient_by_result(gradient: Tensor, result: Tensor, logits: Tensor, bi
     The logits are overwritten.
     """
     if loops := compiled("channels_first", gradient, result, logits, bias, mask, one_dtype=True):
-        return loops.gradient_by_result(logits, bias, mask, gradient, result)
+        return loops.gradient_by_result(logits, bias, mask, _with_dense_rows(gradient), result)
     gates = logits.add_(bias[:, None]).sigmoid_()
     grad_both = logits.new_empty(2, *gradient.shape)
     torch.mul(gradient, mask, out=grad_both[0])
@@ -65,7 +65,7 @@ def gate_change(logits: Tensor, mapped: Tensor) -> None:
 def gate_change_gradient(gradient: Tensor, logits: Tensor, mapped: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of logits and mapped values, which are overwritten, from that of the gated ones [m, c]."""
     if loops := compiled("channels_first", gradient, logits, mapped, one_dtype=True):
-        loops.write_gated_change_gradient(logits, mapped, gradient)
+        loops.write_gated_change_gradient(logits, mapped, gradient.contiguous())
         return logits, mapped
     gates = logits.sigmoid_()
     grad_logits = torch.ops.aten.sigmoid_backward(mapped.mul_(gradient), gates)
@@ -97,3 +97,8 @@ def channel_norm_gradient(gradient: Tensor, x: Tensor, statistics: ChannelStatis
     slope = average @ (gradient * values)
     gradient = (gradient - average @ gradient).addcmul_(values, slope, value=-1).mul_(statistics.scale)
     x.copy_(gradient.view(x.shape))
+
+
+def _with_dense_rows(x: Tensor) -> Tensor:
+    """Return a tensor [c, rows, columns] each of whose rows follows the one before: gradients may have any strides."""
+    return x if x.stride(1) == x.shape[2] else x.contiguous()

@@ -107,7 +107,7 @@ def add_scaled_norm_gradient(
     Add those of scale and offset to `total` [2, c].
     """
     if loops := compiled("layer_norm", gradient, x, out):
-        total += torch.stack(loops.write_gradient(gradient, x, *statistics, out, norm))
+        total += torch.stack(loops.write_gradient(gradient.contiguous(), x, *statistics, out, norm))
         return
     grad_x, grad_scale, grad_offset = torch.ops.aten.native_layer_norm_backward(
         gradient.float(), x.float(), norm.weight.shape, *statistics, norm.weight, norm.bias, [True, True, True]

@@ -114,6 +114,20 @@ def test_gradients_may_lie_in_memory_as_they_like() -> None:
     assert_equal(turned, plain, of_operand((2, 33, 20, 8, 4)))
 
 
+@pytest.mark.parametrize(
+    ("run", "given"), [(triangle_operand_rows, of_operand), (triangle_multiplication_rows, of_multiplication)]
+)
+def test_gradients_may_be_parts_of_larger_tensors(run: Any, given: Any) -> None:
+    arguments = given((1, 9, 9, 8, 4))
+    result = run(*arguments)
+    part = torch.randn(*result.shape[:-1], result.shape[-1] + 3)[..., :-3]
+    leaves = [each for each in arguments[:-1] if each.requires_grad]
+    found = torch.autograd.grad(result, leaves, part)
+    for ours, right in zip(found, torch.autograd.grad(run(*arguments), leaves, part.contiguous()), strict=True):
+        assert ours.abs().max() > 0
+        assert torch.equal(ours, right)
+
+
 def test_they_are_used_for_all_but_float64() -> None:
     for op, arguments in (
         (triangle_operand, of_operand((1, 3, 5, 8, 4))),
