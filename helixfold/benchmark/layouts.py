@@ -10,7 +10,7 @@ from helixfold.benchmark.options import Model
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.random_inputs import random_batch, random_labels
-from helixfold.execution.recompute import RecomputeConfig
+from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.stages import mean_seconds
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
@@ -52,7 +52,7 @@ class LayoutOptions:
     """Rows of the extra MSA."""
     templates: Literal[0, 1, 2, 3, 4] = 1
     """Number of templates."""
-    keep: Literal["none", "inputs", "block"] = "none"
+    keep: Keep = "none"
     """Checkpoint policy: the part that the backward pass computes again."""
     passes: Literal[0, 1, 2, 3] = 1
     """Passes before the one that learns."""

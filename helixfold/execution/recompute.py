@@ -18,10 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from helixfold.config import Config, ConfigError, require
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import ContextInput, Executor, Stream, Update
+from helixfold.ops.recomputed import Intermediates, intermediates
 
 # What a part of the network recomputes, by what it keeps for the backward pass: see `RecomputeConfig`.
-Keep = Literal["none", "inputs", "block"]
-Choice = Literal["auto", "none", "inputs", "block"]
+Keep = Literal["none", "operators", "inputs", "block"]
+Choice = Literal["auto", "none", "operators", "inputs", "block"]
 
 
 @dataclass(kw_only=True)
@@ -59,14 +60,15 @@ def restore_methods(model: nn.Module) -> None:
 class RecomputeConfig(Config):
     """Settings of what each part of the network recomputes in the backward pass.
 
-    "none" recomputes nothing. "inputs" keeps only the inputs of each update, and "block" only those of each block.
-    "auto" stands for the fastest of these that fits into memory, which is chosen before a run begins
-    (`planning.recompute_choice`).
+    "none" recomputes nothing that takes long. With "operators", those on a CPU also recompute what they compute inside
+    (`ops.recomputed`); on a GPU both are the same. "inputs" keeps only the inputs of each update, and "block" only
+    those of each block. "auto" stands for the fastest of these that fits into memory, which is chosen before a run
+    begins (`planning.recompute_choice`).
 
     A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
     structure module, whose updates are its attention and transition. "block" keeps the MSA and pair streams once per
     block and "inputs" one stream per update, about five times as much. While a block's gradients are computed, "block"
-    holds everything that the block computes, "inputs" only what one update does.
+    holds what "operators" does of the block, "inputs" what "none" does of one update.
 
     The defaults are blocks in the stacks, as in AlphaFold 2 (Suppl. Sec. 1.11.8), and updates in the structure module:
     nearly all that an iteration would keep is inside its attention, and the small steps around it hold too little
@@ -111,6 +113,7 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
         for block in blocks:
             if keep != "none":
                 replace_method(block, "forward", _REPLACEMENTS[keep])
+            if keep in ("inputs", "block"):
                 for update in block.modules():
                     if isinstance(update, Update) and update.dropout_rate > 0:
                         replace_method(update, "dropout_mask", DrawnOnce)
@@ -124,10 +127,21 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
             replace_method(module, "forward", Recomputed)
 
 
+class WithRecomputingOperators(MethodReplacement):
+    """Replacement of a method whose operators keep nothing but their arguments."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        with intermediates("recomputed"):
+            return self.method(*arguments, **named)
+
+
 class Recomputed(MethodReplacement):
     """Replacement of a method that keeps only its arguments and dropout masks, and computes the rest again in the
     backward pass.
     """
+
+    # What operators do with intermediate results in the first run, and in the second.
+    in_runs: tuple[Intermediates, Intermediates] = ("recomputed", "recomputed")
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -137,9 +151,23 @@ class Recomputed(MethodReplacement):
             *arguments,
             use_reentrant=False,
             preserve_rng_state=False,
-            context_fn=_both_runs,
+            context_fn=self._both_runs,
             **named,
         )
+
+    def _both_runs(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the contexts of the first and the second run."""
+        masks: list[Tensor | None] = []
+        first, second = self.in_runs
+        return _running(_Run(masks=masks), first), _running(_Run(masks=masks, is_second=True), second)
+
+
+class RecomputedUpdate(Recomputed):
+    """Replacement of a method that runs one update, whose operators keep intermediate results until its gradients are
+    computed.
+    """
+
+    in_runs = ("replaced", "kept")
 
 
 class DrawnOnce(MethodReplacement):
@@ -166,14 +194,14 @@ class EachUpdate(MethodReplacement):
         return self.method(_Recomputing(run), *streams)
 
 
-_REPLACEMENTS = {"inputs": EachUpdate, "block": Recomputed}
+_REPLACEMENTS = {"operators": WithRecomputingOperators, "inputs": EachUpdate, "block": Recomputed}
 
 
 class _Recomputing(Executor):
     """Executor that runs updates with another executor, and again in the backward pass."""
 
     def __init__(self, run: Executor) -> None:
-        self.run = Recomputed(run)
+        self.run = RecomputedUpdate(run)
 
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
@@ -194,16 +222,11 @@ def is_recomputing() -> bool:
     return run is not None and run.is_second
 
 
-def _both_runs() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of the first and the second run of a part."""
-    masks: list[Tensor | None] = []
-    return _running(_Run(masks=masks)), _running(_Run(masks=masks, is_second=True))
-
-
 @contextmanager
-def _running(run: _Run) -> Iterator[None]:
+def _running(run: _Run, operators: Intermediates) -> Iterator[None]:
     token = _run.set(run)
     try:
-        yield
+        with intermediates(operators):
+            yield
     finally:
         _run.reset(token)

@@ -1,26 +1,74 @@
-"""Autograd functions that save only their arguments and recompute the rest in the backward pass."""
+"""Autograd functions that save their arguments, and recompute the rest in the backward pass.
+
+Some operators on a CPU also keep intermediate results that would take long to compute again, such as hidden channels,
+unless `intermediates` around their forward pass says otherwise.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from helixfold.ops.sizes import loops_if_large
 
+# What operators do with intermediate results. In the first run of what PyTorch's checkpoint runs again, they are
+# "replaced": the second run must save as many tensors, of the same shapes.
+Intermediates = Literal["kept", "replaced", "recomputed"]
+_intermediates: ContextVar[Intermediates] = ContextVar("_intermediates", default="kept")
+
+
+@contextmanager
+def intermediates(are: Intermediates) -> Iterator[None]:
+    """Choose what operators whose forward pass is inside do with intermediate results: keep or recompute them.
+
+    "replaced" is for the first run under PyTorch's checkpoint if the second one keeps them.
+    """
+    token = _intermediates.set(are)
+    try:
+        yield
+    finally:
+        _intermediates.reset(token)
+
+
+class Kept:
+    """Intermediate results that an operator's forward pass keeps for its backward pass, in their order."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+        self._are_replaced = _intermediates.get() == "replaced"
+
+    def add(self, *tensors: Tensor) -> None:
+        """Keep these tensors, which may not be overwritten later."""
+        for tensor in tensors:
+            self._tensors.append(tensor.new_empty(1).expand(tensor.shape) if self._are_replaced else tensor)
+
+    def handed_over(self) -> list[Tensor]:
+        """Return what was kept and hold it no longer."""
+        tensors, self._tensors = self._tensors, []
+        return tensors
+
 
 def recomputed(
     forward: Callable[..., Any],
     backward: Callable[..., tuple[Tensor | None, ...]],
     *tensors: Tensor | None,
+    can_keep: bool = False,
     **constants: Any,
 ) -> Any:
     """Return `forward(*tensors, **constants)`, whose gradients `backward` computes from the saved tensors alone.
 
     `backward` takes a tuple that says which tensors need gradients, the gradients of the results, the tensors, and the
-    constants; it returns a gradient or None for each tensor.
+    constants; it returns a gradient or None for each tensor. If `can_keep`, both also take `kept`: `forward` is given a
+    `Kept` to which it adds intermediate results, and `backward` an iterator of these. It is None where they are to be
+    recomputed, and in passes without gradients.
     """
+    if can_keep:
+        keeps = torch.is_grad_enabled() and _intermediates.get() != "recomputed"
+        constants["kept"] = Kept() if keeps else None
     return _function(forward, backward).apply(constants, *tensors)
 
 
@@ -31,16 +79,21 @@ def _function(
     """Return an autograd function of this forward and backward, named after the forward."""
 
     def compute(ctx: Any, constants: dict[str, Any], *tensors: Tensor | None) -> Any:
-        ctx.save_for_backward(*tensors)
-        ctx.constants = constants
         with loops_if_large(*_sizes(tensors)):
-            return forward(*tensors, **constants)
+            result = forward(*tensors, **constants)
+        kept = constants.get("kept")
+        ctx.save_for_backward(*tensors, *(() if kept is None else kept.handed_over()))
+        ctx.constants, ctx.arguments = constants, len(tensors)
+        return result
 
     def differentiate(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         # Read only once, since PyTorch's checkpoint hands over each saved tensor only once.
-        tensors = ctx.saved_tensors
+        saved, constants = ctx.saved_tensors, ctx.constants
+        tensors, kept = saved[: ctx.arguments], iter(saved[ctx.arguments :])
+        if constants.get("kept") is not None:
+            constants = constants | {"kept": kept}
         with loops_if_large(*_sizes(tensors)):
-            return None, *backward(ctx.needs_input_grad[1:], *gradients, *tensors, **ctx.constants)
+            return None, *backward(ctx.needs_input_grad[1:], *gradients, *tensors, **constants)
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}
     return type(forward.__name__, (torch.autograd.Function,), methods)

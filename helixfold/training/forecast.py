@@ -16,7 +16,7 @@ from helixfold.ops.card import CARDS, Card
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.layouts import Workload
-from helixfold.planning.recompute_choice import no_room, settled
+from helixfold.planning.recompute_choice import CHECKPOINT_POLICIES, no_room, settled
 from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.planning.training import ALONE, TrainedParameters, TrainingNeeds
 from helixfold.training.config import TrainingConfig
@@ -107,7 +107,7 @@ def memory_table(config: TrainingConfig, memory: int, card: Card) -> Iterator[st
         f"one micro-batch, {config.micro_batch} x {size.residues} residues, {size.msa_rows} + {size.templates} + "
         f"{size.extra_rows:,} rows, {dtype_name(size.dtype)}; GiB at the peak"
     )
-    rows = {keep: RecomputeConfig.everywhere(keep) for keep in ("none", "inputs", "block")}
+    rows: dict[str, RecomputeConfig] = {keep: RecomputeConfig.everywhere(keep) for keep in CHECKPOINT_POLICIES}
     if config.recompute.is_settled:
         rows["as set"] = config.recompute
     stages = list(needs.forecast(rows["none"]).stages)

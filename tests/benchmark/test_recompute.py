@@ -51,12 +51,12 @@ def test_every_point_stands_beside_its_prediction(
     assert [row[:3] for row in rows] == [
         [part, "float32", keep]
         for part in ("evoformer", "extra_msa", "tiny")
-        for keep in ("plain,", "none", "inputs", "block")
+        for keep in ("plain,", "none", "operators", "inputs", "block")
     ]
     assert rows[0] == ["evoformer", "float32", "plain,", "none", "110", "55", "0.50", "10", "5", "0.50"]
     assert rows[2][3:7] == ["105", "55", "0.52", "5"]
     assert rows[-1][3:] == ["50", "55", "1.10"]
     whole = lines[next(index for index, line in enumerate(lines) if line.startswith("all of model_1, float32")) :]
-    assert [line.split()[0] for line in whole[1:]] == ["none", "inputs", "block"]
+    assert [line.split()[0] for line in whole[1:]] == ["none", "operators", "inputs", "block"]
     peaks = [float(line.split()[-1]) for line in whole[1:]]
     assert peaks == sorted(peaks, reverse=True)

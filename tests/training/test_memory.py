@@ -108,11 +108,12 @@ def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
     lines = list(memory_table(config, memory, CPU))
     assert lines[0].startswith("one micro-batch, 1 x 256 residues, 124 + 4 + 1,024 rows, float32")
     rows = {line.split()[0]: line.split() for line in lines[2:]}
-    assert list(rows) == ["none", "inputs", "block", "chosen"]
+    assert list(rows) == ["none", "operators", "inputs", "block", "chosen"]
     assert rows["none"][-1] == "no"
     assert rows["block"][-1] == "yes"
+    assert float(rows["none"][-2]) > float(rows["operators"][-2]) > float(rows["inputs"][-2])
     assert float(rows["none"][-2]) > 2 * float(rows["block"][-2])
-    assert "evoformer block" in lines[-1]
+    assert "evoformer operators" in lines[-1]
     (as_set,) = [
         line for line in memory_table(replace(config, recompute=BLOCK), memory, CPU) if line.startswith("as set")
     ]

@@ -85,10 +85,10 @@ def normalised_channels(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ChannelS
     return values.mul_(scale).to(dtype), ChannelStatistics(mean[0], scale[0])
 
 
-def channel_norm_gradient(gradient: Tensor, x: Tensor, statistics: ChannelStatistics) -> None:
-    """Overwrite `x` by its gradient, from that of what `normalised_channels` returned, [c, m]."""
-    if loops := compiled("channels_first", gradient, x, one_dtype=True):
-        loops.write_normalised_gradient(gradient.contiguous(), x, *statistics)
+def channel_norm_gradient(gradient: Tensor, x: Tensor, statistics: ChannelStatistics, out: Tensor) -> None:
+    """Write the gradient of `x` into `out`, which may be `x`, from that of what `normalised_channels` returned."""
+    if loops := compiled("channels_first", gradient, x, out, one_dtype=True):
+        loops.write_normalised_gradient(gradient.contiguous(), x, *statistics, out)
         return
     values = torch.empty(x.shape, device=x.device).copy_(x).view(len(x), -1)
     values.sub_(statistics.mean).mul_(statistics.scale)
@@ -96,7 +96,7 @@ def channel_norm_gradient(gradient: Tensor, x: Tensor, statistics: ChannelStatis
     average = torch.full((1, len(x)), 1 / len(x), device=x.device)
     slope = average @ (gradient * values)
     gradient = (gradient - average @ gradient).addcmul_(values, slope, value=-1).mul_(statistics.scale)
-    x.copy_(gradient.view(x.shape))
+    out.copy_(gradient.view(out.shape))
 
 
 def _with_dense_rows(x: Tensor) -> Tensor:

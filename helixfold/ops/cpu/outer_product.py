@@ -13,9 +13,11 @@ from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
 from helixfold.ops.cpu.fused_norm import MapGradient
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import recomputed
+from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.weights import Affine
 
+# Sequences from which on outer products, each of which is a sum over them, are worth their memory.
+_KEPT_SEQUENCES = 256
 # Sequences whose masks are converted to float32 at a time.
 _SEQUENCES = 512
 # Elements of a tile's outer products per core: two copies stay in its cache, and matrix products are fast.
@@ -25,7 +27,10 @@ _TILE_ROWS = 32
 
 
 def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> Tensor:
-    """Compute `outer_product_mean` on a CPU, saving only the arguments (of the left operand a copy)."""
+    """Compute `outer_product_mean` on a CPU, saving the arguments (of the left operand a copy).
+
+    Outer products of many sequences are kept for the gradients, or recomputed.
+    """
     count = torch.full((*left.shape[:2], right.shape[2]), COUNT_FLOOR, device=left.device)
     for left_part, right_part in zip(left_mask.split(_SEQUENCES, 2), right_mask.split(_SEQUENCES, 1), strict=True):
         count.baddbmm_(left_part.float(), right_part.float())
@@ -38,15 +43,22 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
         right.contiguous(),
         count.reciprocal_(),
         *out.to(product_dtype(left.dtype)),
+        can_keep=left.shape[2] >= _KEPT_SEQUENCES,
     )
 
 
-def _outer_product_mean(left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None) -> Tensor:
+def _outer_product_mean(
+    left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None, *, kept: Kept | None = None
+) -> Tensor:
     mean = left.new_empty(*scale.shape, weight.shape[0])
-    for sample_left, sample_right, factors, edges in steps(zip(left, right, scale, mean, strict=True)):
+    is_held, samples = kept is not None, zip(left, right, scale, mean, strict=True)
+    for sample_left, sample_right, factors, edges in steps(samples, results_are_held=is_held):
         products = _OuterProducts(sample_left, sample_right, *factors.shape, dtype=weight.dtype)
-        for tile in chain(*products.rows_of_tiles()):
-            result = mapped(products.compute(tile), weight, offset)
+        for tile in chain(*products.rows_of_tiles(results_are_held=is_held)):
+            outer = products.compute(tile, is_held=is_held)
+            if kept is not None:
+                kept.add(outer)
+            result = mapped(outer, weight, offset)
             out = edges[tile.rows, tile.columns]
             out.copy_(result.view(out.shape).float().mul_(factors[tile.rows, tile.columns, None]))
     return mean
@@ -60,6 +72,7 @@ def _outer_product_mean_gradients(
     scale: Tensor,
     weight: Tensor,
     offset: Tensor | None,
+    kept: Iterator[Tensor] | None = None,
 ) -> tuple[Tensor | None, ...]:
     needs_left, needs_right, _, needs_weight, needs_offset = needed
     # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left operand's
@@ -76,7 +89,7 @@ def _outer_product_mean_gradients(
                 )
                 grad_tile = grad_tile.to(weight.dtype)
                 if needs_weight or needs_offset:
-                    grad_map.add(grad_tile.mT, products.compute(tile))
+                    grad_map.add(grad_tile.mT, products.compute(tile) if kept is None else next(kept))
                 if needs_left or needs_right:
                     grad_outer = products.gradient(grad_tile, weight, tile)
                     add_product(sum_left, grad_outer, products.right_operand(tile))
@@ -109,13 +122,13 @@ class _OuterProducts:
         # Memory for all tiles: new memory would be mapped page by page for each of them.
         self.memory = left.new_empty(self.rows * self.columns * self.c * self.d, dtype=dtype)
 
-    def rows_of_tiles(self) -> Iterator[list[_Tile]]:
+    def rows_of_tiles(self, *, results_are_held: bool = False) -> Iterator[list[_Tile]]:
         """Yield lists of the tiles with the same rows."""
-        for rows in slices(self.i, self.rows):
+        for rows in slices(self.i, self.rows, results_are_held=results_are_held):
             left = slice(rows.start * self.c, rows.stop * self.c)
             yield [
                 _Tile(rows, columns, left, slice(columns.start * self.d, columns.stop * self.d))
-                for columns in slices(self.j, self.columns)
+                for columns in slices(self.j, self.columns, results_are_held=results_are_held)
             ]
 
     def left_operand(self, tile: _Tile) -> Tensor:
@@ -126,10 +139,11 @@ class _OuterProducts:
         """Return the tile's part of the right operand in the dtype of products."""
         return self.right[tile.right].to(self.memory.dtype)
 
-    def compute(self, tile: _Tile) -> Tensor:
-        """Return the tile's outer products [(i j) (c d)], which the next tile overwrites."""
+    def compute(self, tile: _Tile, *, is_held: bool = False) -> Tensor:
+        """Return the tile's outer products [(i j) (c d)], which the next tile overwrites unless they are held."""
         products = mapped(self.left_operand(tile), self.right_operand(tile))
-        edges = self.memory[: products.numel()].view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
+        memory = products.new_empty(products.numel()) if is_held else self.memory[: products.numel()]
+        edges = memory.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         edges.copy_(rearrange(products, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
         return edges.view(-1, self.c * self.d)
 

@@ -1,6 +1,6 @@
 """Self-attention on a CPU in blocks of rows, which stay in the cache from the stream to its change."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 from einops import rearrange
@@ -13,7 +13,7 @@ from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_hea
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import recomputed
+from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 # Bytes of a block's projections per core: enough for fast matrix products.
@@ -23,7 +23,10 @@ _BLOCK_BYTES = 4 * 2**20
 def self_attention_rows(
     x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
 ) -> Tensor:
-    """Compute `self_attention` on a CPU, saving only the arguments for the gradients."""
+    """Compute `self_attention` on a CPU.
+
+    What is attended, and in lower precisions the projections, are kept for the gradients or recomputed.
+    """
     norm, qkv, gate, out = weights
     channels = len(gate.weight)
     # The scale of the logits becomes part of the queries' map.
@@ -41,22 +44,28 @@ def self_attention_rows(
         out.weight.float(),
         out_bias,
         heads=heads,
+        can_keep=True,
     )
 
 
 def _self_attention(
-    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int
+    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int, kept: Kept | None
 ) -> Tensor:
     weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     change, bias = torch.empty_like(x), float32_bias(bias)
     scratch = Scratch(x.device)
-    for index in row_blocks(x, weight, _BLOCK_BYTES):
-        inputs = normalised(x[index], weight.dtype)[0]
-        block = _block(inputs, index, mask_bias, bias, weight, offset, heads, scratch)
-        block.attention.forward(block.attended)
-        gated = gate_heads(block.attended, block.logits)
-        # The projections are freed before the output is mapped.
-        del inputs, block
+    for index in row_blocks(x, weight, _BLOCK_BYTES, results_are_held=kept is not None):
+        projected = mapped(normalised(x[index], weight.dtype)[0], weight, offset)
+        attention, logits = _block(projected, index, mask_bias, bias, heads, scratch)
+        if kept is None:
+            attended = scratch("attended", *attention.query.shape, dtype=weight.dtype)
+        else:
+            attended = projected.new_empty(attention.query.shape)
+            kept.add(*([projected] if _keeps_projections(weight) else []), attended)
+        attention.forward(attended)
+        gated = gate_heads(attended, logits)
+        # Projections that are not kept are freed before the output is mapped.
+        del projected, attention, logits
         change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
     return change
 
@@ -69,6 +78,7 @@ def _self_attention_gradients(
     bias: Tensor | None,
     *parameters: Tensor,
     heads: int,
+    kept: Iterator[Tensor] | None,
 ) -> tuple[Tensor | None, ...]:
     weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
@@ -78,51 +88,49 @@ def _self_attention_gradients(
     scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         inputs, statistics = normalised(x[index], weight.dtype)
-        block = _block(inputs, index, mask_bias, faster_bias, weight, offset, heads, scratch)
+        is_kept = kept is not None and _keeps_projections(weight)
+        projected = next(kept) if is_kept else mapped(inputs, weight, offset)
+        attention, logits = _block(projected, index, mask_bias, faster_bias, heads, scratch)
+        shape = attention.query.shape
+        attended = scratch("attended", *shape, dtype=weight.dtype) if kept is None else next(kept)
         grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
         grad_gated = product(grad_change, out_weight)
-        grad_attended = scratch("grad attended", *block.attended.shape, dtype=weight.dtype)
-        attended_gradient(grad_gated, block.logits, grad_attended)
+        grad_attended = scratch("grad attended", *shape, dtype=weight.dtype)
+        attended_gradient(grad_gated, logits, grad_attended)
         grad_projected = scratch("grad projected", len(grad_gated), len(weight), dtype=weight.dtype)
         *grad_heads, grad_logits = grad_projected.chunk(4, 1)
         grad_query, grad_key, grad_value = (
             rearrange(grad, "(n k) (h d) -> n h k d", n=len(grad_attended), h=heads) for grad in grad_heads
         )
-        block.attention.backward(
+        attention.backward(
             grad_attended,
-            block.attended,
+            attended if kept is None else None,
             (grad_query, grad_key, grad_value),
             None if grad_bias is None else grad_bias[index[0]],
         )
-        grad_out.add(grad_change.mT, gate_heads_again(block.attended, block.logits, grad_gated, grad_logits))
+        grad_out.add(grad_change.mT, gate_heads_again(attended, logits, grad_gated, grad_logits))
         grad_maps.add(grad_projected.mT, inputs)
         norm_gradient(product(grad_projected, weight), x[index], statistics, grad_x[index])
     grad_bias = None if bias is None or grad_bias is None else grad_bias.to(bias.dtype)
     return grad_x, None, grad_bias, grad_maps.weight, grad_maps.bias, grad_out.weight, grad_out.bias
 
 
-class _Block(NamedTuple):
-    """Some rows of a sample, with the elements of all rows in one dim m."""
-
-    attention: AttentionBlock
-    logits: Tensor  # [m h*d], of the gates
-    attended: Tensor  # [n h k d], memory for the result of the attention
+def _keeps_projections(weight: Tensor) -> bool:
+    """Return whether projections are kept too: in float32 they take so much memory that more time is won elsewhere."""
+    return weight.itemsize < torch.float32.itemsize
 
 
 def _block(
-    inputs: Tensor,
+    projected: Tensor,
     index: tuple[int, slice],
     mask_bias: Tensor | None,
     bias: Tensor | None,
-    weight: Tensor,
-    offset: Tensor,
     heads: int,
     scratch: Scratch,
-) -> _Block:
-    """Return a block with its projections of normalised elements [m c]; `attended` is overwritten by the next block."""
+) -> tuple[AttentionBlock, Tensor]:
+    """Return the attention of a block of rows, and the logits of its gates [m h*d], from projections [m 4*h*d]."""
     sample, rows = index
-    n, channels = rows.stop - rows.start, len(weight) // 4
-    projected = mapped(inputs, weight, offset)
+    n, channels = rows.stop - rows.start, projected.shape[1] // 4
     query, key, value = rearrange(projected[:, : 3 * channels], "(n k) (t h d) -> t n h k d", n=n, t=3, h=heads)
     attention = AttentionBlock(
         query=query,
@@ -132,5 +140,4 @@ def _block(
         bias=None if bias is None else bias[sample],
         scratch=scratch,
     )
-    attended = scratch("attended", *query.shape, dtype=inputs.dtype)
-    return _Block(attention, projected[:, 3 * channels :], attended)
+    return attention, projected[:, 3 * channels :]

@@ -1,5 +1,7 @@
 """The transition in blocks of rows whose hidden channels stay in the processor's cache."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from helixfold.ops.cpu.blocks import for_all_cores, steps
 from helixfold.ops.cpu.fused_norm import MapGradient, add_scaled_norm_gradient, scaled_norm
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import recomputed
+from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.weights import Affine, TransitionWeights
 
 # Elements of a block's hidden channels per core: few enough for its cache, enough for fast matrix products.
@@ -15,24 +17,28 @@ _HIDDEN_ELEMENTS = 2**18
 
 
 def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
-    """Compute `transition` on a CPU, saving only `x` for the gradients."""
+    """Compute `transition` on a CPU; the hidden channels are kept for the gradients, or recomputed from `x`."""
     norm, expand, contract = weights
     dtype = product_dtype(x.dtype)
-    return recomputed(
-        _transition, _transition_gradients, x, *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype)
-    )
+    parameters = *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype)
+    return recomputed(_transition, _transition_gradients, x, *parameters, can_keep=True)
 
 
-def _transition(x: Tensor, scale: Tensor, offset: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+def _transition(x: Tensor, *parameters: Tensor, kept: Kept | None) -> Tensor:
+    scale, offset, w1, b1, w2, b2 = parameters
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    for rows, out in steps(zip(_blocks(x, w1), _blocks(change, w1), strict=True)):
+    blocks = zip(_blocks(x, w1), _blocks(change, w1), strict=True)
+    for rows, out in steps(blocks, results_are_held=kept is not None):
         normed, _ = scaled_norm(rows, Affine(scale, offset), w1.dtype)
-        out.copy_(mapped(mapped(normed, w1, b1, relu=True), w2, b2))
+        hidden = mapped(normed, w1, b1, relu=True)
+        if kept is not None:
+            kept.add(hidden)
+        out.copy_(mapped(hidden, w2, b2))
     return change
 
 
 def _transition_gradients(
-    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor
+    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor, kept: Iterator[Tensor] | None
 ) -> tuple[Tensor | None, ...]:
     scale, offset, w1, b1, w2, _ = parameters
     norm = Affine(scale, offset)
@@ -42,7 +48,7 @@ def _transition_gradients(
     for rows, grad_rows, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(grad_x, w1), strict=True)):
         gradients = grad_rows.to(w1.dtype)
         normed, statistics = scaled_norm(rows, norm, w1.dtype)
-        hidden = mapped(normed, w1, b1, relu=True)
+        hidden = mapped(normed, w1, b1, relu=True) if kept is None else next(kept)
         grad_contract.add(gradients.mT, hidden)
         grad_hidden = product(gradients, w2)
         torch.ops.aten.threshold_backward.grad_input(grad_hidden, hidden, 0, grad_input=grad_hidden)

@@ -1,8 +1,8 @@
 """Triangle multiplication on a CPU in blocks of rows.
 
 Norms, projections and gates are computed for smaller blocks of positions, which stay in the cache, with channels first
-where a matrix product per channel follows. Only the stream and the right operand are saved; the backward pass
-recomputes a block's norms, projections and products.
+where a matrix product per channel follows. The stream and the right operand are saved, and the products kept or
+recomputed; the backward pass recomputes a block's norms and projections.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from helixfold.ops.cpu.channels_first import (
 from helixfold.ops.cpu.fused_norm import MapGradient, block_rows, fused, norm_gradient, normalised
 from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import recomputed
+from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
@@ -63,6 +63,7 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
         *fused(norm_in, left, left_gate),
         *fused(norm_in, gate),
         *fused(norm_out, out),
+        can_keep=True,
     )
 
 
@@ -102,11 +103,11 @@ class _Operand(torch.autograd.Function):
         return grad_pair, None, grad_map.weight, grad_map.bias
 
 
-def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor) -> Tensor:
+def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor, kept: Kept | None) -> Tensor:
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     change = torch.empty_like(pair)
     scratch = Scratch(pair.device)
-    for sample, block in _blocks(pair, right):
+    for sample, block in _blocks(pair, right, results_are_held=kept is not None):
         stream, block_mask, out = pair[sample, block], mask[sample, block], change[sample, block]
         left = _block_operand(scratch, "left", right, len(stream))
         for rows in block_rows(*block_mask.shape):
@@ -114,7 +115,12 @@ def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tens
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
             # The logits of the output's gate are stored where the change will be.
             out[rows] = mapped(values, w_gate, b_gate).view(out[rows].shape)
-        products = _products(left, right[sample].mT, scratch)
+        if kept is None:
+            products = _products(left, right[sample].mT, scratch)
+        else:
+            products = torch.empty_like(left)
+            batched_product(left, right[sample].mT, products)
+            kept.add(products)
         for rows in block_rows(*block_mask.shape):
             values = normalised_channels(products[:, rows], w_in.dtype)[0]
             gate_change(out[rows], mapped(values.mT, w_out, b_out))
@@ -122,7 +128,13 @@ def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tens
 
 
 def _multiplication_gradients(
-    needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor
+    needed: tuple[bool, ...],
+    gradient: Tensor,
+    pair: Tensor,
+    mask: Tensor,
+    right: Tensor,
+    *parameters: Tensor,
+    kept: Iterator[Tensor] | None,
 ) -> tuple[Tensor | None, ...]:
     grad_in, grad_gate, grad_out = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5, 7))
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
@@ -132,11 +144,16 @@ def _multiplication_gradients(
     scratch = Scratch(pair.device)
     for sample, block in _blocks(pair, right):
         stream, block_mask, grad_stream = pair[sample, block], mask[sample, block], grad_pair[sample, block]
-        left, products = (_block_operand(scratch, name, right, len(stream)) for name in ("left", "products"))
+        left, grad_products = (_block_operand(scratch, name, right, len(stream)) for name in ("left", "gradients"))
         for rows in block_rows(*block_mask.shape):
             values = normalised(stream[rows], w_in.dtype)[0]
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
-        batched_product(left, right[sample].mT, products)
+        if kept is None:
+            # Products are overwritten by their gradients.
+            products = grad_products
+            batched_product(left, right[sample].mT, products)
+        else:
+            products = next(kept)
         for rows in block_rows(*block_mask.shape):
             values = normalised(stream[rows], w_in.dtype)[0]
             normed, of_products = normalised_channels(products[:, rows], w_in.dtype)
@@ -148,10 +165,11 @@ def _multiplication_gradients(
             # The part of the pair's gradient that comes through the gate is stored where the sum will be.
             grad_stream[rows] = product(grad_logits, w_gate).view(grad_stream[rows].shape)
             grad_out.add(grad_mapped.mT, normed.mT)
-            channel_norm_gradient(product(w_out.mT, grad_mapped.mT), products[:, rows], of_products)
+            grad_normed = product(w_out.mT, grad_mapped.mT)
+            channel_norm_gradient(grad_normed, products[:, rows], of_products, grad_products[:, rows])
         if grad_right is not None:
-            batched_product(products.mT, left, grad_right[sample], add=True)
-        batched_product(products, right[sample], left)
+            batched_product(grad_products.mT, left, grad_right[sample], add=True)
+        batched_product(grad_products, right[sample], left)
         for rows in block_rows(*block_mask.shape):
             values, statistics = normalised(stream[rows], w_in.dtype)
             # The projections are recomputed, since they are twice as large as the operand.
@@ -163,11 +181,12 @@ def _multiplication_gradients(
     return grad_pair, None, grad_right, *grad_maps
 
 
-def _blocks(pair: Tensor, right: Tensor) -> Iterator[tuple[int, slice]]:
+def _blocks(pair: Tensor, right: Tensor, *, results_are_held: bool = False) -> Iterator[tuple[int, slice]]:
     """Yield the sample and rows of blocks of the stream whose products are computed at once."""
     row_bytes = right.shape[1] * right.shape[3] * product_dtype(right.dtype).itemsize
-    for sample in steps(range(len(pair))):
-        for rows in slices(pair.shape[1], max(_LEAST_ROWS, _BYTES // max(1, row_bytes))):
+    size = max(_LEAST_ROWS, _BYTES // max(1, row_bytes))
+    for sample in steps(range(len(pair)), results_are_held=results_are_held):
+        for rows in slices(pair.shape[1], size, results_are_held=results_are_held):
             yield sample, rows
 
 

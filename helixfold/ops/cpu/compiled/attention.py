@@ -9,7 +9,18 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from helixfold.ops.cpu.compiled.elements import TILE, exp, larger, number, ordered, read, transpose, write, write_pair
+from helixfold.ops.cpu.compiled.elements import (
+    TILE,
+    exp,
+    larger,
+    number,
+    ordered,
+    read,
+    transpose,
+    write,
+    write_pair,
+)
+from helixfold.ops.cpu.compiled.logits_gradient import write_pairs
 from helixfold.ops.cpu.compiled.register_products import SIZES, product
 from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
 
@@ -142,7 +153,7 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
         memory = np.empty(
             (d_units + c_units) * width
             + (key_units + part_units) * (d + c)
-            + _QUERIES * (2 * width + 2 * units + most_channels)
+            + _QUERIES * (2 * width + units + most_channels + 2)
             + 2 * part_units * width
             + (d + c + most_channels) * width,
             np.float32,
@@ -155,9 +166,10 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
         grads_as_columns = queries_as_columns + 4 * part_units * d
         logits = grads_as_columns + 4 * part_units * c
         slopes = logits + 4 * _QUERIES * width
-        rounded_weights = slopes + 4 * _QUERIES * width
-        rounded_slopes = rounded_weights + 4 * _QUERIES * units
-        results = rounded_slopes + 4 * _QUERIES * units
+        rounded = slopes + 4 * _QUERIES * width
+        scales = rounded + 4 * _QUERIES * units
+        means = scales + 4 * _QUERIES
+        results = means + 4 * _QUERIES
         weights_as_rows = results + 4 * _QUERIES * most_channels
         slopes_as_rows = weights_as_rows + 4 * part_units * width
         sum_keys = slopes_as_rows + 4 * part_units * width
@@ -185,6 +197,10 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                             write(grads_as_columns, channel * part + in_part, size, np.float32(0))
                     for start_in_part in range(0, in_part, _QUERIES):
                         first, count = start_of_part + start_in_part, min(_QUERIES, in_part - start_in_part)
+                        at = 4 * (start_in_part // pair) * width
+                        tile_weights, tile_slopes = weights_as_rows + at, slopes_as_rows + at
+                        if size == 4:
+                            logits, slopes = tile_weights, tile_slopes
                         tile, stride = query_part + size * start_in_part * query_q, query_q // pair
                         right, depth = keys_as_columns, d_units
                         product(tile, stride, 1, right, width, depth, logits, width, count, width, 0, size)
@@ -202,33 +218,57 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                                 total += exponential
                                 mean += exponential * read(slope, k, 4)
                             scale = np.float32(1) / total
-                            mean *= scale
-                            row_weights, row_slopes = rounded_weights + 4 * q * units, rounded_slopes + 4 * q * units
-                            for k in range(keys):
-                                weight = read(row, k, 4) * scale
-                                write(row, k, 4, weight)
-                                write(row_weights, k, size, weight)
-                            for k in range(keys):
-                                change = read(row, k, 4) * (read(slope, k, 4) - mean)
-                                write(slope, k, 4, change)
-                                write(row_slopes, k, size, change)
-                            if grad_bias:
+                            write(scales, q, 4, scale)
+                            write(means, q, 4, mean * scale)
+                        if out:
+                            # As in the forward pass, so that both round the same.
+                            left, left_units = logits, width
+                            if size == 2:
+                                left, left_units = rounded, units
+                                for q in range(count):
+                                    for k in range(keys):
+                                        write(rounded + 4 * q * units, k, size, read(logits + 4 * q * width, k, 4))
+                                    write(rounded + 4 * q * units, keys, size, np.float32(0))
+                            product(left, left_units, 1, values_as_rows, c, key_units, results, c, count, c, 0, size)
+                            target = out + size * (n * out_n + h * out_h + first * out_q)
+                            for q in range(count):
+                                scale = read(scales, q, 4)
+                                for channel in range(c):
+                                    result = read(results + 4 * q * c, channel, 4)
+                                    write(target + size * q * out_q, channel, size, result * scale)
+                        if size == 4:
+                            for q in range(count):
+                                row, slope = logits + 4 * q * width, slopes + 4 * q * width
+                                scale, mean = read(scales, q, 4), read(means, q, 4)
+                                for k in range(keys):
+                                    weight = read(row, k, 4) * scale
+                                    write(row, k, 4, weight)
+                                    write(slope, k, 4, weight * (read(slope, k, 4) - mean))
+                            left, left_units = slopes, width
+                        else:
+                            if count % 2:
+                                # The row that completes a pair.
+                                for k in range(width):
+                                    write(logits + 4 * count * width, k, 4, np.float32(0))
+                                    write(slopes + 4 * count * width, k, 4, np.float32(0))
+                                write(scales, count, 4, np.float32(0))
+                                write(means, count, 4, np.float32(0))
+                            for q in range(0, count, 2):
+                                rows_of_two, slopes_of_two = logits + 4 * q * width, slopes + 4 * q * width
+                                numbers = scales + 4 * q, means + 4 * q, width
+                                targets = tile_weights + 2 * q * width, tile_slopes + 2 * q * width
+                                short = rounded + 4 * q * units
+                                for k in range(0, width, TILE):
+                                    write_pairs(rows_of_two, slopes_of_two, *numbers, *targets, short, k)
+                            left, left_units = rounded, units
+                        if grad_bias:
+                            for q in range(count):
+                                slope = slopes + 4 * q * width
                                 at = group * grad_bias_group + h * grad_bias_h + (first + q) * grad_bias_q
                                 sums = grad_bias + 4 * at
                                 for k in range(keys):
                                     write(sums, k, 4, read(sums, k, 4) + read(slope, k, 4))
-                            if size == 2:
-                                write(row_weights, keys, size, np.float32(0))
-                                write(row_slopes, keys, size, np.float32(0))
-                        at = 4 * (start_in_part // pair) * width
-                        _as_rows(logits, width, count, width, weights_as_rows + at, 4, size)
-                        _as_rows(slopes, width, count, width, slopes_as_rows + at, 4, size)
-                        if out:
-                            left, right, depth = rounded_weights, values_as_rows, key_units
-                            product(left, units, 1, right, c, depth, results, c, count, c, 0, size)
-                            target = out + size * (n * out_n + h * out_h + first * out_q)
-                            _write_rows(results, count, c, target, out_q, size)
-                        product(rounded_slopes, units, 1, keys_as_rows, d, key_units, results, d, count, d, 0, size)
+                        product(left, left_units, 1, keys_as_rows, d, key_units, results, d, count, d, 0, size)
                         target = grad_query + size * (n * grad_query_n + h * grad_query_h + first * grad_query_q)
                         _write_rows(results, count, d, target, grad_query_q, size)
                     # Later parts are added to the first one.

@@ -95,7 +95,7 @@ def _normalised(size: int) -> Rows:
 
 def _normalised_gradient(size: int) -> Rows:
     def rows(call, start, stop):
-        x, stride, channels, positions, gradient, means, scales = arguments(call, 0, 7)
+        x, stride, channels, positions, gradient, means, scales, out, out_stride = arguments(call, 0, 9)
         totals, slopes = np.empty(_TILE, np.float32), np.empty(_TILE, np.float32)
         for tile in range(start, stop):
             first = tile * _TILE
@@ -114,10 +114,11 @@ def _normalised_gradient(size: int) -> Rows:
                 slopes[m] *= read(scale, m, 4) * read(scale, m, 4) / np.float32(channels)
             for c in range(channels):
                 values, grads = x + size * (c * stride + first), gradient + size * (c * positions + first)
+                target = out + size * (c * out_stride + first)
                 for m in range(count):
                     centred = read(values, m, size) - read(mean, m, 4)
                     grad = read(grads, m, size) - totals[m] - centred * slopes[m]
-                    write(values, m, size, grad * read(scale, m, 4))
+                    write(target, m, size, grad * read(scale, m, 4))
 
     return rows
 
@@ -182,12 +183,12 @@ def normalised(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return out, mean, scale
 
 
-def write_normalised_gradient(gradient: Tensor, x: Tensor, mean: Tensor, scale: Tensor) -> None:
-    """Overwrite `x` [c, rows, columns] by its gradient, from that of the normalised positions [c, m]."""
+def write_normalised_gradient(gradient: Tensor, x: Tensor, mean: Tensor, scale: Tensor, out: Tensor) -> None:
+    """Write the gradient of `x` [c, rows, columns] into `out`, from that of the normalised positions [c, m]."""
     channels, positions = gradient.shape
-    inputs = gradient.data_ptr(), mean.data_ptr(), scale.data_ptr()
+    given = x.data_ptr(), x.stride(0), channels, positions, gradient.data_ptr(), mean.data_ptr(), scale.data_ptr()
     tiles = -(-positions // _TILE)
-    run(loop(_normalised_gradient, x.itemsize), tiles, 1, x.data_ptr(), x.stride(0), channels, positions, *inputs)
+    run(loop(_normalised_gradient, x.itemsize), tiles, 1, *given, out.data_ptr(), out.stride(0))
 
 
 def write_gated_change(change: Tensor, mapped: Tensor) -> None:

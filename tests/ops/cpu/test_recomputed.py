@@ -1,0 +1,143 @@
+"""What operators keep for their gradients changes no number, and only what is asked for is kept."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from helixfold.ops.cpu import outer_product as outer_product_module
+from helixfold.ops.dispatch import forced
+from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.recomputed import Intermediates, intermediates
+from helixfold.ops.self_attention import self_attention
+from helixfold.ops.transition import transition
+from helixfold.ops.triangle import triangle_update
+from helixfold.ops.weights import SelfAttentionWeights, TransitionWeights, TriangleWeights
+from tests.ops.comparing import affine, mask, norm
+
+Run = Callable[[Tensor], Tensor]
+
+
+def run_transition() -> Run:
+    weights = TransitionWeights(norm(32), affine(64, 32), affine(32, 64))
+    return lambda x: transition(x, weights)
+
+
+def run_self_attention() -> Run:
+    weights = SelfAttentionWeights(norm(32), affine(96, 32, bias=False), affine(32, 32), affine(32, 32))
+    given = mask(1, 24, 24), torch.randn(1, 2, 24, 24).requires_grad_()
+    return lambda x: self_attention(x, *given, weights, 2)
+
+
+def run_triangle_update() -> Run:
+    weights = TriangleWeights(norm(32), affine(16, 32), affine(16, 32), norm(16), affine(32, 16), affine(32, 32))
+    right, right_gate, given = affine(16, 32), affine(16, 32), mask(1, 24, 24)
+    return lambda x: triangle_update(x, given, right, right_gate, weights)
+
+
+def run_outer_product_mean() -> Run:
+    out, ones = affine(32, 64), torch.ones(1, 24, 24)
+
+    def run(x: Tensor) -> Tensor:
+        return outer_product_mean(x[..., :8], x[..., 8:16], ones, ones, out)
+
+    return run
+
+
+RUNS = {
+    "transition": (run_transition, 24 * 24 * 64),
+    "self-attention": (run_self_attention, 24 * 24 * 32),
+    "triangle update": (run_triangle_update, 24 * 24 * 16),
+    "outer product mean": (run_outer_product_mean, 24 * 24 * 64),
+}
+
+
+@pytest.fixture(params=RUNS)
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, int]:
+    """An operator of a stream [1, 24, 24, 32], and how many elements at least it can keep beside the stream."""
+    monkeypatch.setattr(outer_product_module, "_KEPT_SEQUENCES", 1)
+    make, elements = RUNS[request.param]
+    return make(), elements
+
+
+def stream(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(1, 24, 24, 32).to(dtype).requires_grad_()
+
+
+def elements_kept(run: Run, x: Tensor, are: Intermediates) -> int:
+    """Elements of the storages that a pass holds for its gradients, the stream apart."""
+    storages: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // tensor.itemsize
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), intermediates(are), forced("rows"):
+        run(x)
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_the_same_bit_for_bit(case: tuple[Run, int], dtype: torch.dtype) -> None:
+    x = stream(dtype)
+
+    def gradient(run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        with forced("rows"):
+            result = run(x)
+            (grad,) = torch.autograd.grad(result, x, result.detach().clone())
+        return result, grad
+
+    def recomputed(x: Tensor) -> Tensor:
+        with intermediates("recomputed"):
+            return case[0](x)
+
+    def checkpointed(x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(
+            case[0], x, use_reentrant=False, context_fn=lambda: (intermediates("replaced"), intermediates("kept"))
+        )
+        return result
+
+    expected = gradient(case[0])
+    assert expected[1].count_nonzero() > expected[1].numel() // 3
+    for run in (recomputed, checkpointed):
+        assert all(torch.equal(*pair) for pair in zip(gradient(run), expected, strict=True)), run.__name__
+
+
+def test_gradients_can_be_computed_twice(case: tuple[Run, int]) -> None:
+    """Nothing that is kept is overwritten."""
+    x = stream()
+    with forced("rows"):
+        result = case[0](x)
+    (first,), (second,) = (torch.autograd.grad(result, x, result.detach(), retain_graph=True) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_results_are_kept_unless_they_are_recomputed(case: tuple[Run, int]) -> None:
+    run, elements = case
+    x = stream()
+    without = elements_kept(run, x, "recomputed")
+    assert elements_kept(run, x, "kept") >= without + elements
+    assert elements_kept(run, x, "replaced") < without + 64
+
+
+def test_projections_are_kept_in_lower_precision_only() -> None:
+    run = run_self_attention()
+    kept = [
+        elements_kept(run, x, "kept") - elements_kept(run, x, "recomputed") for x in (stream(), stream(torch.bfloat16))
+    ]
+    assert kept == [24 * 24 * 32, 24 * 24 * (4 * 32 + 32)]
+
+
+def test_outer_products_of_few_sequences_are_recomputed() -> None:
+    x, run = stream(), run_outer_product_mean()
+    assert elements_kept(run, x, "kept") == elements_kept(run, x, "recomputed")
+
+
+def test_a_pass_without_gradients_keeps_nothing(case: tuple[Run, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helixfold.ops.recomputed.Kept.add", lambda *_: pytest.fail("a result was kept"))
+    with forced("rows"), torch.no_grad():
+        case[0](stream())
+    with pytest.raises(pytest.fail.Exception), forced("rows"):
+        case[0](stream())
