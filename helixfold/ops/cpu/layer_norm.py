@@ -7,9 +7,11 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.blocks import steps
+from helixfold.ops.cpu.fused_norm import Statistics, add_scaled_norm_gradient
+from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine
 
-# Elements of the float32 copies from which the gradients of scale and offset are summed.
+# Elements whose gradients are computed at a time: PyTorch sums those of scale and offset from copies in float32.
 CHUNK_ELEMENTS = 2**20
 
 
@@ -29,23 +31,21 @@ class _SummedInFloat32(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         # With float32 parameters the kernel's statistics are float32 too.
         normed, mean, scale = torch.native_layer_norm(x, weight.shape, weight.float(), bias.float(), EPS)
-        ctx.save_for_backward(x, weight, mean, scale)
+        ctx.save_for_backward(x, weight, bias, mean, scale)
         return normed
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, scale = ctx.saved_tensors
-        gradient = gradient.contiguous()
-        grad_x, _, _ = torch.ops.aten.native_layer_norm_backward(
-            gradient, x, weight.shape, mean, scale, weight.float(), None, [True, False, False]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, bias, mean, scale = ctx.saved_tensors
+        channels, norm = len(weight), Affine(weight.float(), bias.float())
+        grad_x, grad_norm = (
+            torch.empty(x.shape, dtype=x.dtype, device=x.device),
+            torch.zeros(2, channels, device=x.device),
         )
-        if not any(ctx.needs_input_grad[1:]):
-            return grad_x, None, None
-        grad_weight, grad_bias = torch.zeros(2, *weight.shape, device=x.device)
-        size = max(1, CHUNK_ELEMENTS // weight.numel())
-        rows = [tensor.reshape(-1, tensor.shape[-1]).split(size) for tensor in (gradient, x, mean, scale)]
-        for gradients, values, means, scales in steps(zip(*rows, strict=True)):
-            float32_gradients = gradients.float()
-            grad_weight += (float32_gradients * ((values.float() - means) * scales)).sum(0)
-            grad_bias += float32_gradients.sum(0)
-        return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype)
+        size = max(1, CHUNK_ELEMENTS // channels)
+        chunks = (each.reshape(-1, each.shape[-1]).split(size) for each in (gradient, x, mean, scale, grad_x))
+        with loops_if_large(x.numel()):
+            for gradients, values, means, scales, out in steps(zip(*chunks, strict=True)):
+                add_scaled_norm_gradient(grad_norm, gradients, values, norm, Statistics(means, scales), out)
+        grad_weight, grad_bias = grad_norm.to(weight.dtype)
+        return grad_x, grad_weight, grad_bias

@@ -1,9 +1,13 @@
 """Linear maps on a CPU in blocks of positions: in float32 for dtypes that it cannot multiply, or after a layer norm."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised, position_blocks
+from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
@@ -34,8 +38,12 @@ def outer_product_operand_rows(columns: Tensor, mask: Tensor, norm: Affine, proj
 
 def _map_of_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype, after_norm: bool) -> Tensor:
     """Return the linear map of a stream, normalised before if `after_norm`, multiplying in `dtype`."""
-    weight, bias = Affine(weight, bias).to(dtype)
     result = x.new_empty(*x.shape[:-1], len(weight))
+    if bias is not None and (loops := _loops(x, weight, after_norm=after_norm)):
+        for stream, mapped_stream in zip(_streams(x), _streams(result), strict=True):
+            loops.write_mapped(stream, weight, bias, mapped_stream)
+        return result
+    weight, bias = Affine(weight, bias).to(dtype)
     for block in position_blocks(x.shape[:-1]):
         values = normalised(x[block], dtype)[0] if after_norm else x[block].reshape(-1, x.shape[-1]).to(dtype)
         result[block] = mapped(values, weight, bias).view(result[block].shape)
@@ -52,6 +60,17 @@ def _map_of_blocks_gradients(
     dtype: torch.dtype,
     after_norm: bool,
 ) -> tuple[Tensor | None, ...]:
+    if loops := _loops(x, weight, after_norm=after_norm):
+        grad_stream, grad_weight, grad_bias = (
+            torch.empty_like(x),
+            torch.zeros_like(weight),
+            weight.new_zeros(len(weight)),
+        )
+        for grad_mapped, stream, out in zip(_streams(gradient), _streams(x), _streams(grad_stream), strict=True):
+            terms = loops.write_gradients(grad_mapped.contiguous(), stream, weight, out)
+            grad_weight += terms[0]
+            grad_bias += terms[1]
+        return grad_stream, grad_weight, grad_bias
     grad_map = MapGradient(needs_weight=needed[1], needs_bias=needed[2])
     grad_x = torch.empty_like(x) if needed[0] else None
     rounded_weight = weight.to(dtype)
@@ -67,3 +86,14 @@ def _map_of_blocks_gradients(
             grad_x[block] = product(grad_mapped, rounded_weight).view(grad_x[block].shape)
     # A bias has the weight's dtype.
     return grad_x, *(None if each is None else each.to(weight.dtype) for each in (grad_map.weight, grad_map.bias))
+
+
+def _loops(x: Tensor, weight: Tensor, *, after_norm: bool) -> Any:
+    """Return the compiled loops if they compute the norm of this stream and its map to a few channels."""
+    loops = compiled("norm_map", x, weight) if after_norm and 2 <= x.ndim <= 4 else None
+    return loops if loops is not None and len(weight) <= loops.MOST_OUTPUTS else None
+
+
+def _streams(x: Tensor) -> Iterable[Tensor]:
+    """Return views [n, k, c] of a tensor of two to four dims."""
+    return x if x.ndim == 4 else [x] if x.ndim == 3 else [x[None]]

@@ -88,8 +88,7 @@ def _self_attention_gradients(
     scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         inputs, statistics = normalised(x[index], weight.dtype)
-        is_kept = kept is not None and _keeps_projections(weight)
-        projected = next(kept) if is_kept else mapped(inputs, weight, offset)
+        projected = next(kept) if kept is not None and _keeps_projections(weight) else mapped(inputs, weight, offset)
         attention, logits = _block(projected, index, mask_bias, faster_bias, heads, scratch)
         shape = attention.query.shape
         attended = scratch("attended", *shape, dtype=weight.dtype) if kept is None else next(kept)

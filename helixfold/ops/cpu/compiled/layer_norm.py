@@ -82,7 +82,7 @@ def normalised(x: Tensor, dtype: torch.dtype, norm: Affine | None = None) -> tup
     `x` is [m, c] or [n, k, c] with any distances of rows and columns. Scale and offset of `norm`, in float32, are
     applied if it is given.
     """
-    row_stride, stride, columns, positions = _positions(x)
+    row_stride, stride, columns, positions = positions_of(x)
     values = torch.empty(positions, x.shape[-1], dtype=dtype)
     mean, scale = torch.empty(2, positions, 1)
     outs = values.data_ptr(), mean.data_ptr(), scale.data_ptr()
@@ -99,19 +99,19 @@ def write_gradient(
 
     Return the gradients of the norm's scale and offset, or tensors without elements if none is given.
     """
-    row_stride, stride, columns, positions = _positions(x)
+    row_stride, stride, columns, positions = positions_of(x)
     channels = x.shape[-1]
     parts = 0 if norm is None else -(-positions // _POSITIONS)
     sums = torch.zeros(parts, 2, channels)
     inputs = gradient.data_ptr(), x.data_ptr(), row_stride, stride, columns, channels, mean.data_ptr(), scale.data_ptr()
-    outs = out.data_ptr(), *_positions(out)[:2], 0 if norm is None else norm.weight.data_ptr(), sums.data_ptr()
+    outs = out.data_ptr(), *positions_of(out)[:2], 0 if norm is None else norm.weight.data_ptr(), sums.data_ptr()
     address = loop(_gradient, x.itemsize, gradient.itemsize, int(norm is not None))
     run(address, positions, _POSITIONS, *inputs, *outs)
     grad_scale, grad_offset = sums.sum(0)
     return grad_scale, grad_offset
 
 
-def _positions(x: Tensor) -> tuple[int, int, int, int]:
+def positions_of(x: Tensor) -> tuple[int, int, int, int]:
     """Return the distances of rows and of columns, the number of columns, and that of positions."""
     if x.ndim == 2:
         return 0, x.stride(0), len(x), len(x)
