@@ -146,7 +146,7 @@ def fold_planned(
     threads = threads_for(largest, device)
 
     def attempt(within: Whole | Slabs) -> tuple[Prediction, dict[str, set[str]], int]:
-        release(device)
+        release(device, peak=plan.estimate.peak)
         reset_peak_memory(device)
         held, before = peak_memory(device), len(stages.finished)
         with recorded_backends() as backends, in_threads(threads):
