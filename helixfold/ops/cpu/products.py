@@ -78,7 +78,18 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if left.stride(1) != 1 and (loops := _loops(left, right, total)):
         loops.write_products(left[None], right[None], total[None], add=True)
     else:
-        total += product(left, right)
+        _add(total, product(left, right))
+
+
+def _add(total: Tensor, term: Tensor) -> None:
+    """Add a matrix in any dtype to a float32 sum in place; PyTorch would convert it to float32 in memory before."""
+    if total.stride(1) != 1:
+        total, term = total.mT, term.mT
+    are_dense = total.is_contiguous() and term.is_contiguous()
+    if are_dense and term.dtype != total.dtype and (loops := compiled("sums", total, term)):
+        loops.add(total, term)
+    else:
+        total += term
 
 
 def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Sums of the rows of matrices, in loops that Numba compiles."""
+"""Sums of matrices and of their rows, in loops that Numba compiles."""
 
 import numpy as np
 from torch import Tensor
@@ -8,6 +8,8 @@ from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
 # Columns that are summed together, so that whole lines of the cache are read.
 _COLUMNS = 64
+# Elements of a matrix that a thread adds at a time.
+_ELEMENTS = 2**14
 
 
 def _row_sums(size: int) -> Rows:
@@ -37,6 +39,20 @@ def _column_sums(size: int) -> Rows:
                 write(sums, first + column, 4, read(sums, first + column, 4) + totals[column])
 
     return rows
+
+
+def _added(size: int) -> Rows:
+    def rows(call, start, stop):
+        total, term = arguments(call, 0, 2)
+        for index in range(start, stop):
+            write(total, index, 4, read(total, index, 4) + read(term, index, size))
+
+    return rows
+
+
+def add(total: Tensor, term: Tensor) -> None:
+    """Add a matrix to a sum in float32, both contiguous."""
+    run(loop(_added, term.itemsize), total.numel(), _ELEMENTS, total.data_ptr(), term.data_ptr())
 
 
 def add_row_sums(sums: Tensor, x: Tensor) -> None:
