@@ -18,6 +18,9 @@ from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 # Bytes of a block's projections per core: enough for fast matrix products.
 _BLOCK_BYTES = 4 * 2**20
+# Channels per byte of a projection's elements from which on projections are kept: 256 channels in bfloat16. Products of
+# fewer channels, or in float32, win less time for the memory that keeps them.
+_KEPT_CHANNELS = 128
 
 
 def self_attention_rows(
@@ -25,7 +28,7 @@ def self_attention_rows(
 ) -> Tensor:
     """Compute `self_attention` on a CPU.
 
-    What is attended, and in lower precisions the projections, are kept for the gradients or recomputed.
+    What is attended, and projections of many channels in lower precisions, are kept for the gradients or recomputed.
     """
     norm, qkv, gate, out = weights
     channels = len(gate.weight)
@@ -115,8 +118,8 @@ def _self_attention_gradients(
 
 
 def _keeps_projections(weight: Tensor) -> bool:
-    """Return whether projections are kept too: in float32 they take so much memory that more time is won elsewhere."""
-    return weight.itemsize < torch.float32.itemsize
+    """Return whether projections are kept too, which pays where a byte of them saves many products."""
+    return weight.shape[1] >= _KEPT_CHANNELS * weight.itemsize
 
 
 def _block(

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from helixfold.ops.cpu import outer_product as outer_product_module
+from helixfold.ops.cpu import self_attention as self_attention_module
 from helixfold.ops.dispatch import forced
 from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.recomputed import Intermediates, intermediates
@@ -58,6 +59,7 @@ RUNS = {
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, int]:
     """An operator of a stream [1, 24, 24, 32], and how many elements at least it can keep beside the stream."""
     monkeypatch.setattr(outer_product_module, "_KEPT_SEQUENCES", 1)
+    monkeypatch.setattr(self_attention_module, "_KEPT_CHANNELS", 1)
     make, elements = RUNS[request.param]
     return make(), elements
 
@@ -122,12 +124,15 @@ def test_results_are_kept_unless_they_are_recomputed(case: tuple[Run, int]) -> N
     assert elements_kept(run, x, "replaced") < without + 64
 
 
-def test_projections_are_kept_in_lower_precision_only() -> None:
+def test_projections_of_many_channels_are_kept_in_lower_precision_only(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_self_attention()
+    monkeypatch.setattr(self_attention_module, "_KEPT_CHANNELS", 16)
     kept = [
         elements_kept(run, x, "kept") - elements_kept(run, x, "recomputed") for x in (stream(), stream(torch.bfloat16))
     ]
     assert kept == [24 * 24 * 32, 24 * 24 * (4 * 32 + 32)]
+    monkeypatch.setattr(self_attention_module, "_KEPT_CHANNELS", 17)
+    assert elements_kept(run, stream(torch.bfloat16), "kept") < kept[1]
 
 
 def test_outer_products_of_few_sequences_are_recomputed() -> None:
