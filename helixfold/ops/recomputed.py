@@ -38,16 +38,24 @@ class Kept:
     """Intermediate results that an operator's forward pass keeps for its backward pass, in their order."""
 
     def __init__(self) -> None:
+        # Inside a forward pass gradients are off.
+        self._are = _intermediates.get() if torch.is_grad_enabled() else "recomputed"
         self._tensors: list[Tensor] = []
-        self._are_replaced = _intermediates.get() == "replaced"
 
-    def add(self, *tensors: Tensor) -> None:
-        """Keep these tensors, which may not be overwritten later."""
-        for tensor in tensors:
-            self._tensors.append(tensor.new_empty(1).expand(tensor.shape) if self._are_replaced else tensor)
+    def room(self, *shape: int, like: Tensor) -> Tensor | None:
+        """Return an empty tensor, of the dtype and device of another, for what is to be kept; None if it is not.
+
+        One large tensor, into which blocks are copied, takes less memory than tensors of the blocks: between those the
+        allocator holds some that are no longer used.
+        """
+        if self._are == "recomputed":
+            return None
+        is_kept = self._are == "kept"
+        self._tensors.append(like.new_empty(shape) if is_kept else like.new_empty(1).expand(shape))
+        return self._tensors[-1] if is_kept else None
 
     def handed_over(self) -> list[Tensor]:
-        """Return what was kept and hold it no longer."""
+        """Return what is kept and hold it no longer."""
         tensors, self._tensors = self._tensors, []
         return tensors
 
@@ -62,13 +70,11 @@ def recomputed(
     """Return `forward(*tensors, **constants)`, whose gradients `backward` computes from the saved tensors alone.
 
     `backward` takes a tuple that says which tensors need gradients, the gradients of the results, the tensors, and the
-    constants; it returns a gradient or None for each tensor. If `can_keep`, both also take `kept`: `forward` is given a
-    `Kept` to which it adds intermediate results, and `backward` an iterator of these. It is None where they are to be
-    recomputed, and in passes without gradients.
+    constants; it returns a gradient or None for each tensor. If `can_keep`, both also take `kept`: `forward` a `Kept`
+    with room for intermediate results, and `backward` a list of these, which is empty if they are to be recomputed.
     """
     if can_keep:
-        keeps = torch.is_grad_enabled() and _intermediates.get() != "recomputed"
-        constants["kept"] = Kept() if keeps else None
+        constants["kept"] = Kept()
     return _function(forward, backward).apply(constants, *tensors)
 
 
@@ -81,16 +87,16 @@ def _function(
     def compute(ctx: Any, constants: dict[str, Any], *tensors: Tensor | None) -> Any:
         with loops_if_large(*_sizes(tensors)):
             result = forward(*tensors, **constants)
-        kept = constants.get("kept")
-        ctx.save_for_backward(*tensors, *(() if kept is None else kept.handed_over()))
+        kept = constants["kept"].handed_over() if "kept" in constants else []
+        ctx.save_for_backward(*tensors, *kept)
         ctx.constants, ctx.arguments = constants, len(tensors)
         return result
 
     def differentiate(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         # Read only once, since PyTorch's checkpoint hands over each saved tensor only once.
         saved, constants = ctx.saved_tensors, ctx.constants
-        tensors, kept = saved[: ctx.arguments], iter(saved[ctx.arguments :])
-        if constants.get("kept") is not None:
+        tensors, kept = saved[: ctx.arguments], saved[ctx.arguments :]
+        if "kept" in constants:
             constants = constants | {"kept": kept}
         with loops_if_large(*_sizes(tensors)):
             return None, *backward(ctx.needs_input_grad[1:], *gradients, *tensors, **constants)

@@ -7,7 +7,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import Scratch, for_all_cores, slices, steps
+from helixfold.ops.cpu.blocks import Scratch, all_slices, for_all_cores, slices, steps
 from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
@@ -137,7 +137,7 @@ class AttentionBlock:
         for rows in self._rows():
             key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
             key_terms, value_terms = [], []
-            for part in slices(*self._queries, results_are_held=True):
+            for part in all_slices(*self._queries):
                 query, grad_attended = self._flat(self.query[rows, :, part]), self._flat(gradient[rows, :, part])
                 weights = self._weights(query, key, rows, part)
                 if attended is not None:

@@ -18,34 +18,36 @@ def for_all_cores(per_core: int) -> int:
     return per_core * torch.get_num_threads()
 
 
-def slices(length: int, size: int, *, results_are_held: bool = False) -> Iterator[slice]:
+def slices(length: int, size: int) -> Iterator[slice]:
     """Yield slices of about equal length, at most `size` (or 1) long.
 
     Inside `described` yield only the longest, twice: while the second is computed the first one's results still exist,
-    and all further slices would allocate the same. But yield all if the results of each are held until the end.
+    and all further slices would allocate the same.
     """
-    if is_described() and not results_are_held:
+    if is_described():
         count = -(-length // max(size, 1))
         yield from [slice(0, -(-length // max(count, 1)))] * min(count, 2)
     else:
-        count = -(-length // max(size, 1))
-        for index in range(count):
-            yield slice(length * index // count, length * (index + 1) // count)
+        yield from all_slices(length, size)
 
 
-def steps(blocks: Iterable[T], *, results_are_held: bool = False) -> Iterator[T]:
+def all_slices(length: int, size: int) -> Iterator[slice]:
+    """Yield all slices even inside `described`, for loops that hold the results of every slice until the end."""
+    count = -(-length // max(size, 1))
+    for index in range(count):
+        yield slice(length * index // count, length * (index + 1) // count)
+
+
+def steps(blocks: Iterable[T]) -> Iterator[T]:
     """Yield the blocks, or inside `described` only the first two, as `slices` does."""
-    return islice(blocks, 2 if is_described() and not results_are_held else None)
+    return islice(blocks, 2 if is_described() else None)
 
 
-def row_blocks(
-    x: Tensor, weight: Tensor, per_core: int, *, results_are_held: bool = False
-) -> Iterator[tuple[int, slice]]:
+def row_blocks(x: Tensor, weight: Tensor, per_core: int) -> Iterator[tuple[int, slice]]:
     """Yield the sample and rows of blocks of `x` [b n k c] whose linear maps by `weight` take `per_core` bytes each."""
     b, n, k, _ = x.shape
-    size = for_all_cores(per_core) // (len(weight) * k * weight.element_size())
-    for sample in steps(range(b), results_are_held=results_are_held):
-        for rows in slices(n, size, results_are_held=results_are_held):
+    for sample in steps(range(b)):
+        for rows in slices(n, for_all_cores(per_core) // (len(weight) * k * weight.element_size())):
             yield sample, rows
 
 

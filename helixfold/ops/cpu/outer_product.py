@@ -1,6 +1,6 @@
 """The outer product mean on a CPU in tiles of edges, whose outer products stay in the processor's cache."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -43,22 +43,21 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
         right.contiguous(),
         count.reciprocal_(),
         *out.to(product_dtype(left.dtype)),
-        can_keep=left.shape[2] >= _KEPT_SEQUENCES,
+        can_keep=True,
     )
 
 
 def _outer_product_mean(
-    left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None, *, kept: Kept | None = None
+    left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None, *, kept: Kept
 ) -> Tensor:
     mean = left.new_empty(*scale.shape, weight.shape[0])
-    is_held, samples = kept is not None, zip(left, right, scale, mean, strict=True)
-    for sample_left, sample_right, factors, edges in steps(samples, results_are_held=is_held):
-        products = _OuterProducts(sample_left, sample_right, *factors.shape, dtype=weight.dtype)
-        for tile in chain(*products.rows_of_tiles(results_are_held=is_held)):
-            outer = products.compute(tile, is_held=is_held)
-            if kept is not None:
-                kept.add(outer)
-            result = mapped(outer, weight, offset)
+    is_worth_it = left.shape[2] >= _KEPT_SEQUENCES
+    room = kept.room(len(left), left.shape[1] * right.shape[1], like=weight) if is_worth_it else None
+    for index, (factors, edges) in steps(enumerate(zip(scale, mean, strict=True))):
+        all_products = None if room is None else room[index]
+        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, kept=all_products)
+        for tile in chain(*products.rows_of_tiles()):
+            result = mapped(products.compute(tile), weight, offset)
             out = edges[tile.rows, tile.columns]
             out.copy_(result.view(out.shape).float().mul_(factors[tile.rows, tile.columns, None]))
     return mean
@@ -72,7 +71,7 @@ def _outer_product_mean_gradients(
     scale: Tensor,
     weight: Tensor,
     offset: Tensor | None,
-    kept: Iterator[Tensor] | None = None,
+    kept: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     needs_left, needs_right, _, needs_weight, needs_offset = needed
     # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left operand's
@@ -80,7 +79,8 @@ def _outer_product_mean_gradients(
     grad_left, grad_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
     grad_map = MapGradient(needs_weight=needs_weight, needs_bias=needs_offset)
     for index, factors in steps(enumerate(scale)):
-        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype)
+        all_products = kept[0][index] if kept else None
+        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, kept=all_products)
         for tiles in products.rows_of_tiles():
             sum_left = torch.zeros(products.left[tiles[0].left].shape, device=left.device)
             for tile in tiles:
@@ -89,7 +89,7 @@ def _outer_product_mean_gradients(
                 )
                 grad_tile = grad_tile.to(weight.dtype)
                 if needs_weight or needs_offset:
-                    grad_map.add(grad_tile.mT, products.compute(tile) if kept is None else next(kept))
+                    grad_map.add(grad_tile.mT, products.kept_of(tile) if kept else products.compute(tile))
                 if needs_left or needs_right:
                     grad_outer = products.gradient(grad_tile, weight, tile)
                     add_product(sum_left, grad_outer, products.right_operand(tile))
@@ -111,24 +111,25 @@ class _Tile(NamedTuple):
 class _OuterProducts:
     """The outer products of one sample's columns, computed tile by tile in the same memory.
 
-    The left operand is [(i c) s], the right one [(j d) s]; `dtype` is that of the matrix products.
+    The left operand is [(i c) s], the right one [(j d) s]; `dtype` is that of the matrix products. `kept` is memory for
+    the products of all tiles, one behind the other, if they are kept.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, i: int, j: int, *, dtype: torch.dtype) -> None:
-        self.left, self.right, self.i, self.j = left, right, i, j
+    def __init__(self, left: Tensor, right: Tensor, i: int, j: int, *, dtype: torch.dtype, kept: Tensor | None) -> None:
+        self.left, self.right, self.i, self.j, self.kept = left, right, i, j, kept
         self.c, self.d = len(left) // i, len(right) // j
         self.rows = min(i, _TILE_ROWS)
         self.columns = min(j, max(1, for_all_cores(_TILE_ELEMENTS) // (self.rows * self.c * self.d)))
         # Memory for all tiles: new memory would be mapped page by page for each of them.
         self.memory = left.new_empty(self.rows * self.columns * self.c * self.d, dtype=dtype)
 
-    def rows_of_tiles(self, *, results_are_held: bool = False) -> Iterator[list[_Tile]]:
+    def rows_of_tiles(self) -> Iterator[list[_Tile]]:
         """Yield lists of the tiles with the same rows."""
-        for rows in slices(self.i, self.rows, results_are_held=results_are_held):
+        for rows in slices(self.i, self.rows):
             left = slice(rows.start * self.c, rows.stop * self.c)
             yield [
                 _Tile(rows, columns, left, slice(columns.start * self.d, columns.stop * self.d))
-                for columns in slices(self.j, self.columns, results_are_held=results_are_held)
+                for columns in slices(self.j, self.columns)
             ]
 
     def left_operand(self, tile: _Tile) -> Tensor:
@@ -139,13 +140,20 @@ class _OuterProducts:
         """Return the tile's part of the right operand in the dtype of products."""
         return self.right[tile.right].to(self.memory.dtype)
 
-    def compute(self, tile: _Tile, *, is_held: bool = False) -> Tensor:
-        """Return the tile's outer products [(i j) (c d)], which the next tile overwrites unless they are held."""
+    def compute(self, tile: _Tile) -> Tensor:
+        """Return the tile's outer products [(i j) (c d)], which the next tile overwrites unless they are kept."""
         products = mapped(self.left_operand(tile), self.right_operand(tile))
-        memory = products.new_empty(products.numel()) if is_held else self.memory[: products.numel()]
-        edges = memory.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
+        outer = self.memory[: products.numel()].view(-1, self.c * self.d) if self.kept is None else self.kept_of(tile)
+        edges = outer.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         edges.copy_(rearrange(products, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
-        return edges.view(-1, self.c * self.d)
+        return outer
+
+    def kept_of(self, tile: _Tile) -> Tensor:
+        """Return the tile's part of what is kept [(i j) (c d)]."""
+        assert self.kept is not None, "nothing is kept"
+        rows, columns = tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start
+        first = tile.rows.start * self.j + rows * tile.columns.start
+        return self.kept.view(-1, self.c * self.d)[first : first + rows * columns]
 
     def gradient(self, grad_mapped: Tensor, weight: Tensor, tile: _Tile) -> Tensor:
         """Return the gradient of the tile's matrix product [(i c) (j d)], which the next tile overwrites."""

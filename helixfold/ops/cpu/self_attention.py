@@ -1,6 +1,6 @@
 """Self-attention on a CPU in blocks of rows, which stay in the cache from the stream to its change."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 from einops import rearrange
@@ -52,19 +52,22 @@ def self_attention_rows(
 
 
 def _self_attention(
-    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int, kept: Kept | None
+    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int, kept: Kept
 ) -> Tensor:
     weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     change, bias = torch.empty_like(x), float32_bias(bias)
-    scratch = Scratch(x.device)
-    for index in row_blocks(x, weight, _BLOCK_BYTES, results_are_held=kept is not None):
+    scratch, (b, n, k, _), channels = Scratch(x.device), x.shape, len(weight) // 4
+    attended_room = kept.room(b, n, heads, k, channels // heads, like=weight)
+    projected_room = kept.room(b, n, k, len(weight), like=weight) if _keeps_projections(weight) else None
+    for index in row_blocks(x, weight, _BLOCK_BYTES):
         projected = mapped(normalised(x[index], weight.dtype)[0], weight, offset)
+        if projected_room is not None:
+            projected_room[index] = projected.view(projected_room[index].shape)
         attention, logits = _block(projected, index, mask_bias, bias, heads, scratch)
-        if kept is None:
+        if attended_room is None:
             attended = scratch("attended", *attention.query.shape, dtype=weight.dtype)
         else:
-            attended = projected.new_empty(attention.query.shape)
-            kept.add(*([projected] if _keeps_projections(weight) else []), attended)
+            attended = attended_room[index]
         attention.forward(attended)
         gated = gate_heads(attended, logits)
         # Projections that are not kept are freed before the output is mapped.
@@ -81,7 +84,7 @@ def _self_attention_gradients(
     bias: Tensor | None,
     *parameters: Tensor,
     heads: int,
-    kept: Iterator[Tensor] | None,
+    kept: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
@@ -91,10 +94,10 @@ def _self_attention_gradients(
     scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         inputs, statistics = normalised(x[index], weight.dtype)
-        projected = next(kept) if kept is not None and _keeps_projections(weight) else mapped(inputs, weight, offset)
+        projected = kept[1][index].flatten(0, 1) if len(kept) > 1 else mapped(inputs, weight, offset)
         attention, logits = _block(projected, index, mask_bias, faster_bias, heads, scratch)
         shape = attention.query.shape
-        attended = scratch("attended", *shape, dtype=weight.dtype) if kept is None else next(kept)
+        attended = kept[0][index] if kept else scratch("attended", *shape, dtype=weight.dtype)
         grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
         grad_gated = product(grad_change, out_weight)
         grad_attended = scratch("grad attended", *shape, dtype=weight.dtype)
@@ -106,7 +109,7 @@ def _self_attention_gradients(
         )
         attention.backward(
             grad_attended,
-            attended if kept is None else None,
+            None if kept else attended,
             (grad_query, grad_key, grad_value),
             None if grad_bias is None else grad_bias[index[0]],
         )

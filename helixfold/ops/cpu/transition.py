@@ -1,6 +1,7 @@
 """The transition in blocks of rows whose hidden channels stay in the processor's cache."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -24,31 +25,34 @@ def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
     return recomputed(_transition, _transition_gradients, x, *parameters, can_keep=True)
 
 
-def _transition(x: Tensor, *parameters: Tensor, kept: Kept | None) -> Tensor:
+def _transition(x: Tensor, *parameters: Tensor, kept: Kept) -> Tensor:
     scale, offset, w1, b1, w2, b2 = parameters
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    blocks = zip(_blocks(x, w1), _blocks(change, w1), strict=True)
-    for rows, out in steps(blocks, results_are_held=kept is not None):
+    room = kept.room(*x.shape[:-1], len(w1), like=w1)
+    rooms = repeat(None) if room is None else _blocks(room, w1)
+    for rows, out, part in steps(zip(_blocks(x, w1), _blocks(change, w1), rooms, strict=False)):
         normed, _ = scaled_norm(rows, Affine(scale, offset), w1.dtype)
         hidden = mapped(normed, w1, b1, relu=True)
-        if kept is not None:
-            kept.add(hidden)
+        if part is not None:
+            part.copy_(hidden)
         out.copy_(mapped(hidden, w2, b2))
     return change
 
 
 def _transition_gradients(
-    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor, kept: Iterator[Tensor] | None
+    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor, kept: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     scale, offset, w1, b1, w2, _ = parameters
     norm = Affine(scale, offset)
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     grad_norm = torch.zeros(2, *scale.shape, device=x.device)
     grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5))
-    for rows, grad_rows, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(grad_x, w1), strict=True)):
+    blocks = zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(grad_x, w1), strict=True)
+    hiddens = _blocks(kept[0], w1) if kept else repeat(None)
+    for (rows, grad_rows, out), part in steps(zip(blocks, hiddens, strict=False)):
         gradients = grad_rows.to(w1.dtype)
         normed, statistics = scaled_norm(rows, norm, w1.dtype)
-        hidden = mapped(normed, w1, b1, relu=True) if kept is None else next(kept)
+        hidden = mapped(normed, w1, b1, relu=True) if part is None else part
         grad_contract.add(gradients.mT, hidden)
         grad_hidden = product(gradients, w2)
         torch.ops.aten.threshold_backward.grad_input(grad_hidden, hidden, 0, grad_input=grad_hidden)

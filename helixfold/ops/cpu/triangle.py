@@ -5,7 +5,7 @@ where a matrix product per channel follows. The stream and the right operand are
 recomputed; the backward pass recomputes a block's norms and projections.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -103,11 +103,12 @@ class _Operand(torch.autograd.Function):
         return grad_pair, None, grad_map.weight, grad_map.bias
 
 
-def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor, kept: Kept | None) -> Tensor:
+def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor, kept: Kept) -> Tensor:
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     change = torch.empty_like(pair)
     scratch = Scratch(pair.device)
-    for sample, block in _blocks(pair, right, results_are_held=kept is not None):
+    room = kept.room(len(pair), right.shape[1] * mask[0].numel(), like=w_in)
+    for sample, block in _blocks(pair, right):
         stream, block_mask, out = pair[sample, block], mask[sample, block], change[sample, block]
         left = _block_operand(scratch, "left", right, len(stream))
         for rows in block_rows(*block_mask.shape):
@@ -115,12 +116,11 @@ def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tens
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
             # The logits of the output's gate are stored where the change will be.
             out[rows] = mapped(values, w_gate, b_gate).view(out[rows].shape)
-        if kept is None:
+        if room is None:
             products = _products(left, right[sample].mT, scratch)
         else:
-            products = torch.empty_like(left)
+            products = _block_of_products(room[sample], left, block)
             batched_product(left, right[sample].mT, products)
-            kept.add(products)
         for rows in block_rows(*block_mask.shape):
             values = normalised_channels(products[:, rows], w_in.dtype)[0]
             gate_change(out[rows], mapped(values.mT, w_out, b_out))
@@ -134,7 +134,7 @@ def _multiplication_gradients(
     mask: Tensor,
     right: Tensor,
     *parameters: Tensor,
-    kept: Iterator[Tensor] | None,
+    kept: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     grad_in, grad_gate, grad_out = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5, 7))
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
@@ -148,12 +148,12 @@ def _multiplication_gradients(
         for rows in block_rows(*block_mask.shape):
             values = normalised(stream[rows], w_in.dtype)[0]
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
-        if kept is None:
-            # Products are overwritten by their gradients.
+        if kept:
+            products = _block_of_products(kept[0][sample], left, block)
+        else:
+            # They are overwritten by their gradients.
             products = grad_products
             batched_product(left, right[sample].mT, products)
-        else:
-            products = next(kept)
         for rows in block_rows(*block_mask.shape):
             values = normalised(stream[rows], w_in.dtype)[0]
             normed, of_products = normalised_channels(products[:, rows], w_in.dtype)
@@ -181,18 +181,23 @@ def _multiplication_gradients(
     return grad_pair, None, grad_right, *grad_maps
 
 
-def _blocks(pair: Tensor, right: Tensor, *, results_are_held: bool = False) -> Iterator[tuple[int, slice]]:
+def _blocks(pair: Tensor, right: Tensor) -> Iterator[tuple[int, slice]]:
     """Yield the sample and rows of blocks of the stream whose products are computed at once."""
     row_bytes = right.shape[1] * right.shape[3] * product_dtype(right.dtype).itemsize
-    size = max(_LEAST_ROWS, _BYTES // max(1, row_bytes))
-    for sample in steps(range(len(pair)), results_are_held=results_are_held):
-        for rows in slices(pair.shape[1], size, results_are_held=results_are_held):
+    for sample in steps(range(len(pair))):
+        for rows in slices(pair.shape[1], max(_LEAST_ROWS, _BYTES // max(1, row_bytes))):
             yield sample, rows
 
 
 def _block_operand(scratch: Scratch, name: str, right: Tensor, rows: int) -> Tensor:
     """Return memory for a block's operand or products."""
     return scratch(name, right.shape[1], rows, right.shape[3], dtype=product_dtype(right.dtype))
+
+
+def _block_of_products(products: Tensor, left: Tensor, block: slice) -> Tensor:
+    """Return a block's products [c rows columns], of the shape of its left operand, in memory for all of a sample's."""
+    start = block.start * left[:, 0].numel()
+    return products[start : start + left.numel()].view(left.shape)
 
 
 def _products(left: Tensor, right: Tensor, scratch: Scratch) -> Tensor:
