@@ -39,9 +39,9 @@ _SLAB_SHARE, _MOST_OF_SLABS = 0.5, 8 * 2**30
 _SHORT, _SHORT_ON_CPU = 512, 128
 # Lengths whose forecasts define the curve of memory by residues, as multiples of the given length.
 _STEPS = (1, 2, 4)
+_MOST_RESIDUES = 1_000_000
 # A peak in bytes beside which it does not matter what a few objects hold.
 _LITTLE = 2**28
-_MOST_RESIDUES = 1_000_000
 Result = TypeVar("Result")
 
 

@@ -18,8 +18,8 @@ from helixfold.planning.training import ALONE, TrainingNeeds, part_costs
 # Names of the parts of the network that have a policy, and the policies from the fastest to the one with least memory.
 CHOICES = tuple(field.name for field in fields(RecomputeConfig))
 CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "operators", "inputs", "block")
-# The share of the forward pass's products that each policy computes again: on a CPU about half of them are of results
-# that operators keep with "none", and in the one update whose gradients are computed with "inputs".
+# The share of the forward pass's products that each policy computes again, by estimate: on a CPU about half of them are
+# of results that operators keep with "none", and in the one update whose gradients are computed with "inputs".
 _AGAIN_ON_CPU: Mapping[Keep, float] = {"none": 0, "operators": 0.5, "inputs": 1, "block": 1.5}
 _AGAIN: Mapping[Keep, float] = {"none": 0, "operators": 0, "inputs": 1, "block": 1}
 # Floating-point operations in the time of launching an operator that computes next to nothing, taken for any device.

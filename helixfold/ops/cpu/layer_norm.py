@@ -38,10 +38,8 @@ class _SummedInFloat32(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight, bias, mean, scale = ctx.saved_tensors
         channels, norm = len(weight), Affine(weight.float(), bias.float())
-        grad_x, grad_norm = (
-            torch.empty(x.shape, dtype=x.dtype, device=x.device),
-            torch.zeros(2, channels, device=x.device),
-        )
+        grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        grad_norm = torch.zeros(2, channels, device=x.device)
         size = max(1, CHUNK_ELEMENTS // channels)
         chunks = (each.reshape(-1, each.shape[-1]).split(size) for each in (gradient, x, mean, scale, grad_x))
         with loops_if_large(x.numel()):

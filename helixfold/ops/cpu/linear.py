@@ -61,11 +61,8 @@ def _map_of_blocks_gradients(
     after_norm: bool,
 ) -> tuple[Tensor | None, ...]:
     if loops := _loops(x, weight, after_norm=after_norm):
-        grad_stream, grad_weight, grad_bias = (
-            torch.empty_like(x),
-            torch.zeros_like(weight),
-            weight.new_zeros(len(weight)),
-        )
+        grad_stream = torch.empty_like(x)
+        grad_weight, grad_bias = torch.zeros_like(weight), weight.new_zeros(len(weight))
         for grad_mapped, stream, out in zip(_streams(gradient), _streams(x), _streams(grad_stream), strict=True):
             terms = loops.write_gradients(grad_mapped.contiguous(), stream, weight, out)
             grad_weight += terms[0]

@@ -9,17 +9,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from helixfold.ops.cpu.compiled.elements import (
-    TILE,
-    exp,
-    larger,
-    number,
-    ordered,
-    read,
-    transpose,
-    write,
-    write_pair,
-)
+from helixfold.ops.cpu.compiled.elements import TILE, exp, larger, number, ordered, read, transpose, write, write_pair
 from helixfold.ops.cpu.compiled.logits_gradient import write_pairs
 from helixfold.ops.cpu.compiled.register_products import SIZES, product
 from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
