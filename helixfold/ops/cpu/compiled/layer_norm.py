@@ -2,16 +2,31 @@
 
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.compiled.elements import read, write
-from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
+from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
 from helixfold.ops.weights import Affine
 
 _EPS = np.float32(EPS)
 # Positions that a thread takes at a time.
 _POSITIONS = 256
+
+
+@njit(forceinline=True, fastmath=FAST, error_model="numpy")
+def statistics(values, channels, size):
+    """Return the mean and the reciprocal deviation of a position's channels."""
+    total = np.float32(0)
+    for c in range(channels):
+        total += read(values, c, size)
+    mean = total / np.float32(channels)
+    squares = np.float32(0)
+    for c in range(channels):
+        centred = read(values, c, size) - mean
+        squares += centred * centred
+    return mean, np.float32(1) / np.sqrt(squares / np.float32(channels) + _EPS)
 
 
 def _normalised(size: int, out_size: int, has_affine: int) -> Rows:
@@ -20,15 +35,7 @@ def _normalised(size: int, out_size: int, has_affine: int) -> Rows:
         factors, offsets = arguments(call, 8, 2)
         for position in range(start, stop):
             values = x + size * (position // columns * row_stride + position % columns * stride)
-            total = np.float32(0)
-            for c in range(channels):
-                total += read(values, c, size)
-            mean = total / np.float32(channels)
-            squares = np.float32(0)
-            for c in range(channels):
-                centred = read(values, c, size) - mean
-                squares += centred * centred
-            scale = np.float32(1) / np.sqrt(squares / np.float32(channels) + _EPS)
+            mean, scale = statistics(values, channels, size)
             result = out + out_size * position * channels
             for c in range(channels):
                 value = (read(values, c, size) - mean) * scale

@@ -8,13 +8,11 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.compiled.elements import read, write
-from helixfold.ops.cpu.compiled.layer_norm import positions_of
+from helixfold.ops.cpu.compiled.layer_norm import positions_of, statistics
 from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
 
 MOST_OUTPUTS = 16
-_EPS = np.float32(EPS)
 # Positions that a thread takes at a time, and at most how many times as many sums of the weights' gradients there are.
 _POSITIONS = 256
 _PARTS = 32
@@ -23,15 +21,7 @@ _PARTS = 32
 @njit(forceinline=True, fastmath=FAST, error_model="numpy")
 def _normalise(values, channels, size, row):
     """Write a normalised position in float32, and return its reciprocal deviation."""
-    total = np.float32(0)
-    for c in range(channels):
-        total += read(values, c, size)
-    mean = total / np.float32(channels)
-    squares = np.float32(0)
-    for c in range(channels):
-        centred = read(values, c, size) - mean
-        squares += centred * centred
-    scale = np.float32(1) / np.sqrt(squares / np.float32(channels) + _EPS)
+    mean, scale = statistics(values, channels, size)
     for c in range(channels):
         write(row, c, 4, (read(values, c, size) - mean) * scale)
     return scale
