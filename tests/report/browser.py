@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.remote.webelement import WebElement
@@ -62,7 +63,19 @@ class Browser:
         return self.driver.find_element("css selector", selector)
 
     def until(self, condition: Callable[[], object]) -> None:
-        WebDriverWait(self.driver, SECONDS, poll_frequency=0.05).until(lambda _: condition())
+        """Wait until something holds; an element that a page has just replaced is looked for again."""
+        stale = [StaleElementReferenceException]
+        wait = WebDriverWait(self.driver, SECONDS, poll_frequency=0.05, ignored_exceptions=stale)
+        wait.until(lambda _: condition())
+
+    def click(self, selector: str) -> None:
+        """Wait for an element, and click on it."""
+
+        def clicked() -> bool:
+            self.find(selector).click()
+            return True
+
+        self.until(clicked)
 
     def complaints(self) -> list[str]:
         """Whatever the console says, but for the graphics driver's remarks on its own speed."""

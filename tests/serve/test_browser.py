@@ -27,9 +27,9 @@ def test_a_job_is_submitted_and_watched_in_a_browser(server: Running, browser: "
     browser.driver.get(server.url)
     browser.find("#sequence").send_keys("MKTAYIAKQRMKTAYIAKQR")
     browser.until(lambda: "of folding by tiny" in browser.find("#forecast").text)
-    browser.find("button.primary").click()
+    browser.click("button.primary")
     browser.until(lambda: browser.run("return document.getElementById('progress')"))
-    assert "queued" in browser.find("#state-line").text
+    browser.until(lambda: "queued" in browser.find("#state-line").text)
     claimed = server.claim()
     browser.until(lambda: "running" in browser.find("#state-line").text)
     progress = {"progress": {"stages": [{"name": "features", "seconds": 1.5}]}}
@@ -44,8 +44,7 @@ def test_a_job_is_submitted_and_watched_in_a_browser(server: Running, browser: "
 def test_a_job_is_cancelled_and_tried_again_by_buttons(server: Running, browser: "Browser") -> None:
     browser.driver.get(server.url)
     browser.find("#sequence").send_keys("MKTAYIAKQRMKTAYIAKQR")
-    browser.find("button.primary").click()
+    browser.click("button.primary")
     for action, state in (("cancel", "cancelled"), ("retry", "queued")):
-        browser.until(lambda: browser.run(f"return document.querySelector(\"form[action$='/{action}'] button\")"))  # noqa: B023
-        browser.find(f"form[action$='/{action}'] button").click()
+        browser.click(f"form[action$='/{action}'] button")
         browser.until(lambda: browser.run(f"return document.body?.innerText.includes('{state}')"))  # noqa: B023
