@@ -69,7 +69,7 @@ class Point:
             counter.begin("run")
             start = counter.live
             run(self)
-        return counter.peak - start + beside_tensors(self.card)
+        return counter.peak - start + beside_tensors(self.card, preset(self.preset).model, self.size)
 
 
 def measure(point: Point) -> int:

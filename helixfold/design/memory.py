@@ -51,7 +51,7 @@ class StepNeeds:
         found = _counted(self, card)
         further = {"evoformer": self.model.evoformer.blocks - 2, "extra_msa": self.model.extra_msa.blocks - 2}
         kept = sum(max(0, count) * found.kept[stack] for stack, count in further.items())
-        return found.peak + kept + beside_tensors(card) + prepared_products(card)
+        return found.peak + kept + beside_tensors(card, self.model, self.size) + prepared_products(card)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,11 @@ from helixfold.model.outputs import nothing_recycled
 from helixfold.model.structure_module import StructureModule
 from helixfold.model.update import Executor
 from helixfold.ops.card import Card, described
+from helixfold.ops.cpu import loops
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import mesh_executor
-from helixfold.planning.size import Forecast, PassSize, of_blocks
+from helixfold.planning.size import Forecast, PassSize, of_blocks, streams
 
 EXECUTORS = ("whole", "slabs", "spilled")
 META = torch.device("meta")
@@ -66,7 +67,7 @@ def forecast_prediction(
         counter = _counted_pass(model, run, size)
     stages = {name: peak for name, peak in counter.peaks.items() if name}
     if card.kind == "cpu":
-        beside = _LIBRARIES * torch.get_num_threads()
+        beside = _LIBRARIES * torch.get_num_threads() + loops.bytes_taken(*streams(config, size))
         stages = {name: peak + _idle(executor, peak, size) + beside for name, peak in stages.items()}
     return Forecast(stages=stages, spilled=counter.peak_offloaded)
 

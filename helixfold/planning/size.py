@@ -41,22 +41,24 @@ class Forecast:
         return max(self.stages.values())
 
 
+def streams(config: ModelConfig, size: PassSize) -> tuple[int, int, int]:
+    """Return the elements of a rank's part of the pair tensor, the MSA and the extra MSA."""
+    columns = -(-size.residues // size.ranks)
+    rows = size.msa_rows + (size.templates if config.template else 0)
+    return (
+        size.residues * columns * config.c_z,
+        rows * columns * config.evoformer.c_m,
+        size.extra_rows * columns * config.extra_msa.c_m,
+    )
+
+
 def floor(config: ModelConfig, size: PassSize) -> int:
     """Return the bytes of a rank's part of two pair tensors, the MSA and the extra MSA.
 
     Every Evoformer that keeps its streams in memory needs at least these.
     """
-    columns = -(-size.residues // size.ranks)
-    rows = size.msa_rows + (size.templates if config.template else 0)
-    pair, msa, extra = (
-        count * columns * channels * size.dtype.itemsize
-        for count, channels in (
-            (size.residues, config.c_z),
-            (rows, config.evoformer.c_m),
-            (size.extra_rows, config.extra_msa.c_m),
-        )
-    )
-    return 2 * pair + msa + extra
+    pair, msa, extra = streams(config, size)
+    return (2 * pair + msa + extra) * size.dtype.itemsize
 
 
 def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:

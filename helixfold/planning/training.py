@@ -29,6 +29,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled, nothing_recycled
 from helixfold.model.update import Stream
 from helixfold.ops.card import CARDS, Card, described
+from helixfold.ops.cpu import loops
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -38,7 +39,7 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
 from helixfold.planning.executors import RESERVE
-from helixfold.planning.size import Forecast, PassSize, of_blocks
+from helixfold.planning.size import Forecast, PassSize, of_blocks, streams
 
 # Largest freed blocks, in bytes, that a training pass on a CPU keeps for later tensors. Tensors of a stream's size live
 # for very different times; if their memory were kept, up to half of what is in use would be unused.
@@ -145,7 +146,7 @@ class TrainingNeeds:
 
     def _forecast(self, keep: RecomputeConfig, branch_rank: int) -> Forecast:
         held, stages = 0, {}
-        beside = beside_tensors(self.card) + prepared_products(self.card)
+        beside = beside_tensors(self.card, self.model, self.size) + prepared_products(self.card)
         if not self.cost(keep, "evoformer", branch_rank).backward.launches:
             # Without gradients of the trunk there are no products for those of its inputs and of its parameters.
             beside -= prepared_products(self.card) * 2 // 3
@@ -158,9 +159,11 @@ class TrainingNeeds:
         return Forecast(stages=stages)
 
 
-def beside_tensors(card: Card) -> int:
+def beside_tensors(card: Card, config: ModelConfig, size: PassSize) -> int:
     """Return the bytes that libraries take beside tensors in a training pass; 0 for a GPU."""
-    return _OF_THREAD * torch.get_num_threads() * (card.kind == "cpu")
+    if card.kind != "cpu":
+        return 0
+    return _OF_THREAD * torch.get_num_threads() + loops.bytes_taken(*streams(config, size))
 
 
 def prepared_products(card: Card) -> int:

@@ -49,7 +49,7 @@ def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
         learn(SIZE.residues)
     forecast = needs.forecast(RecomputeConfig.everywhere(keep)).peak
     # What libraries take of a processor's memory is in the forecast, too.
-    assert forecast - beside_tensors(CARDS["cpu"]) - 48 * 2**20 == pytest.approx(counter.peak, rel=0.1)
+    assert forecast - beside_tensors(CARDS["cpu"], config, SIZE) - 48 * 2**20 == pytest.approx(counter.peak, rel=0.1)
 
 
 @pytest.mark.parametrize("residues", [20, 21])

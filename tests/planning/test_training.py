@@ -17,9 +17,10 @@ from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
+from helixfold.ops import sizes
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.parallel.layout import Layout
-from helixfold.planning.prediction import META
+from helixfold.planning.prediction import META, forecast_prediction
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs
 from helixfold.presets import preset, tiny
@@ -65,7 +66,9 @@ def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: C
             loss.backward()
     # What libraries take of a processor's memory is in it, too.
     beside = _peak(config, size, keep, card) - counter.peak
-    assert beside == pytest.approx((beside_tensors(card) + 48 * 2**20) * (card is CPU), abs=0.02 * counter.peak)
+    assert beside == pytest.approx(
+        (beside_tensors(card, config, size) + 48 * 2**20) * (card is CPU), abs=0.02 * counter.peak
+    )
 
 
 @pytest.mark.parametrize("keep", ["inputs", "block"])
@@ -78,7 +81,30 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
     run = prepared(point, torch.device("cpu"))
     with Counter() as counter:
         run(point)
-    assert point.predicted() - beside_tensors(CPU) == pytest.approx(counter.peak, rel=0.1)
+    assert point.predicted() - beside_tensors(CPU, preset("model_1").model, size) == pytest.approx(
+        counter.peak, rel=0.1
+    )
+
+
+@pytest.mark.parametrize("stream", ["pair", "MSA", "extra MSA"])
+def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config()
+    sides = {"pair": (64, 1, 1), "MSA": (8, 64 - SIZE.templates, 1), "extra MSA": (8, 1, 64)}
+    residues, msa_rows, extra_rows = sides[stream]
+    channels = {"pair": config.c_z, "MSA": config.evoformer.c_m, "extra MSA": config.extra_msa.c_m}[stream]
+    size = replace(SIZE, residues=residues, msa_rows=msa_rows, extra_rows=extra_rows)
+    monkeypatch.setattr("helixfold.ops.cpu.loops.find_spec", lambda _: object())
+
+    def forecasts(large: int) -> tuple[int, ...]:
+        monkeypatch.setattr(sizes, "LARGE_STREAM", large)
+        prediction = forecast_prediction.__wrapped__(config, size, "slabs", CPU)
+        return beside_tensors(CPU, config, size), _peak(config, size, "block", CPU), prediction.peak
+
+    with_loops, without = (forecasts(64 * residues * channels + more) for more in (0, 1))
+    assert [large - small for large, small in zip(with_loops, without, strict=True)] == [124 * 2**20] * 3
+    assert beside_tensors(H200, config, size) == 0
+    monkeypatch.setattr("helixfold.ops.cpu.loops.find_spec", lambda _: None)
+    assert forecasts(0) == without
 
 
 def test_a_prediction_does_not_depend_on_when_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:

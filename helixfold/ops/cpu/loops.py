@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.card import is_described
-from helixfold.ops.sizes import loops_may_compute
+from helixfold.ops.sizes import loops_if_large, loops_may_compute
 
 _DTYPES = {torch.bfloat16, torch.float32}
+# Bytes that Numba and its compiler take in a process from the first loop on. Measured.
+_TAKEN = 124 * 2**20
 
 
 def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any:
@@ -29,6 +31,15 @@ def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any
         if not fits or not tensor.numel():
             return None
     return _module(name)
+
+
+def bytes_taken(*elements: int) -> int:
+    """Return the bytes that Numba takes in a process beside its tensors, if one of a pass has that many elements.
+
+    Numba is not imported for it.
+    """
+    with loops_if_large(*elements):
+        return _TAKEN * (loops_may_compute() and find_spec("numba") is not None)
 
 
 @cache
