@@ -85,27 +85,6 @@ def crop_extra_rows(e: int, max_extra: int, rng: np.random.Generator) -> Int[np.
     return rng.permutation(e)[:max_extra]
 
 
-def replacement_probabilities(
-    residues: Int[np.ndarray, "m"],
-    profile: Float[np.ndarray, "m 22"],
-    *,
-    uniform_prob: float,
-    profile_prob: float,
-    same_prob: float,
-) -> Float[np.ndarray, "m 23"]:
-    """Return the probability with which each class (20 residues, unknown, gap, mask) replaces each of `m` positions.
-
-    A position becomes a uniformly random residue with `uniform_prob`, a draw from its column's profile with
-    `profile_prob`, stays the same with `same_prob`, and becomes the mask token otherwise.
-    """
-    probabilities = np.zeros((len(residues), CLASSES))
-    probabilities[:, : len(RESTYPES)] = uniform_prob / len(RESTYPES)
-    probabilities[:, :_PROFILE_CLASSES] += profile_prob * profile
-    probabilities[np.arange(len(residues)), residues] += same_prob
-    probabilities[:, MASKED] = max(0.0, 1 - uniform_prob - profile_prob - same_prob)
-    return probabilities
-
-
 def mask_msa(
     msa: Int8[np.ndarray, "s r"],
     profile: Float[np.ndarray, "r 22"],
@@ -118,20 +97,30 @@ def mask_msa(
 ) -> tuple[Int8[np.ndarray, "s r"], Bool[np.ndarray, "s r"]]:
     """Return an MSA with a random `fraction` of its positions replaced, as in BERT, and the mask of these positions.
 
-    `replacement_probabilities` explains the three probabilities.
+    A position becomes a uniformly random residue with `uniform_prob`, a draw from its column's profile with
+    `profile_prob`, stays the same with `same_prob`, and becomes the mask token otherwise.
     """
+    r = msa.shape[1]
     hidden = rng.random(msa.shape) < fraction
-    probabilities = replacement_probabilities(
-        msa[hidden],
-        profile[np.nonzero(hidden)[1]],
-        uniform_prob=uniform_prob,
-        profile_prob=profile_prob,
-        same_prob=same_prob,
-    )
-    cumulative = probabilities.cumsum(axis=1)
-    draws = rng.random((len(probabilities), 1)) * cumulative[:, -1:]
+    places = np.flatnonzero(hidden)
+    columns, before = places % r, msa.reshape(-1)[places]
+    # Each class has an interval of the numbers that are drawn, in the order of the classes.
+    lengths = np.zeros((r, CLASSES))
+    lengths[:, : len(RESTYPES)] = uniform_prob / len(RESTYPES)
+    lengths[:, :_PROFILE_CLASSES] += profile_prob * profile
+    lengths[:, MASKED] = max(0.0, 1 - uniform_prob - profile_prob - same_prob)
+    ends = lengths.cumsum(axis=1)
+    draws = rng.random(len(places)) * (ends[columns, -1] + same_prob)
+    # `same_prob` lies behind the interval of a position's own class. What is left without it is looked up in the
+    # intervals of all columns at once, of which each begins where no earlier one ends.
+    beyond = draws - ends[columns, before]
+    is_same = (beyond >= 0) & (beyond < same_prob)
+    draws[beyond >= same_prob] -= same_prob
+    starts = 2.0 * np.arange(r)
+    found = np.searchsorted((ends + starts[:, None]).reshape(-1), draws + starts[columns], side="right")
+    drawn = np.minimum(found - columns * CLASSES, MASKED)
     masked = msa.copy()
-    masked[hidden] = (draws >= cumulative[:, :-1]).sum(axis=1)
+    masked.reshape(-1)[places] = np.where(is_same, before, drawn)
     return masked, hidden
 
 

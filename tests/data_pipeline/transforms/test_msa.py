@@ -178,28 +178,39 @@ def test_extra_rows_are_cropped_without_repetition_and_in_random_order(rng: np.r
     assert sorted(steps.crop_extra_rows(3, 10, rng)) == [0, 1, 2]
 
 
-def test_replacement_probabilities_sum_to_one_and_follow_the_published_shares() -> None:
-    profile = np.zeros((2, 22))
-    profile[:, 3] = 1
-    probabilities = steps.replacement_probabilities(np.array([3, GAP], np.int8), profile, **ALPHAFOLD)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-    np.testing.assert_allclose(probabilities[:, MASKED], 0.7)
-    np.testing.assert_allclose(probabilities[:, 3], [0.205, 0.105])
-    np.testing.assert_allclose(probabilities[:, [0, UNKNOWN, GAP]], [[0.005, 0, 0], [0.005, 0, 0.1]], atol=1e-12)
+def _replacement_probabilities(before: np.ndarray, profile: np.ndarray) -> np.ndarray:
+    """Return the published probability with which each class replaces each position (positions, 23)."""
+    residues = np.eye(23)[:20].sum(axis=0) / 20
+    by_profile, same, mask = np.pad(profile, ((0, 0), (0, 1))), np.eye(23)[before], np.eye(23)[MASKED]
+    return 0.1 * residues + 0.1 * by_profile + 0.1 * same + 0.7 * mask
 
 
-def test_masking_hides_the_fraction_and_replaces_with_the_probabilities(rng: np.random.Generator) -> None:
+def test_masking_hides_the_fraction_and_replaces_with_the_published_probabilities(rng: np.random.Generator) -> None:
     msa = rng.integers(0, 22, (500, 300), np.int8)
     msa[:, 0] = 5
     profile = steps.msa_profile(msa)
     masked, hidden = steps.mask_msa(msa, profile, fraction=0.15, **ALPHAFOLD, rng=rng)
     np.testing.assert_array_equal(masked[~hidden], msa[~hidden])
     assert hidden.mean() == pytest.approx(0.15, abs=5 * np.sqrt(0.15 * 0.85 / hidden.size))
-    expected = steps.replacement_probabilities(msa[hidden], profile[np.nonzero(hidden)[1]], **ALPHAFOLD)
+    expected = _replacement_probabilities(msa[hidden], profile[np.nonzero(hidden)[1]])
     counts = np.bincount(masked[hidden], minlength=23)
     deviation = np.sqrt((expected * (1 - expected)).sum(axis=0))
     assert (np.abs(counts - expected.sum(axis=0)) <= 5 * deviation + 1e-9).all()
     assert np.mean(masked[hidden] == msa[hidden]) == pytest.approx(0.1 + 0.1 / 22 + 0.1 / 22, abs=0.012)
+
+
+@pytest.mark.parametrize("residue", [0, 3, UNKNOWN, GAP])
+def test_each_class_replaces_a_residue_with_its_own_probability(residue: int, rng: np.random.Generator) -> None:
+    profile = np.zeros((2, 22), np.float32)
+    profile[0, [3, GAP]] = 0.25, 0.75
+    profile[1, residue] = 1
+    msa = np.full((40_000, 2), residue, np.int8)
+    masked, _ = steps.mask_msa(msa, profile, fraction=1.0, **ALPHAFOLD, rng=rng)
+    found = np.stack([np.bincount(column, minlength=23) for column in masked.T]) / len(msa)
+    expected = _replacement_probabilities(np.array([residue, residue]), profile)
+    np.testing.assert_allclose(found, expected, atol=5 * np.sqrt(0.25 / len(msa)))
+    assert not found[expected == 0].any()
+    np.testing.assert_allclose(found[expected == 0.005], 0.005, atol=0.0025)
 
 
 def test_a_draw_from_the_profile_is_from_its_own_column(rng: np.random.Generator) -> None:
