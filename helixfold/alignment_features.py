@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
@@ -23,8 +24,11 @@ def alignment_features(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     features.scatter_(-1, shown.clamp(min=0)[..., None], is_row[..., None])
     features[..., CLASSES] = deletions > 0
     features[..., CLASSES + 1] = deletion_value(deletions)
-    features[..., CLASSES + 2 : -1] = numbers["counts"] / divisor[..., None]
-    features[..., -1] = deletion_value(numbers["cluster_deletions"] / divisor)
+    counts, summed = features[..., :CLASSES], deletions.float()
+    if numbers["member_counts"].shape[1]:
+        counts, summed = counts + numbers["member_counts"], summed + numbers["member_deletions"]
+    torch.div(counts, divisor[..., None], out=features[..., CLASSES + 2 : -1])
+    features[..., -1] = deletion_value(summed / divisor)
     return {
         "msa_feat": features,
         "msa_mask": is_row,

@@ -132,6 +132,8 @@ def nearest_clusters(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e
     # Comparing bytes column by column and adding up in bytes beats a matrix product over one-hot vectors about
     # eightfold and is exact; a byte holds the agreement of 255 columns. Rows lie along the fast axis: they are many.
     s, r = centres.shape
+    if not len(rows):
+        return np.zeros(0, np.int32)
     centre_columns = np.where(centres > UNKNOWN, np.int8(-1), centres).T.copy()
     row_columns = np.ascontiguousarray(rows.T)
     nearest = np.empty(len(rows), np.int32)
@@ -152,41 +154,49 @@ def nearest_clusters(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e
     return nearest
 
 
-def count_clusters(
-    centres: Int8[np.ndarray, "s r"],
-    centre_deletions: Int[np.ndarray, "s r"],
+def count_members(
     rows: Int8[np.ndarray, "e r"],
     row_deletions: Int[np.ndarray, "e r"],
     assignment: Int[np.ndarray, "e"],
-) -> tuple[Integer[np.ndarray, "s r 23"], Int[np.ndarray, "s r"], Int[np.ndarray, "s"]]:
+    clusters: int,
+) -> tuple[Integer[np.ndarray, "m r 23"], Int[np.ndarray, "m r"], Int[np.ndarray, "s"]]:
     """Return how many rows of each cluster have each class in each column, their deletions, and their number.
 
-    Counts and summed deletions are of a cluster's centre, which is masked, and of the rows that `assignment` assigns
-    to it; the number is of these rows alone.
+    Rows are those that `assignment` assigns to a cluster; its centre is not among them. Without any rows the counts and
+    deletions are of no cluster (m = 0).
     """
-    s, r = centres.shape
+    r = rows.shape[1]
     if not len(rows):  # a shallow alignment, as most are
-        counts = np.zeros((s, r, CLASSES), np.uint8)
-        np.put_along_axis(counts, centres[..., None].astype(np.int64), 1, axis=-1)
-        return counts, centre_deletions, np.zeros(s, np.int64)
-    counts = _counts(np.concatenate([centres, rows]), np.concatenate([np.arange(s), assignment]), s)
+        return np.zeros((0, r, CLASSES), np.uint8), np.zeros((0, r), np.int64), np.zeros(clusters, np.int64)
     where = np.flatnonzero(row_deletions != 0)
     row, column = np.divmod(where, r)
     deletions = np.bincount(
-        assignment[row].astype(np.int64) * r + column, weights=row_deletions.reshape(-1)[where], minlength=s * r
+        assignment[row].astype(np.int64) * r + column, weights=row_deletions.reshape(-1)[where], minlength=clusters * r
     )
-    summed = np.rint(deletions).astype(np.int64).reshape(s, r) + centre_deletions
-    return counts, summed, np.bincount(assignment, minlength=s)
+    summed = np.rint(deletions).astype(np.int64).reshape(clusters, r)
+    return _counts(rows, assignment, clusters), summed, np.bincount(assignment, minlength=clusters)
 
 
 def cluster_means(
-    counts: Integer[np.ndarray, "s r 23"], deletions: Integer[np.ndarray, "s r"], members: Integer[np.ndarray, "s"]
+    centres: Int8[np.ndarray, "s r"],
+    centre_deletions: Integer[np.ndarray, "s r"],
+    counts: Integer[np.ndarray, "m r 23"],
+    deletions: Integer[np.ndarray, "m r"],
+    members: Integer[np.ndarray, "s"],
 ) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
-    """Return the residue profile and the mean deletion count of each cluster, from what `count_clusters` returns."""
+    """Return the residue profile and the mean deletion count of each cluster: of its centre, which is masked, and rows.
+
+    The last three are what `count_members` returns of the rows.
+    """
     divisor = 1e-6 + 1 + members[:, None]  # AlphaFold's guard against empty clusters
-    profile = np.empty(counts.shape, np.float32)
-    np.divide(counts, divisor[:, :, None], out=profile, casting="same_kind")
-    return profile, (deletions / divisor).astype(np.float32)
+    profile = np.zeros((*centres.shape, CLASSES), np.float32)
+    np.put_along_axis(profile, centres[..., None].astype(np.int64), 1, axis=-1)
+    summed = centre_deletions.astype(np.int64)
+    if len(counts):
+        profile += counts
+        summed += deletions
+    np.divide(profile, divisor[:, :, None], out=profile, casting="same_kind")
+    return profile, (summed / divisor).astype(np.float32)
 
 
 def has_deletion(deletions: Integer[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:

@@ -107,7 +107,7 @@ def draw(
     aatype, masked, hidden, centres, rows = aatype[shown], *(a[:, shown] for a in (masked, hidden, centres, rows))
     centre_deletions = centre_deletions[:, shown]
     row_deletions = features.deletion_matrix[:, shown][rest]
-    counts, cluster_deletions, members = msa.count_clusters(masked, centre_deletions, rows, row_deletions, assignment)
+    counts, member_deletions, members = msa.count_members(rows, row_deletions, assignment, len(masked))
 
     kept = msa.crop_extra_rows(len(rows), config.max_extra_msa, rng)
     extra, extra_deletions, has_extra = rows[kept], row_deletions[kept], True
@@ -129,9 +129,9 @@ def draw(
             true_msa=centres,
             hidden=hidden,
             deletions=smallest(centre_deletions),
-            counts=smallest(counts),
-            cluster_deletions=smallest(cluster_deletions),
             members=smallest(members),
+            member_counts=smallest(counts),
+            member_deletions=smallest(member_deletions),
             extra_msa=extra,
             extra_deletions=smallest(extra_deletions),
             extra_present=np.full(extra.shape, has_extra),

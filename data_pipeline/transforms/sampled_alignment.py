@@ -12,23 +12,26 @@ from data_pipeline.transforms import msa
 class SampledAlignment:
     """The rows that are drawn from an alignment for one recycling iteration: clusters of rows, and extra rows.
 
-    The integers of each array have the smallest type that holds them all.
+    The integers of each array have the smallest type that holds them all. Members of a cluster are its rows beside its
+    centre; if no cluster has any, as in a shallow alignment, what is counted of them is of no cluster (m = 0).
     """
 
     shown_msa: Int8[np.ndarray, "s r"]  # rows of the clusters' centres after masking
     true_msa: Int8[np.ndarray, "s r"]  # the same before masking
     hidden: Bool[np.ndarray, "s r"]  # where the masked-MSA head must predict the residue
     deletions: Integer[np.ndarray, "s r"]  # of the centres
-    counts: Integer[np.ndarray, "s r 23"]  # rows of a cluster, with its centre, that have each class in each column
-    cluster_deletions: Integer[np.ndarray, "s r"]  # summed over a cluster's rows
-    members: Integer[np.ndarray, "s"]  # rows of each cluster beside its centre
+    members: Integer[np.ndarray, "s"]  # number of members of each cluster
+    member_counts: Integer[np.ndarray, "m r 23"]  # members that have each class in each column
+    member_deletions: Integer[np.ndarray, "m r"]  # summed over members
     extra_msa: Int8[np.ndarray, "e r"]
     extra_deletions: Integer[np.ndarray, "e r"]
     extra_present: Bool[np.ndarray, "e r"]
 
     def features(self) -> dict[str, np.ndarray]:
         """Return the fields of `Sample` that belong to the alignment."""
-        profile, deletion_mean = msa.cluster_means(self.counts, self.cluster_deletions, self.members)
+        profile, deletion_mean = msa.cluster_means(
+            self.shown_msa, self.deletions, self.member_counts, self.member_deletions, self.members
+        )
         return {
             "msa_feat": msa.msa_feature(self.shown_msa, self.deletions, profile, deletion_mean),
             "msa_mask": np.ones(self.true_msa.shape, np.float32),
@@ -43,7 +46,7 @@ class SampledAlignment:
 
 # The leading axes of each field: r residues, s MSA rows, e extra rows.
 ALIGNMENT_AXES: dict[str, str] = {
-    **dict.fromkeys(("shown_msa", "true_msa", "hidden", "deletions", "counts", "cluster_deletions"), "sr"),
+    **dict.fromkeys(("shown_msa", "true_msa", "hidden", "deletions", "member_counts", "member_deletions"), "sr"),
     "members": "s",
     **dict.fromkeys(("extra_msa", "extra_deletions", "extra_present"), "er"),
 }

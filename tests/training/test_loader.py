@@ -53,17 +53,22 @@ def assert_equal(one: TrainingBatch, two: TrainingBatch) -> None:
         assert torch.equal(left, right)
 
 
+@pytest.mark.parametrize("clusters", [4, 9, 12], ids=["deep", "mixed", "shallow"])
 @pytest.mark.parametrize("fixed_shapes", [True, False])
-def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) -> None:
-    config = replace(CONFIG, crop_size=40, fixed_shapes=fixed_shapes)
+def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool, clusters: int) -> None:
+    """Alignments have more rows than there are clusters, or fewer, or one of two has more."""
+    sampling = replace(CONFIG.sampling, max_msa_clusters=clusters, target_as_extra=True)
+    config = replace(CONFIG, crop_size=40, fixed_shapes=fixed_shapes, sampling=sampling)
     drawn = dataset(config=config, batch_size=2 if fixed_shapes else 1).draw(4)
+    have_members = [each.drawn[0].alignment.members.any() for each in drawn.examples]
+    assert have_members == {4: [True, True], 9: [True, False], 12: [False, False]}[clusters][: len(have_members)]
     batch = pack(drawn, config.sizes() if fixed_shapes else None).on(CPU)
     assert batch.names == tuple(example.name for example in drawn.examples)
     assert len(batch.recycling_inputs) == len(drawn.examples[0].samples)
     for place, example in enumerate(drawn.examples):
         r = len(example.truth.aatype)
         for found, sample in zip(batch.recycling_inputs, example.samples, strict=True):
-            expected = Batch.from_sample(padded(sample, r=40, s=4, e=6, t=2) if fixed_shapes else sample)
+            expected = Batch.from_sample(padded(sample, r=40, s=clusters, e=6, t=2) if fixed_shapes else sample)
             for name in sampled_fields(Batch):
                 tensor, wanted = getattr(found, name), getattr(expected, name)
                 assert tensor.dtype == wanted.dtype, name
@@ -81,7 +86,7 @@ def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) 
         for name in ("true_msa", "bert_mask"):
             label = labels.pop(name)
             np.testing.assert_array_equal(label[:rows, :r], getattr(example.samples[-1], name))
-            assert label.shape == ((4, 40) if fixed_shapes else (rows, r))
+            assert label.shape == ((clusters, 40) if fixed_shapes else (rows, r))
         assert {name: float(value) for name, value in labels.items()} == {
             "use_clamped_fape": float(example.use_clamped_fape),
             "resolution": 2.5,

@@ -66,7 +66,7 @@ def alphafold_sample() -> tuple[Sample, dict[str, np.ndarray]]:
         msa_feat=steps.msa_feature(
             masked,
             deletions,
-            *steps.cluster_means(*steps.count_clusters(masked, deletions, rows, row_deletions, assignment)),
+            *steps.cluster_means(masked, deletions, *steps.count_members(rows, row_deletions, assignment, len(masked))),
         ),
         msa_mask=np.ones(masked.shape, np.float32),
         true_msa=drawn["sampled_msa"].astype(np.int32),

@@ -39,14 +39,14 @@ def test_cluster_assignment_equals_alphafolds(alphafold: dict[str, np.ndarray]) 
 
 @pytest.mark.parity
 def test_cluster_summaries_equal_alphafolds(alphafold: dict[str, np.ndarray]) -> None:
-    counted = steps.count_clusters(
-        alphafold["masked_msa"],
-        alphafold["sampled_deletion_matrix"],
+    centres, deletions = alphafold["masked_msa"], alphafold["sampled_deletion_matrix"]
+    counted = steps.count_members(
         alphafold["sampled_extra_msa"],
         alphafold["sampled_extra_deletion_matrix"],
         alphafold["assignment"],
+        len(centres),
     )
-    profile, deletion_mean = steps.cluster_means(*counted)
+    profile, deletion_mean = steps.cluster_means(centres, deletions, *counted)
     np.testing.assert_allclose(profile, alphafold["cluster_profile"], atol=1e-6)
     np.testing.assert_allclose(deletion_mean, alphafold["cluster_deletion_mean"], rtol=1e-6)
 
@@ -95,8 +95,9 @@ def test_nearest_cluster_is_the_argmax_of_agreeing_one_hots(
 def test_cluster_summaries_without_extra_rows_are_the_centres() -> None:
     centres = np.array([[0, GAP, MASKED]], np.int8)
     none = np.zeros((0, 3), np.int8)
-    counted = steps.count_clusters(centres, np.array([[2, 0, 1]]), none, none.astype(np.int32), np.zeros(0, np.int32))
-    profile, deletion_mean = steps.cluster_means(*counted)
+    assert steps.nearest_clusters(centres, none).shape == (0,)
+    counted = steps.count_members(none, none.astype(np.int32), np.zeros(0, np.int32), 1)
+    profile, deletion_mean = steps.cluster_means(centres, np.array([[2, 0, 1]]), *counted)
     np.testing.assert_allclose(profile, np.eye(23)[centres], atol=2e-6)
     np.testing.assert_allclose(deletion_mean, [[2, 0, 1]], rtol=2e-6)
 
