@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +115,23 @@ def test_exponentials_and_sigmoids_are_exact_to_float32_and_finite_everywhere() 
     assert np.all(np.abs(found - exact) <= 2e-7 * exact + 2e-38)
     assert np.isnan(elements.exp(np.float32(np.nan)))
     assert np.isnan(elements.sigmoid(np.float32(np.nan)))
+
+
+def test_what_loops_call_is_compiled_alike_whoever_compiles_it_first() -> None:
+    """Without options of its own a function has those of its first caller: a gate took ten times as long after one call
+    from Python, with the check for a division by zero.
+    """
+    found = [
+        (name, value.targetoptions)
+        for file in files("helixfold.ops.cpu.compiled").iterdir()
+        if file.name.endswith(".py") and not file.name.startswith("_")
+        for name, value in vars(import_module(f"helixfold.ops.cpu.compiled.{file.name[:-3]}")).items()
+        if hasattr(value, "targetoptions")
+    ]
+    assert {"read", "write", "exp", "sigmoid", "product"} <= {name for name, _ in found}
+    for name, options in found:
+        assert options.get("error_model") == "numpy", name
+        assert "fastmath" in options, name
 
 
 def test_a_numba_that_cannot_be_used_is_a_reason_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

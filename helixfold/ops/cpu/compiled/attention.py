@@ -12,7 +12,7 @@ from torch import Tensor
 from helixfold.ops.cpu.compiled.elements import TILE, exp, larger, number, ordered, read, transpose, write, write_pair
 from helixfold.ops.cpu.compiled.logits_gradient import write_pairs
 from helixfold.ops.cpu.compiled.register_products import SIZES, product
-from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
+from helixfold.ops.cpu.compiled.threads import OPTIONS, Rows, arguments, loop, run
 
 _LEAST = np.int32(-(2**31))
 # Queries whose logits are computed together: they stay in the first cache.
@@ -21,7 +21,7 @@ _QUERIES = 16
 _WEIGHTS = 2**16
 
 
-@njit
+@njit(**OPTIONS)
 def _as_columns(source, stride, rows, units, target, width):
     """Write a matrix of units with its rows as columns, and zeros behind them up to the width."""
     transpose(source, stride, rows, units, target, width, 4)
@@ -30,7 +30,7 @@ def _as_columns(source, stride, rows, units, target, width):
             write(target, unit * width + row, 4, np.float32(0))
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **OPTIONS)
 def _as_rows(source, stride, rows, columns, target, source_size, size):
     """Write a matrix of elements, of which in bfloat16 two rows share a row of units, and zeros if one is missing."""
     if size == 4:
@@ -49,7 +49,7 @@ def _as_rows(source, stride, rows, columns, target, source_size, size):
                 write_pair(target, rows // 2 * columns + column, read(last, column, source_size), np.float32(0))
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **OPTIONS)
 def _write_rows(source, rows, columns, target, stride, size):
     """Round a matrix in float32 and write it."""
     for row in range(rows):
@@ -57,7 +57,7 @@ def _write_rows(source, rows, columns, target, stride, size):
             write(target + size * row * stride, column, size, read(source + 4 * row * columns, column, 4))
 
 
-@njit(forceinline=True, fastmath=FAST, error_model="numpy")
+@njit(forceinline=True, **OPTIONS)
 def _largest(row, keys, bias, bias_size, mask, mask_size):
     """Add the bias and that of the mask to logits, unless their elements have no size; return the largest logit."""
     largest = _LEAST

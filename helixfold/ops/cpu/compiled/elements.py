@@ -10,6 +10,8 @@ from numba import njit, types
 from numba.core.cgutils import raw_memcpy
 from numba.extending import intrinsic
 
+from helixfold.ops.cpu.compiled.threads import OPTIONS
+
 # The instructions that this processor has, by LLVM's names; none that matter where Numba compiles for another one.
 _IS_FOR_HOST = not (numba.config.CPU_NAME or numba.config.CPU_FEATURES)
 FEATURES = frozenset(name for name, present in get_host_cpu_features().items() if present and _IS_FOR_HOST)
@@ -92,7 +94,7 @@ _load_bfloat16, _store_bfloat16 = _load(_INT16, 2), _store(_INT16, 2)
 _load_float32, _store_float32 = _load(_FLOAT, 4), _store(_FLOAT, 4)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **OPTIONS)
 def read(address, index, size):
     """Return an element."""
     if size == 2:
@@ -100,7 +102,7 @@ def read(address, index, size):
     return _load_float32(address, index)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, **OPTIONS)
 def write(address, index, size, value):
     """Round a number and write it."""
     if size == 2:
@@ -183,7 +185,7 @@ def _power_of_two(context: Any, exponent: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-@njit(forceinline=True, fastmath={"contract"})
+@njit(forceinline=True, fastmath={"contract"}, error_model="numpy")
 def exp(x):
     """Return e to the power of a number up to 88, within 2e-7 of it; what would be smaller than 1e-38 becomes that."""
     x = _LEAST if x < _LEAST else x
@@ -200,7 +202,7 @@ def exp(x):
     return result * _power_of_two(whole)
 
 
-@njit(forceinline=True, fastmath={"contract"})
+@njit(forceinline=True, fastmath={"contract"}, error_model="numpy")
 def sigmoid(x):
     """Return the logistic function of a number."""
     # Where e to the power of 88 is exceeded, the result is 0 within rounding already.
@@ -241,7 +243,7 @@ def _transposed_tile(element: Any, align: int) -> Any:
 _transpose_16_bits, _transpose_32_bits = _transposed_tile(_INT16, 2), _transposed_tile(_INT32, 4)
 
 
-@njit
+@njit(**OPTIONS)
 def transpose(source, stride, rows, columns, target, target_stride, size):
     """Write a matrix with rows and columns exchanged; strides are distances of rows in elements."""
     whole_rows, whole_columns = rows // TILE * TILE, columns // TILE * TILE

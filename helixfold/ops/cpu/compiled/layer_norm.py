@@ -7,7 +7,7 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.compiled.elements import read, write
-from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
+from helixfold.ops.cpu.compiled.threads import OPTIONS, Rows, arguments, loop, run
 from helixfold.ops.weights import Affine
 
 _EPS = np.float32(EPS)
@@ -15,7 +15,7 @@ _EPS = np.float32(EPS)
 _POSITIONS = 256
 
 
-@njit(forceinline=True, fastmath=FAST, error_model="numpy")
+@njit(forceinline=True, **OPTIONS)
 def statistics(values, channels, size):
     """Return the mean and the reciprocal deviation of a position's channels."""
     total = np.float32(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helixfold.ops.cpu.compiled.elements import read, write
 from helixfold.ops.cpu.compiled.layer_norm import positions_of, statistics
-from helixfold.ops.cpu.compiled.threads import FAST, Rows, arguments, loop, run
+from helixfold.ops.cpu.compiled.threads import OPTIONS, Rows, arguments, loop, run
 
 MOST_OUTPUTS = 16
 # Positions that a thread takes at a time, and at most how many times as many sums of the weights' gradients there are.
@@ -18,7 +18,7 @@ _POSITIONS = 256
 _PARTS = 32
 
 
-@njit(forceinline=True, fastmath=FAST, error_model="numpy")
+@njit(forceinline=True, **OPTIONS)
 def _normalise(values, channels, size, row):
     """Write a normalised position in float32, and return its reciprocal deviation."""
     mean, scale = statistics(values, channels, size)

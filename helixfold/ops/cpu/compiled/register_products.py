@@ -14,6 +14,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from helixfold.ops.cpu.compiled.elements import FEATURES, BFloat
+from helixfold.ops.cpu.compiled.threads import OPTIONS
 
 # Sizes of elements that are multiplied here. With narrower vectors the parts would not fit the registers, and MKL is as
 # fast; where a processor has units for bfloat16 matrices, oneDNN is faster.
@@ -115,7 +116,7 @@ def _panel(rows: int, vectors: int, size: int, width: int = 16) -> Any:
     """Return a function that computes any number of rows, and `vectors` times `width` columns, of a product."""
     several, one = _in_registers(rows, vectors, size, width), _in_registers(1, vectors, size, width)
 
-    @njit
+    @njit(**OPTIONS)
     def panel(left, row_stride, stride, right, right_stride, depth, out, out_stride, height, add):
         row = 0
         while row + rows <= height:
@@ -135,7 +136,7 @@ def _product(size: int) -> Any:
     by_64, by_32 = _panel(4, 4, size), _panel(8, 2, size)
     by_16, by_8 = _panel(8, 1, size), _panel(8, 1, size, 8)
 
-    @njit
+    @njit(**OPTIONS)
     def product(left, row_stride, stride, right, right_stride, depth, out, out_stride, rows, columns, add):
         column = 0
         while column < columns:
@@ -160,7 +161,7 @@ _float32_product = _product(4)
 _bfloat16_product = _product(2) if "avx512bf16" in FEATURES else _float32_product
 
 
-@njit
+@njit(**OPTIONS)
 def product(left, row_stride, stride, right, right_stride, depth, out, out_stride, rows, columns, add, size):
     """Write the product of matrices of units, or if `add` is not 0, add it to what is there.
 

@@ -18,6 +18,9 @@ from data_pipeline.user_cache import user_cache
 
 # Terms may be added in any order, and a product and a sum be one instruction. NaN and infinity are kept.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
+# Options of all that is compiled. A function without its own has those of whatever compiles it first: with Python's
+# errors of division, which nothing here can raise, a loop takes one element at a time.
+OPTIONS: dict[str, Any] = {"fastmath": FAST, "error_model": "numpy"}
 # Of a call: the next row, the number of rows, how many a thread takes at a time, the loop's address, its arguments.
 _NEXT, _TOTAL, _STEP, _LOOP, _ARGUMENTS = range(5)
 _INT64 = ir.IntType(64)
@@ -109,13 +112,12 @@ def run(address: int, total: int, step: int, *given: int) -> None:
 
 def _compiled(function: Callable[..., None], signature: Any) -> int:
     """Return the address of a function, which is kept in the user's cache if that can be written."""
-    options = {"fastmath": FAST, "error_model": "numpy"}
     directory = _cache_directory()
     if directory is None:
-        return int(cfunc(signature, **options)(function).address)
+        return int(cfunc(signature, **OPTIONS)(function).address)
     earlier, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
     try:
-        return int(cfunc(signature, cache=True, **options)(function).address)
+        return int(cfunc(signature, cache=True, **OPTIONS)(function).address)
     finally:
         numba.config.CACHE_DIR = earlier
 
