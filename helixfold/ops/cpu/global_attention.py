@@ -8,7 +8,9 @@ from torch import Tensor
 
 from helixfold.ops.cpu.attention import AttentionBlock
 from helixfold.ops.cpu.blocks import Scratch, row_blocks
-from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
+from helixfold.ops.cpu.fused_norm import MapGradient, Statistics, fused, norm_gradient, normalised
+from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_again
+from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
@@ -48,15 +50,14 @@ def _global_attention(x: Tensor, mask: Tensor, mask_bias: Tensor | None, *parame
     change = torch.empty_like(x)
     scratch = Scratch(x.device)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
-        normed, _ = normalised(x[index])
-        block = _block(normed, normed.to(dtype), index, mask, mask_bias, query_weight, weight, offset, scratch)
+        normed = normalised(x[index], dtype)
+        masks = mask[index], None if mask_bias is None else mask_bias[index]
+        block = _block(x[index], *normed, *masks, query_weight, weight, offset, scratch)
         block.attention.forward(block.attended)
-        gated = block.gates.mul_(block.attended.flatten(2)).flatten(0, 1)
+        gated = gate_heads(block.heads, block.logits)
         # Freed before the output is mapped.
         del normed, block
         change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
-        # The gates are part of the projections, which are freed before the next block's are made.
-        del gated
     return change
 
 
@@ -70,28 +71,26 @@ def _global_attention_gradients(
     grad_out = MapGradient(needs_weight=needed[6], needs_bias=needed[7])
     scratch = Scratch(x.device)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
-        normed, statistics = normalised(x[index])
-        inputs = normed.to(weight.dtype)
-        block = _block(normed, inputs, index, mask, mask_bias, query_weight, weight, offset, scratch)
+        inputs, statistics = normalised(x[index], weight.dtype)
+        masks = mask[index], None if mask_bias is None else mask_bias[index]
+        block = _block(x[index], inputs, statistics, *masks, query_weight, weight, offset, scratch)
         grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
-        grad_gated = product(grad_change, out_weight).view(block.gates.shape)
-        grad_attended = rearrange((grad_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.attended.shape[2])
-        grad_projected = scratch("grad projected", *block.gates.shape[:2], len(weight), dtype=weight.dtype)
-        widths = [tensor.shape[-1] for tensor in (block.attention.key, block.attention.value, block.gates)]
-        grad_key, grad_value, grad_gates = grad_projected.split(widths, -1)
+        grad_gated = product(grad_change, out_weight)
+        grad_attended = torch.empty_like(block.attended)
+        attended_gradient(grad_gated, block.logits, grad_attended.view(block.heads.shape))
+        grad_projected = scratch("grad projected", len(inputs), len(weight), dtype=weight.dtype)
+        widths = [tensor.shape[-1] for tensor in (block.attention.key, block.attention.value, block.logits)]
+        grad_key, grad_value, grad_logits = grad_projected.split(widths, -1)
         grad_query = torch.empty_like(block.attended)
-        grad_heads = grad_query, grad_key[:, None], grad_value[:, None]
+        grad_key, grad_value = (each.view(block.attention.key.shape) for each in (grad_key, grad_value))
+        grad_heads = grad_query, grad_key, grad_value
         block.attention.backward(grad_attended, block.attended, grad_heads, grad_bias=None)
-        attended = block.attended.flatten(2)
-        grad_out.add(grad_change.mT, (block.gates * attended).flatten(0, 1))
-        grad_gates.copy_(torch.ops.aten.sigmoid_backward(grad_gated.mul_(attended), block.gates))
-        grad_projected = grad_projected.flatten(0, 1)
+        grad_out.add(grad_change.mT, gate_heads_again(block.heads, block.logits, grad_gated, grad_logits))
         grad_maps.add(grad_projected.mT, inputs)
         grad_query = grad_query.flatten(1)
         grad_query_map.add(grad_query.mT, block.means)
-        grad_normed = product(grad_projected, weight).float()
-        grad_mean = (grad_query @ query_weight)[:, :-1].float()
-        grad_normed.view(*block.weights.shape, -1).addcmul_(block.weights[..., None], grad_mean[:, None])
+        grad_normed = product(grad_projected, weight)
+        _add_weighted(grad_normed, block.weights, (grad_query @ query_weight)[:, :-1])
         norm_gradient(grad_normed, x[index], statistics, grad_x[index])
     return grad_x, None, None, grad_query_map.weight, grad_maps.weight, grad_maps.bias, grad_out.weight, grad_out.bias
 
@@ -102,14 +101,19 @@ class _Block(NamedTuple):
     weights: Tensor  # [n k], of each element in its row's mean
     means: Tensor  # [n c+1]
     attention: AttentionBlock
-    gates: Tensor  # [n k h*d]
+    logits: Tensor  # [(n k) h*d], of the gates
     attended: Tensor  # [n 1 h d], memory for the result of the attention
+
+    @property
+    def heads(self) -> Tensor:
+        """Return what is attended as one head with one query [n 1 1 h*d]."""
+        return self.attended.view(len(self.attended), 1, 1, -1)
 
 
 def _block(
-    normed: Tensor,
+    x: Tensor,
     inputs: Tensor,
-    index: tuple[int, slice],
+    statistics: Statistics,
     mask: Tensor,
     mask_bias: Tensor | None,
     query_weight: Tensor,
@@ -117,24 +121,42 @@ def _block(
     offset: Tensor,
     scratch: Scratch,
 ) -> _Block:
-    """Return a block with its projections, from normalised elements [m c] in float32 and in the dtype of products."""
+    """Return a block of rows `x` with its projections, from its normalised elements [m c] in the dtype of products."""
     channels = len(query_weight)
     head_channels = (len(weight) - channels) // 2
     # 1e-10 keeps rows whose elements are all masked finite.
-    weights = mask[index].float()
+    weights = mask.float().contiguous()
     weights = weights / (weights.sum(-1, keepdim=True) + 1e-10)
-    mean = torch.bmm(weights[:, None], normed.view(*weights.shape, -1))[:, 0]
-    means = torch.cat([mean, weights.sum(-1, keepdim=True)], -1).to(inputs.dtype)
-    projected = mapped(inputs, weight, offset).view(*weights.shape, -1)
-    key, value, gates = projected.split((head_channels, head_channels, channels), -1)
+    means = torch.cat([_means(x, statistics, weights), weights.sum(-1, keepdim=True)], -1).to(inputs.dtype)
+    projected = mapped(inputs, weight, offset)
+    key, value, logits = projected.split((head_channels, head_channels, channels), -1)
+    key, value = (rearrange(each, "(n k) d -> n 1 k d", n=len(weights)) for each in (key, value))
     # All heads become queries of the one head of keys.
     query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=head_channels)
     attention = AttentionBlock(
         query=query,
-        key=key[:, None],
-        value=value[:, None],
-        mask_bias=None if mask_bias is None else mask_bias[index],
+        key=key,
+        value=value,
+        mask_bias=mask_bias,
         bias=None,
         scratch=scratch,
     )
-    return _Block(weights, means, attention, gates.sigmoid_(), torch.empty_like(query))
+    return _Block(weights, means, attention, logits, torch.empty_like(query))
+
+
+def _means(x: Tensor, statistics: Statistics, weights: Tensor) -> Tensor:
+    """Return the mean of each row's normalised elements [n k c] by their weights [n k], in float32."""
+    if loops := compiled("sums", x):
+        return loops.weighted_sums(x, *statistics, weights)
+    mean, scale = (each.view(*weights.shape, 1) for each in statistics)
+    return torch.bmm((weights[..., None] * scale).mT, x.float() - mean)[:, 0]
+
+
+def _add_weighted(x: Tensor, weights: Tensor, terms: Tensor) -> None:
+    """Add the term of its row [n c] times its weight [n k] to each element [(n k) c]."""
+    terms = terms.float().contiguous()
+    if loops := compiled("sums", x):
+        loops.add_weighted(x, weights, terms)
+    else:
+        rows = x.view(*weights.shape, -1)
+        rows.copy_(torch.addcmul(rows.float(), weights[..., None], terms[:, None]))

@@ -1,4 +1,7 @@
-"""Gates of self-attention on a CPU, between heads [n, h, k, d] and channels [(n k), (h d)]."""
+"""Gates of attention on a CPU, between heads [n, h, k, d] and channels [(n k), (h d)].
+
+If all elements of a row have attended as one, heads are [n, h, 1, d].
+"""
 
 from einops import rearrange
 from torch import Tensor
@@ -12,15 +15,17 @@ def gate_heads(attended: Tensor, logits: Tensor) -> Tensor:
         gated = attended.new_empty(logits.shape)
         loops.write_gated(attended, logits, gated)
         return gated
-    return logits.sigmoid().mul_(_channels(attended))
+    return _times_attended(logits.sigmoid(), attended)
 
 
 def attended_gradient(gradient: Tensor, logits: Tensor, out: Tensor) -> None:
     """Write the gradient of attended values [n, h, k, d] from that of the gated ones [m, h*d]."""
     if loops := compiled("head_gates", gradient, logits, out, one_dtype=True):
         loops.write_attended_gradient(gradient, logits, out)
-    else:
-        out.copy_(rearrange(logits.sigmoid().mul_(gradient), "(n k) (h d) -> n h k d", n=len(out), h=out.shape[1]))
+        return
+    n, h, queries, _ = out.shape
+    found = rearrange(logits.sigmoid().mul_(gradient), "(n k) (h d) -> n h k d", n=n, h=h)
+    out.copy_(found.sum(2, keepdim=True) if queries == 1 else found)
 
 
 def gate_heads_again(attended: Tensor, logits: Tensor, gradient: Tensor, grad_logits: Tensor) -> Tensor:
@@ -30,11 +35,13 @@ def gate_heads_again(attended: Tensor, logits: Tensor, gradient: Tensor, grad_lo
         loops.write_logits_gradient(attended, logits, gradient, gated, grad_logits)
         return gated
     gates = logits.sigmoid()
-    gated = gates * _channels(attended)
+    gated = _times_attended(gates.clone(), attended)
     # The derivative of a sigmoid is the product of itself and what it lacks to 1.
     grad_logits.copy_(gated * gradient).addcmul_(grad_logits, gates, value=-1)
     return gated
 
 
-def _channels(heads: Tensor) -> Tensor:
-    return rearrange(heads, "n h k d -> (n k) (h d)")
+def _times_attended(gates: Tensor, attended: Tensor) -> Tensor:
+    """Multiply gates [m, h*d] by what is attended, in place."""
+    gates.view(len(attended), -1, gates.shape[1]).mul_(rearrange(attended, "n h k d -> n k (h d)"))
+    return gates

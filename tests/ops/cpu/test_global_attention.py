@@ -13,7 +13,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
 # Of rows, elements of a row, channels, and heads.
-SHAPES = [(1, 1, 8, 1), (7, 63, 32, 4), (63, 7, 24, 3), (5, 256, 64, 8)]
+SHAPES = [(1, 1, 8, 1), (7, 63, 32, 4), (63, 7, 24, 3), (5, 256, 64, 8), (3, 600, 16, 2)]
 
 
 def arguments(

@@ -1,6 +1,7 @@
 """Sums of matrices and of their rows, in loops that Numba compiles."""
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from helixfold.ops.cpu.compiled.elements import read, write
@@ -8,8 +9,8 @@ from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
 # Columns that are summed together, so that whole lines of the cache are read.
 _COLUMNS = 64
-# Elements of a matrix that a thread adds at a time.
-_ELEMENTS = 2**14
+# Elements of a matrix that a thread adds at a time, and positions of a row.
+_ELEMENTS, _POSITIONS = 2**14, 256
 
 
 def _row_sums(size: int) -> Rows:
@@ -41,6 +42,35 @@ def _column_sums(size: int) -> Rows:
     return rows
 
 
+def _weighted_sums(size: int) -> Rows:
+    def rows(call, start, stop):
+        x, row_stride, stride, keys, width, means, scales, weights, parts, sums = arguments(call, 0, 10)
+        for part in range(start, stop):
+            row, first = part // parts, part % parts * _POSITIONS
+            total = sums + 4 * part * width
+            for c in range(width):
+                write(total, c, 4, np.float32(0))
+            for key in range(first, min(first + _POSITIONS, keys)):
+                values, position = x + size * (row * row_stride + key * stride), row * keys + key
+                mean, factor = read(means, position, 4), read(scales, position, 4) * read(weights, position, 4)
+                for c in range(width):
+                    write(total, c, 4, read(total, c, 4) + factor * (read(values, c, size) - mean))
+
+    return rows
+
+
+def _weighted(size: int) -> Rows:
+    def rows(call, start, stop):
+        x, weights, keys, width, terms = arguments(call, 0, 5)
+        for position in range(start, stop):
+            values, weight = x + size * position * width, read(weights, position, 4)
+            term = terms + 4 * (position // keys) * width
+            for c in range(width):
+                write(values, c, size, read(values, c, size) + weight * read(term, c, 4))
+
+    return rows
+
+
 def _added(size: int) -> Rows:
     def rows(call, start, stop):
         total, term = arguments(call, 0, 2)
@@ -63,3 +93,23 @@ def add_row_sums(sums: Tensor, x: Tensor) -> None:
     else:
         parts = -(-height // _COLUMNS)
         run(loop(_column_sums, x.itemsize), parts, 1, x.data_ptr(), x.stride(1), width, height, sums.data_ptr())
+
+
+def weighted_sums(x: Tensor, mean: Tensor, scale: Tensor, weights: Tensor) -> Tensor:
+    """Return the sum of each row's normalised positions times their weights [n, k], in float32 [n, c].
+
+    `x` is [n, k, c], with any distances of rows and columns, and is normalised by means and scales [(n k), 1].
+    """
+    n, keys, width = x.shape
+    parts = -(-keys // _POSITIONS)
+    sums = torch.empty(n, parts, width)
+    given = x.data_ptr(), *x.stride()[:2], keys, width, mean.data_ptr(), scale.data_ptr(), weights.data_ptr()
+    run(loop(_weighted_sums, x.itemsize), n * parts, 1, *given, parts, sums.data_ptr())
+    return sums.sum(1)
+
+
+def add_weighted(x: Tensor, weights: Tensor, terms: Tensor) -> None:
+    """Add to each position in `x` [(n k), c] the term of its row [n, c], in float32, times its weight [n, k]."""
+    (_, keys), (positions, width) = weights.shape, x.shape
+    given = x.data_ptr(), weights.data_ptr(), keys, width, terms.data_ptr()
+    run(loop(_weighted, x.itemsize), positions, max(1, _ELEMENTS // width), *given)
