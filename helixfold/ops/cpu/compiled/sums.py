@@ -9,7 +9,7 @@ from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
 # Columns that are summed together, so that whole lines of the cache are read.
 _COLUMNS = 64
-# Elements of a matrix that a thread adds at a time, and positions of a row.
+# Elements of a matrix that a thread adds at a time, and positions that are summed at a time.
 _ELEMENTS, _POSITIONS = 2**14, 256
 
 
@@ -28,14 +28,19 @@ def _row_sums(size: int) -> Rows:
 def _column_sums(size: int) -> Rows:
     def rows(call, start, stop):
         x, stride, height, width, sums = arguments(call, 0, 5)
-        totals = np.empty(_COLUMNS, np.float32)
+        # Sums of a few rows are added up, since rounding errors grow with the number of terms of a sum.
+        totals, terms = np.empty(_COLUMNS, np.float32), np.empty(_COLUMNS, np.float32)
         for part in range(start, stop):
             first = part * _COLUMNS
             count = min(_COLUMNS, width - first)
             totals[:] = 0
-            for row in range(height):
+            for begin in range(0, height, _POSITIONS):
+                terms[:] = 0
+                for row in range(begin, min(begin + _POSITIONS, height)):
+                    for column in range(count):
+                        terms[column] += read(x + size * (row * stride + first), column, size)
                 for column in range(count):
-                    totals[column] += read(x + size * (row * stride + first), column, size)
+                    totals[column] += terms[column]
             for column in range(count):
                 write(sums, first + column, 4, read(sums, first + column, 4) + totals[column])
 
