@@ -13,8 +13,9 @@ from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.weights import Affine, TransitionWeights
 
-# Elements of a block's hidden channels per core: few enough for its cache, enough for fast matrix products.
-_HIDDEN_ELEMENTS = 2**18
+# Elements of a block's hidden channels per core: few enough for the cores' caches together, enough for fast matrix
+# products and few sums of the weights' gradients.
+_HIDDEN_ELEMENTS = 2**20
 
 
 def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
