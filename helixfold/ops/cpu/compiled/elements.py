@@ -111,6 +111,13 @@ def write(address, index, size, value):
         _store_float32(address, index, value)
 
 
+@njit(forceinline=True, **OPTIONS)
+def clear(address, count):
+    """Write zeros in float32."""
+    for index in range(count):
+        _store_float32(address, index, np.float32(0))
+
+
 @intrinsic
 def write_pair(context: Any, address: Any, index: Any, first: Any, second: Any) -> Any:
     """Round two numbers to bfloat16 and write one behind the other; the index counts pairs."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.compiled.elements import read, sigmoid, write
+from helixfold.ops.cpu.compiled.elements import clear, read, sigmoid, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
 # Positions that a thread takes at a time.
@@ -50,8 +50,7 @@ def _attended_gradient_sums(size: int) -> Rows:
         for part in range(start, stop):
             row, first = part // parts, part % parts * _POSITIONS
             total = sums + 4 * part * width
-            for c in range(width):
-                write(total, c, 4, np.float32(0))
+            clear(total, width)
             for key in range(first, min(first + _POSITIONS, keys)):
                 grads = gradient + size * (row * keys + key) * width
                 gates = logits + size * (row * keys + key) * stride

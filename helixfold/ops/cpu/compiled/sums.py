@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.compiled.elements import read, write
+from helixfold.ops.cpu.compiled.elements import clear, read, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
 # Columns that are summed together, so that whole lines of the cache are read.
@@ -53,8 +53,7 @@ def _weighted_sums(size: int) -> Rows:
         for part in range(start, stop):
             row, first = part // parts, part % parts * _POSITIONS
             total = sums + 4 * part * width
-            for c in range(width):
-                write(total, c, 4, np.float32(0))
+            clear(total, width)
             for key in range(first, min(first + _POSITIONS, keys)):
                 values, position = x + size * (row * row_stride + key * stride), row * keys + key
                 mean, factor = read(means, position, 4), read(scales, position, 4) * read(weights, position, 4)
