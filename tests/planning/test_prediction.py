@@ -3,6 +3,7 @@
 import multiprocessing
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -177,28 +178,24 @@ def _forecast_over_measured(spill: Path, method: Method) -> Ratios:
     return {name: forecast_prediction(config, size, name, CPU).peak / peak for name, peak in found.items()}
 
 
-# Forecasts may be higher rather than lower; those of 112 residues were 1.12 to 1.19, 1.09 to 1.15, and 1.18 to 1.20
-# times as high. Unused memory of the heap is forecast as a share of all tensors, which small passes do not reach: for a
-# pass of a complex of 150 residues, "whole" was 1.05 to 1.07 times as high, of 250 residues 0.90 to 0.99.
-RANGES: dict[Method, dict[str, tuple[float, float]]] = {
-    "monomer": {"slabs": (0.97, 1.4), "spilled": (0.97, 1.4), "whole": (1.03, 1.4)},
-    "multimer": {"whole": (0.9, 1.25)},
-}
+# Forecasts may be higher rather than lower. Unused memory of the heap differs from process to process: in ten processes,
+# the forecast was 0.98 to 1.43 times what a pass of 112 residues took, 1.23 to 1.26 times in the mean. It is forecast as
+# a share of all tensors, which small passes do not reach: "whole" was 1.14 to 1.32 times as high for a complex of 150
+# residues, of 250 residues 0.79 to 1.00.
+LEAST, MOST = 1.05, 1.5
 
 
-@pytest.mark.parametrize("method", RANGES)
+@pytest.mark.parametrize("method", ["monomer", "multimer"])
 def test_a_measured_pass_takes_about_what_is_forecast(
     method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a process of its own, whose heap is as in a run."""
+    """In the mean of three processes of its own, whose heaps are as in a run."""
     # Kernels that every pass makes again, as after a prediction in this process, take more than a small pass.
     for variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         monkeypatch.delenv(variable, raising=False)
     readings = []
-    # The system may take memory back, or lend more, while it is read: the best of three readings counts.
     for _ in range(3):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             readings.append(pool.apply(_forecast_over_measured, (tmp_path, method)))
-        if all(low < readings[-1][name] < high for name, (low, high) in RANGES[method].items()):
-            return
-    pytest.fail(f"forecast over measured: {readings}")
+    for name in readings[0]:
+        assert LEAST < mean(reading[name] for reading in readings) < MOST, readings

@@ -21,8 +21,9 @@ def arguments(*shape: int, factor: int = 4) -> Sequence[Any]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_it_equals_the_reference(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Blocks of 65 rows, so that there are remainders.
+    # Blocks of 65 and 90 rows, so that there are remainders.
     monkeypatch.setattr(module, "_HIDDEN_ELEMENTS", 65 * 32)
+    monkeypatch.setattr(module, "_HIDDEN_OF_GRADIENTS", 90 * 32)
     assert_equal(transition_rows, transition.reference, arguments(1, 3, size, 8))
     assert_as_near(transition_rows, transition.reference, arguments(1, 3, size, 8))
 
