@@ -178,10 +178,10 @@ def _forecast_over_measured(spill: Path, method: Method) -> Ratios:
     return {name: forecast_prediction(config, size, name, CPU).peak / peak for name, peak in found.items()}
 
 
-# Forecasts may be higher rather than lower. Unused memory of the heap differs from process to process: in ten processes,
-# the forecast was 0.98 to 1.43 times what a pass of 112 residues took, 1.23 to 1.26 times in the mean. It is forecast as
-# a share of all tensors, which small passes do not reach: "whole" was 1.14 to 1.32 times as high for a complex of 150
-# residues, of 250 residues 0.79 to 1.00.
+# Forecasts may be higher rather than lower. Unused memory of the heap differs from process to process: in ten of them,
+# the forecast was 0.98 to 1.43 times what a pass of 112 residues took, 1.23 to 1.26 times in the mean. It is forecast
+# as a share of all tensors, which small passes do not reach: "whole" was 1.14 to 1.32 times as high for a complex of
+# 150 residues, of 250 residues 0.79 to 1.00.
 LEAST, MOST = 1.05, 1.5
 
 
