@@ -36,8 +36,9 @@ if find_spec("cyclopts"):
 
     remember_options()
 
-# Test tensors are small: threads that wait for each other would take most of the time.
+# Test tensors are small: threads that wait for each other would take most of the time, in further processes too.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What tests write need not outlive the machine: to wait for disks would take a tenth of the time.
 os.fsync = lambda _: None

@@ -29,7 +29,7 @@ class RoundedPart:
 PARTS = (
     RoundedPart(name="self-attention", operators=("self_attention",)),
     RoundedPart(name="global attention", operators=("global_attention",)),
-    RoundedPart(name="outer product mean", operators=("outer_product_operand", "outer_product_mean")),
+    RoundedPart(name="outer product mean", operators=("outer_product_operands", "outer_product_mean")),
     RoundedPart(name="triangle multiplication", operators=("triangle_update",)),
     RoundedPart(name="transitions", operators=("transition",)),
     RoundedPart(name="biases of attention", operators=("norm_linear",)),

@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
         x: Float[Tensor, "b n k c"],
         mask: Float[Tensor, "b n k"],
         norm: Affine,
-        bias: Float[Tensor, "b h k k"] | None = None,
+        bias: Float[Tensor, "b h k k"] | Affine | None = None,
     ) -> Float[Tensor, "b n k c"]:
         weights = SelfAttentionWeights(norm, self.qkv.affine, self.gate.affine, self.out.affine)
         return self_attention(x, mask, bias, weights, heads=self.heads)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Update
-from helixfold.ops.outer_product import outer_product_mean, outer_product_operand
+from helixfold.ops.outer_product import outer_product_mean, outer_product_operand, outer_product_operands
 
 
 class OuterProductMean(Update):
@@ -18,6 +18,7 @@ class OuterProductMean(Update):
 
     context_axis: Axis = "columns"
     context_dim = 2
+    makes_own_context = True
     reads_context_rows = True
 
     def __init__(self, c_m: int, c_z: int, c_outer: int) -> None:
@@ -31,18 +32,28 @@ class OuterProductMean(Update):
         self, columns: Float[Tensor, "b j s c_m"], mask: Float[Tensor, "b j s"]
     ) -> tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]]:
         right = outer_product_operand(columns, mask, self.norm.affine, self.right.affine)
-        # Sequences come last in memory, as the matrix products read them; otherwise every slab would copy the context.
-        right = rearrange(right, "b j s c -> b j c s").contiguous()
-        return rearrange(right, "b j c s -> b s j c"), rearrange(mask, "b j s -> b s j")
+        return _sequences_last(rearrange(right, "b j s c -> b s j c")), rearrange(mask, "b j s -> b s j")
 
     def forward(
         self,
         pair: Float[Tensor, "b i j c_z"],
         pair_mask: Float[Tensor, "b i j"],
-        context: tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]],
+        context: tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]] | None,
         columns: Float[Tensor, "b i s c_m"],
         mask: Float[Tensor, "b i s"],
     ) -> Float[Tensor, "b i j c_z"]:
-        right, right_mask = context
-        left = outer_product_operand(columns, mask, self.norm.affine, self.left.affine)
-        return outer_product_mean(left, right, mask, right_mask, self.out.affine)
+        norm, left_map, right_map = self.norm.affine, self.left.affine, self.right.affine
+        if context is None:
+            left, right = outer_product_operands(columns, mask, norm, left_map, right_map)
+            context = _sequences_last(right), rearrange(mask, "b j s -> b s j")
+        else:
+            left = outer_product_operand(columns, mask, norm, left_map)
+        return outer_product_mean(left, context[0], mask, context[1], self.out.affine)
+
+
+def _sequences_last(right: Float[Tensor, "b s j c"]) -> Float[Tensor, "b s j c"]:
+    """Return the right operand with sequences last in memory, as the matrix products read it.
+
+    Otherwise every slab would copy it.
+    """
+    return rearrange(rearrange(right, "b s j c -> b j c s").contiguous(), "b j c s -> b s j c")

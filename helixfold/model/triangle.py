@@ -87,6 +87,7 @@ class TriangleAttention(Update):
     """
 
     context_dim = 2
+    makes_own_context = True
 
     def __init__(self, c_z: int, heads: int, axis: Axis, dropout: float) -> None:
         super().__init__()
@@ -106,6 +107,7 @@ class TriangleAttention(Update):
         self,
         pair: Float[Tensor, "b i k c_z"],
         mask: Float[Tensor, "b i k"],
-        context: tuple[Float[Tensor, "b h j k"]],
+        context: tuple[Float[Tensor, "b h j k"]] | None,
     ) -> Float[Tensor, "b i k c_z"]:
-        return self.attention(pair, mask, self.norm.affine, *context)
+        bias = self.pair_bias.affine if context is None else context[0]
+        return self.attention(pair, mask, self.norm.affine, bias)

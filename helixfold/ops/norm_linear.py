@@ -1,5 +1,7 @@
 """A layer norm followed by a linear map to few channels, as for pair biases and the outer product's projections."""
 
+from itertools import chain
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,14 +15,15 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
 
-def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, project: Affine) -> str | None:
-    """Return why the Triton kernels of a norm and a map to few channels refuse these arguments, or None."""
+def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, *projects: Affine) -> str | None:
+    """Return why the Triton kernels of a norm and maps to few channels refuse these arguments, or None."""
+    outputs = sum(len(project.weight) for project in projects)
     # The number of outputs rounded up to a tile's.
-    tile_outputs = next((size for size in (16, 32, 64) if len(project.weight) <= size), None)
+    tile_outputs = next((size for size in (16, 32, 64) if outputs <= size), None)
     return first_reason(
         (x.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{x.dtype} is left to the reference"),
         (x.shape[-1] not in (64, 128, 256), f"{x.shape[-1]} channels are not 64, 128 or 256"),
-        (tile_outputs is None, f"{len(project.weight)} outputs are more than 64"),
+        (tile_outputs is None, f"{outputs} outputs are more than 64"),
         (
             x.dtype == torch.float32 and card.kind != "cpu" and tile_outputs != 16,
             "products in float32 are left to cuBLAS, but for up to 16 outputs",
@@ -32,7 +35,7 @@ def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, project: Affine)
     ) or refusal_of_kernels(
         card,
         f"norm_linear-{x.element_size()}-{x.shape[-1]}-{tile_outputs}",
-        gradients=wants_gradient(x, *norm, *project),
+        gradients=wants_gradient(x, *norm, *chain(*projects)),
     )
 
 

@@ -65,6 +65,41 @@ def outer_product_operand(
     return norm_linear(columns, norm, project) * mask[..., None].to(columns.dtype)
 
 
+def _refusal_of_operands_by_triton(
+    card: Card, columns: Tensor, mask: Tensor, norm: Affine, left: Affine, right: Affine
+) -> str | None:
+    return first_reason(
+        (left.weight.shape != right.weight.shape, "the operands have different numbers of channels"),
+        ((left.bias is None) != (right.bias is None), "one operand has a bias and the other has none"),
+    ) or refusal_of_norm_linear(card, columns, norm, left, right)
+
+
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.norm_linear:outer_product_operands_triton",
+        refusal=_refusal_of_operands_by_triton,
+    ),
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.linear:outer_product_operands_rows",
+        refusal=refusal_of_float64,
+        slower=plain_is_faster,
+    ),
+)
+def outer_product_operands(
+    columns: Float[Tensor, "b r s c_m"], mask: Float[Tensor, "b r s"], norm: Affine, left: Affine, right: Affine
+) -> tuple[Float[Tensor, "b r s c"], Float[Tensor, "b s r d"]]:
+    """Return both operands, as `outer_product_mean` takes them, made of the same MSA columns.
+
+    AlphaFold 2, Suppl. Alg. 10 lines 1 and 2.
+    """
+    right_operand = outer_product_operand(columns, mask, norm, right)
+    return outer_product_operand(columns, mask, norm, left), right_operand.transpose(1, 2)
+
+
 def _slower_than_plain(left: Tensor, right: Tensor, *_: object, **__: object) -> str | None:
     b, i, _rows, c = left.shape
     return plain_is_faster(left, kept=b * i * c * right.shape[2] * right.shape[3])

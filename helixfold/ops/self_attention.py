@@ -14,20 +14,22 @@ from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
-from helixfold.ops.weights import SelfAttentionWeights
+from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 
 def _refusal_of_triton(
-    card: Card, x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
+    card: Card, x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> str | None:
     norm, qkv, gate, out = weights
     width, c = gate.weight.shape
+    of_bias = bias if isinstance(bias, Affine) else (bias,)
     return first_reason(
         (x.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{x.dtype} is left to the reference"),
         (
             qkv.bias is not None or None in (norm.bias, gate.bias, out.bias),
             "queries, keys and values have no bias, and the norm and the other maps have one",
         ),
+        (len(of_bias) > 1 and of_bias[1] is not None, "the map to the logits' bias has none itself"),
         (
             not width == c == len(out.weight) <= 512 or width // heads not in (8, 16, 32, 64),
             f"{heads} heads of {c} channels are not of 8, 16, 32 or 64 each, or their number is not the stream's",
@@ -36,12 +38,12 @@ def _refusal_of_triton(
     ) or refusal_of_kernels(
         card,
         f"attention-{x.element_size()}-{width // heads}",
-        gradients=wants_gradient(x, bias, *chain(*weights)),
+        gradients=wants_gradient(x, *of_bias, *chain(*weights)),
     )
 
 
 def _slower_than_plain(
-    x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
+    x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> str | None:
     b, n, k, _ = x.shape
     return plain_is_faster(x, kept=b * n * heads * k * k)
@@ -65,15 +67,18 @@ def _slower_than_plain(
 def self_attention(
     x: Float[Tensor, "b n k c"],
     mask: Float[Tensor, "b n k"],
-    bias: Float[Tensor, "b h k k"] | None,
+    bias: Float[Tensor, "b h k k"] | Affine | None,
     weights: SelfAttentionWeights,
     heads: int,
 ) -> Float[Tensor, "b n k c"]:
     """Return the change of every row by self-attention, with `bias` added to the logits of all rows of its sample.
 
-    AlphaFold 2, Suppl. Alg. 7, 8 and 13.
+    An affine `bias` maps the normalised channels of all k rows to it (b k k c -> b h k k). AlphaFold 2, Suppl. Alg. 7,
+    8 and 13.
     """
     x = layer_norm(x, weights.norm)
+    if isinstance(bias, Affine):
+        bias = rearrange(linear(x, bias), "b n k h -> b h n k")
     query, key, value = rearrange(linear(x, weights.qkv), "b n k (three h d) -> three b n h k d", three=3, h=heads)
     gates = rearrange(linear(x, weights.gate), "b n k (h d) -> b n h k d", h=heads)
     attended = attention(query, key, value, mask, bias, gates)

@@ -232,7 +232,7 @@ def _recording(logits: dict[str, float], name: str) -> Callable[[nn.Module, tupl
 
 
 def _largest_logit(
-    module: nn.Module, x: Tensor, mask: Tensor, norm: Affine | tuple[()] = (), bias: Tensor | None = None
+    module: nn.Module, x: Tensor, mask: Tensor, norm: Affine | tuple[()] = (), bias: Tensor | Affine | None = None
 ) -> float:
     """Return the largest logit of the first head, in absolute value, among elements that are not masked."""
     if isinstance(module, MSAGlobalColumnAttention):
@@ -248,6 +248,8 @@ def _largest_logit(
         query, key = (x @ _first_head(part, module.heads).T for part in module.qkv.weight.chunk(3)[:2])
         logits, present = query @ key.mT, mask[..., None] * mask[:, :, None]
     logits = logits * query.shape[-1] ** -0.5
+    if isinstance(bias, Affine):  # a map of the same rows, normalised
+        bias = (x @ bias.weight[:1].T).permute(0, 3, 1, 2)
     if bias is not None:
         logits = logits + bias[:, :1]
     return float((logits * present).abs().max())

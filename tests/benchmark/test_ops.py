@@ -34,8 +34,8 @@ IN_A_BLOCK = {
     "MSA transition": 1,
     "pair transition": 1,
     "outer product mean": 1,
-    "norm and map of the outer product": 2,
-    "norm and map of a pair bias": 4,  # the row attention has twice as many heads as each triangle attention
+    "norm and maps of the outer product": 1,
+    "norm and map of a pair bias": 1,
 }
 
 

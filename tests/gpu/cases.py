@@ -17,7 +17,7 @@ from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import Op, forced
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.norm_linear import norm_linear
-from helixfold.ops.outer_product import outer_product_mean, outer_product_operand
+from helixfold.ops.outer_product import outer_product_mean, outer_product_operand, outer_product_operands
 from helixfold.ops.residual import add_change
 from helixfold.ops.self_attention import self_attention
 from helixfold.ops.structure.point_attention import point_attention
@@ -128,6 +128,12 @@ def _self_attention(rows: int, c: int, size: Size, transposed: bool) -> list[Any
     return [stream(b, n, r, c, transposed=transposed), mask(b, n, r), bias, weights, heads]
 
 
+def _triangle_attention(size: Size, transposed: bool) -> list[Any]:
+    """The bias is made of the pair itself."""
+    pair, pair_mask, _, weights, heads = _self_attention(size.residues, size.c_z, size, transposed)
+    return [pair, pair_mask, affine(heads, size.c_z, bias=False), weights, heads]
+
+
 def _columns(size: Size, transposed: bool) -> list[Any]:
     b, s, r, c = size.batch, size.sequences, size.residues, size.c_m
     weights = SelfAttentionWeights(norm(c), affine(3 * c, c, bias=False), affine(c, c), affine(c, c))
@@ -180,6 +186,10 @@ def _outer_operand(size: Size, transposed: bool) -> list[Any]:
     return [x, mask(b, i, s), norm(c), affine(size.c_outer, c)]
 
 
+def _outer_operands(size: Size, transposed: bool) -> list[Any]:
+    return [*_outer_operand(size, transposed), affine(size.c_outer, size.c_m)]
+
+
 def _add_change(size: Size, transposed: bool) -> list[Any]:
     shape = (size.batch, size.rows, size.residues, size.c_z)
     kept = dropout(torch.ones(shape[0], 1, *shape[2:]), 0.25)
@@ -221,6 +231,7 @@ CASES = {
         make=lambda size, transposed: _self_attention(size.rows, size.c_z, size, transposed),
         by_rows=(0, 1),
     ),
+    "triangle attention with its own bias": Case(op=self_attention, make=_triangle_attention),
     "column attention": Case(op=self_attention, make=_columns, by_rows=(0, 1)),
     "triangle operand": Case(op=triangle_operand, make=_triangle_operand, by_rows=(0, 1), row_dim=2),
     "triangle multiplication": Case(op=triangle_multiplication, make=_triangle_multiplication, by_rows=(0, 1)),
@@ -235,6 +246,7 @@ CASES = {
     ),
     "outer product": Case(op=outer_product_mean, make=_outer_product, by_rows=(0, 2)),
     "outer product operand": Case(op=outer_product_operand, make=_outer_operand, by_rows=(0, 1)),
+    "outer product operands": Case(op=outer_product_operands, make=_outer_operands),
     "pair bias": Case(
         op=norm_linear,
         make=lambda size, transposed: [

@@ -16,7 +16,7 @@ MSA_UPDATES = ["row_attention", "column_attention", "msa_transition"]
 PAIR_UPDATES = ["triangle_outgoing", "triangle_incoming", "triangle_starting", "triangle_ending", "pair_transition"]
 
 # What each backend must be used for in a block.
-FUSED = {"self_attention", "outer_product_operand", "outer_product_mean", "transition", "triangle_update"}
+FUSED = {"self_attention", "outer_product_operands", "outer_product_mean", "transition", "triangle_update"}
 
 
 def streams(rows: int = 5, n: int = 9) -> list[Tensor]:

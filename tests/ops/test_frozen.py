@@ -26,9 +26,10 @@ CHOICES: dict[str, Learns] = {
 # learns, and by each of the choices.
 LAUNCHES = {
     "MSA row attention": (12, 9, 11, 10, 10),
+    "triangle attention, starting node": (13, 10, 12, 11, 11),
     "MSA transition": (8, 4, 6, 6, 5),
     "outer product mean": (5, 3, 5, 5, 3),
-    "norm and map of the outer product": (2, 1, 2, 2, 1),
+    "norm and maps of the outer product": (2, 1, 2, 2, 1),
     "triangle multiplication, outgoing": (7, 4, 6, 5, 4),
     "layer norm of the pair": (2, 1, 1, 2, 1),
 }

@@ -39,7 +39,7 @@ MULTIMERS = [*RECYCLED_MULTIMERS, "multimer_v3_padded", "multimer_v3_tiny"]
 RANGES = ["ranges_demonstration", "ranges_monomer", "ranges_monomer_times_10", "ranges_multimer_v3"]
 # What each must be used for.
 EVERYWHERE = {
-    *("norm_linear", "outer_product_mean", "outer_product_operand"),
+    *("norm_linear", "outer_product_mean", "outer_product_operands"),
     *("self_attention", "transition", "triangle_update"),
 }
 BACKENDS = {

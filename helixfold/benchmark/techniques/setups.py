@@ -24,7 +24,7 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "attention": frozenset({"attention", "self_attention", "global_attention"}),
         "triangle multiplication": frozenset({"triangle_operand", "triangle_multiplication", "triangle_update"}),
-        "outer product mean": frozenset({"outer_product_operand", "outer_product_mean"}),
+        "outer product mean": frozenset({"outer_product_operand", "outer_product_operands", "outer_product_mean"}),
         "transition": frozenset({"transition"}),
         "norms and linear layers": frozenset({"layer_norm", "norm_linear", "linear", "multiply"}),
         "residual addition": frozenset({"add_change"}),

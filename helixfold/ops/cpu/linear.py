@@ -36,6 +36,14 @@ def outer_product_operand_rows(columns: Tensor, mask: Tensor, norm: Affine, proj
     return norm_linear_rows(columns, norm, project) * mask[..., None].to(columns.dtype)
 
 
+def outer_product_operands_rows(
+    columns: Tensor, mask: Tensor, norm: Affine, left: Affine, right: Affine
+) -> tuple[Tensor, Tensor]:
+    """Compute `outer_product_operands` on a CPU."""
+    left_operand, right_operand = (outer_product_operand_rows(columns, mask, norm, each) for each in (left, right))
+    return left_operand, right_operand.transpose(1, 2)
+
+
 def _map_of_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype, after_norm: bool) -> Tensor:
     """Return the linear map of a stream, normalised before if `after_norm`, multiplying in `dtype`."""
     result = x.new_empty(*x.shape[:-1], len(weight))

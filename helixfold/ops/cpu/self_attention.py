@@ -12,6 +12,7 @@ from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, norm
 from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_again
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
+from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.weights import Affine, SelfAttentionWeights
@@ -24,13 +25,15 @@ _KEPT_CHANNELS = 128
 
 
 def self_attention_rows(
-    x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
+    x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> Tensor:
     """Compute `self_attention` on a CPU.
 
     What is attended, and projections of many channels in lower precisions, are kept for the gradients or recomputed.
     """
     norm, qkv, gate, out = weights
+    if isinstance(bias, Affine):
+        bias = norm_linear(x, norm, bias).permute(0, 3, 1, 2).contiguous()
     channels = len(gate.weight)
     # The scale of the logits becomes part of the queries' map.
     scale = torch.ones(len(qkv.weight), device=x.device)

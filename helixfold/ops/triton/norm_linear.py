@@ -1,9 +1,11 @@
-"""A layer norm and a linear map to few channels as Triton kernels, one pass over the stream in either direction.
+"""A layer norm and one or two linear maps to few channels as Triton kernels, one pass over the stream in a direction.
 
 The outputs are stored in the memory layout that their reader needs, times a mask if there is one.
 """
 
-from typing import no_type_check
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, no_type_check
 
 import torch
 from torch import Tensor
@@ -42,6 +44,21 @@ def _output_offsets(sample, position, columns, outputs, strides, tile_outputs: t
     return offset[:, None] + output.to(tl.int64) * strides[3], output < outputs
 
 
+@jit
+@no_type_check
+def _store_mapped(
+    out_at, x, weight_at, bias_at, mask, offset, is_stored, outputs, c: tl.constexpr, tile_outputs: tl.constexpr
+):
+    """Store the map of normalised rows, times a mask if there is one."""
+    out = tl.dot(x, tl.trans(_weight_rows(weight_at, outputs, c, tile_outputs)), input_precision="ieee")
+    if bias_at is not None:
+        output = tl.arange(0, tile_outputs)
+        out += tl.load(bias_at + output, mask=output < outputs, other=0.0).to(tl.float32)[None, :]
+    if mask is not None:
+        out *= mask[:, None]
+    tl.store(out_at + offset, out.to(x.dtype), mask=is_stored)
+
+
 @kernel
 @no_type_check
 def _forward(
@@ -50,8 +67,11 @@ def _forward(
     norm_offset_at,
     weight_at,
     bias_at,
+    second_weight_at,
+    second_bias_at,
     mask_at,
     out_at,
+    second_out_at,
     x_strides,
     mask_strides,
     out_strides,
@@ -66,15 +86,41 @@ def _forward(
     sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
     offset = stream_offsets(sample, position, columns, x_strides[0], x_strides[1], x_strides[2])
     x = read_normed(x_at + offset[:, None] + tl.arange(0, c), exists, norm_at, norm_offset_at, c)
-    out = tl.dot(x, tl.trans(_weight_rows(weight_at, outputs, c, tile_outputs)), input_precision="ieee")
-    if bias_at is not None:
-        output = tl.arange(0, tile_outputs)
-        out += tl.load(bias_at + output, mask=output < outputs, other=0.0).to(tl.float32)[None, :]
+    mask = None
     if mask_at is not None:
         offset = stream_offsets(sample, position, columns, mask_strides[0], mask_strides[1], mask_strides[2])
-        out *= tl.load(mask_at + offset, mask=exists, other=0.0).to(tl.float32)[:, None]
+        mask = tl.load(mask_at + offset, mask=exists, other=0.0).to(tl.float32)
     offset, is_output = _output_offsets(sample, position, columns, outputs, out_strides, tile_outputs)
-    tl.store(out_at + offset, out.to(x.dtype), mask=exists[:, None] & is_output)
+    is_stored = exists[:, None] & is_output
+    _store_mapped(out_at, x, weight_at, bias_at, mask, offset, is_stored, outputs, c, tile_outputs)
+    if second_out_at is not None:
+        _store_mapped(
+            second_out_at, x, second_weight_at, second_bias_at, mask, offset, is_stored, outputs, c, tile_outputs
+        )
+
+
+@jit
+@no_type_check
+def _output_gradient(
+    gradient_at, strides, mask, sample, position, exists, columns, outputs, tile_outputs: tl.constexpr
+):
+    """Return the gradient of a tile of outputs, times the mask if there is one."""
+    offset, is_output = _output_offsets(sample, position, columns, outputs, strides, tile_outputs)
+    gradient = tl.load(gradient_at + offset, mask=exists[:, None] & is_output, other=0.0)
+    return gradient if mask is None else (gradient.to(tl.float32) * mask[:, None]).to(gradient.dtype)
+
+
+@jit
+@no_type_check
+def _store_map_gradients(
+    sums_at, grad_weight, grad_bias, outputs, has_bias: tl.constexpr, c: tl.constexpr, tile_outputs: tl.constexpr
+):
+    """Store the sums of the gradients of a map's weight [outputs, c] and then of its bias, if it has one."""
+    output = tl.arange(0, tile_outputs)
+    at = sums_at + output[:, None] * c + tl.arange(0, c)
+    tl.store(at, grad_weight, mask=(output < outputs)[:, None])
+    if has_bias:
+        tl.store(sums_at + outputs * c + output, grad_bias, mask=output < outputs)
 
 
 @kernel
@@ -82,14 +128,17 @@ def _forward(
 def _backward(
     x_at,
     gradient_at,
+    second_gradient_at,
     norm_at,
     norm_offset_at,
     weight_at,
+    second_weight_at,
     mask_at,
     grad_x_at,
     sums_at,
     x_strides,
     gradient_strides,
+    second_gradient_strides,
     mask_strides,
     grad_x_strides,
     columns,
@@ -107,6 +156,10 @@ def _backward(
     weight = _weight_rows(weight_at, outputs, c, tile_outputs)
     grad_weight = tl.zeros([tile_outputs, c], tl.float32)
     grad_bias = tl.zeros([tile_outputs], tl.float32)
+    if second_gradient_at is not None:
+        second_weight = _weight_rows(second_weight_at, outputs, c, tile_outputs)
+        grad_second_weight = tl.zeros([tile_outputs, c], tl.float32)
+        grad_second_bias = tl.zeros([tile_outputs], tl.float32)
     grad_norm = tl.zeros([c], tl.float32)
     grad_norm_offset = tl.zeros([c], tl.float32)
     for tile in tl.range(tl.program_id(0), all_tiles, tl.num_programs(0)):
@@ -114,17 +167,34 @@ def _backward(
         offset = stream_offsets(sample, position, columns, x_strides[0], x_strides[1], x_strides[2])
         x = tl.load(x_at + offset[:, None] + channel, mask=exists[:, None], other=0.0)
         normed, factor = normalised(x, c)
-        offset, is_output = _output_offsets(sample, position, columns, outputs, gradient_strides, tile_outputs)
-        gradient = tl.load(gradient_at + offset, mask=exists[:, None] & is_output, other=0.0)
+        mask = None
         if mask_at is not None:
             offset = stream_offsets(sample, position, columns, mask_strides[0], mask_strides[1], mask_strides[2])
-            mask = tl.load(mask_at + offset, mask=exists, other=0.0)
-            gradient = (gradient.to(tl.float32) * mask.to(tl.float32)[:, None]).to(dtype)
+            mask = tl.load(mask_at + offset, mask=exists, other=0.0).to(tl.float32)
+        gradient = _output_gradient(
+            gradient_at, gradient_strides, mask, sample, position, exists, columns, outputs, tile_outputs
+        )
         grad_x = tl.dot(gradient, weight, input_precision="ieee")
+        if second_gradient_at is not None:
+            second = _output_gradient(
+                second_gradient_at,
+                second_gradient_strides,
+                mask,
+                sample,
+                position,
+                exists,
+                columns,
+                outputs,
+                tile_outputs,
+            )
+            grad_x = tl.dot(second, second_weight, grad_x, input_precision="ieee")
         if sums_at is not None:
-            grad_bias += tl.sum(gradient.to(tl.float32), 0)
             x = scaled(normed, norm_at, norm_offset_at, c).to(dtype)
+            grad_bias += tl.sum(gradient.to(tl.float32), 0)
             grad_weight = tl.dot(tl.trans(gradient), x, grad_weight, input_precision="ieee")
+            if second_gradient_at is not None:
+                grad_second_bias += tl.sum(second.to(tl.float32), 0)
+                grad_second_weight = tl.dot(tl.trans(second), x, grad_second_weight, input_precision="ieee")
             grad_norm += tl.sum(grad_x * normed, 0)
             grad_norm_offset += tl.sum(grad_x, 0)
         grad_x = norm_gradient(grad_x, normed, factor, norm_at, c)
@@ -132,31 +202,47 @@ def _backward(
         tl.store(grad_x_at + offset[:, None] + channel, grad_x.to(dtype), mask=exists[:, None])
 
     if sums_at is not None:
-        output = tl.arange(0, tile_outputs)
-        sums_at += tl.program_id(0) * (2 * c + outputs * (c + has_bias))
+        numbers = outputs * (c + has_bias)
+        maps = 1 if second_gradient_at is None else 2
+        sums_at += tl.program_id(0) * (2 * c + maps * numbers)
         tl.store(sums_at + channel, grad_norm)
         tl.store(sums_at + c + channel, grad_norm_offset)
         sums_at += 2 * c
-        tl.store(sums_at + output[:, None] * c + channel, grad_weight, mask=(output < outputs)[:, None])
-        if has_bias:
-            tl.store(sums_at + outputs * c + output, grad_bias, mask=output < outputs)
+        _store_map_gradients(sums_at, grad_weight, grad_bias, outputs, has_bias, c, tile_outputs)
+        if second_gradient_at is not None:
+            sums_at += numbers
+            _store_map_gradients(sums_at, grad_second_weight, grad_second_bias, outputs, has_bias, c, tile_outputs)
 
 
 def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
     """Compute `norm_linear` on a CUDA device; fewer than 16 channels are first in memory, as attention reads biases."""
     rows = x[(None,) * (4 - x.ndim)]
     layout = "b i j c" if len(project.weight) >= _LEAST else "b c i j"
-    return _mapped(rows, None, norm, project, layout).view(*x.shape[:-1], -1)
+    (mapped,) = _mapped(rows, None, norm, [project], layout)
+    return mapped.view(*x.shape[:-1], -1)
 
 
 def outer_product_operand_triton(columns: Tensor, mask: Tensor, norm: Affine, project: Affine) -> Tensor:
     """Compute `outer_product_operand` on a CUDA device, with sequences last in memory, for the outer product."""
-    return _mapped(columns, mask, norm, project, "b i c j")
+    return _mapped(columns, mask, norm, [project], "b i c j")[0]
 
 
-def _mapped(x: Tensor, mask: Tensor | None, norm: Affine, project: Affine, layout: str) -> Tensor:
-    weight = project.weight.to(x.dtype).contiguous()
-    return recomputed(_norm_linear, _norm_linear_gradients, x, mask, *norm, weight, project.bias, layout=layout)
+def outer_product_operands_triton(
+    columns: Tensor, mask: Tensor, norm: Affine, left: Affine, right: Affine
+) -> tuple[Tensor, Tensor]:
+    """Compute `outer_product_operands` on a CUDA device, with sequences last in memory, for the outer product."""
+    left_operand, right_operand = _mapped(columns, mask, norm, [left, right], "b i c j")
+    return left_operand, right_operand.transpose(1, 2)
+
+
+def _mapped(
+    x: Tensor, mask: Tensor | None, norm: Affine, projects: Sequence[Affine], layout: str
+) -> tuple[Tensor, ...]:
+    """Return the maps of the norm of `x`; if there are two, either both have a bias or none has."""
+    weights = [project.weight.to(x.dtype).contiguous() for project in projects]
+    maps = chain(*zip(weights, [project.bias for project in projects], strict=True))
+    found: tuple[Tensor, ...] = recomputed(_norm_linear, _norm_linear_gradients, x, mask, *norm, *maps, layout=layout)
+    return found
 
 
 def _empty(x: Tensor, outputs: int, layout: str) -> Tensor:
@@ -189,13 +275,15 @@ def _norm_linear(
     norm_offset: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    *,
+    *second: Tensor | None,
     layout: str,
-) -> Tensor:
+) -> tuple[Tensor, ...]:
+    """Return the result of a map and that of a `second` one, if its weight and bias are given."""
     samples, rows, columns, _ = x.shape
+    second_weight, second_bias = second or (None, None)
     # 64 numbers of the stream for each thread.
     outputs, tile = len(weight), _tile(x, len(weight), 2**14 // x.shape[-1], 8)
-    out = _empty(x, outputs, layout)
+    out = [_empty(x, outputs, layout) for _ in range(2 if second else 1)]
     tiles = cdiv(rows * columns, tile["block"])
     _forward[(samples * tiles,)](
         x,
@@ -203,53 +291,53 @@ def _norm_linear(
         norm_offset,
         weight,
         bias,
+        second_weight,
+        second_bias,
         mask,
-        out,
+        *(*out, None)[:2],
         x.stride()[:3],
         (0, 0, 0) if mask is None else mask.stride(),
-        out.stride(),
+        out[0].stride(),
         columns,
         rows * columns,
         tiles,
         outputs,
         **tile,
     )
-    return out
+    return tuple(out)
 
 
-def _norm_linear_gradients(
-    needed: tuple[bool, ...],
-    gradient: Tensor,
-    x: Tensor,
-    mask: Tensor | None,
-    norm: Tensor,
-    norm_offset: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    layout: str,
-) -> tuple[Tensor | None, ...]:
+def _norm_linear_gradients(needed: tuple[bool, ...], *arguments: Any, layout: str) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `_norm_linear`, which follow those of its results."""
+    count = (len(arguments) - 4) // 3
+    gradients, (x, mask, norm, norm_offset, *maps) = arguments[:count], arguments[count:]
     samples, rows, columns, c = x.shape
-    # 32 numbers of the stream for each thread, of two programs on a multiprocessor where so many fit.
-    warps = 8 if c == 256 else 4
-    outputs, tile = len(weight), _tile(x, len(weight), 32, warps)
+    weight, bias, second_weight, _ = (*maps, None, None)[:4]
+    # 32 numbers of the stream for each thread, of two programs on a multiprocessor where so many fit, or 16 where the
+    # sums of two weights' gradients take registers.
+    warps, positions = 8 if c == 256 else 4, 64 // len(maps)
+    outputs, tile = len(weight), _tile(x, len(weight), positions, warps)
     grad_x = torch.empty_like(x)
     tiles = cdiv(rows * columns, tile["block"])
     programs = min(samples * tiles, 8 // warps * programs_at_once(x.device))
-    parameters = [norm, norm_offset, weight, *([] if bias is None else [bias])]
+    parameters = [each for each in (norm, norm_offset, *maps) if each is not None]
     numbers = sum(each.numel() for each in parameters)
     sums = x.new_empty(programs, numbers, dtype=torch.float32) if any(needed[2:]) else None
+    gradient, second_gradient = (*gradients, None)[:2]
     _backward[(programs,)](
         x,
         gradient,
+        second_gradient,
         norm,
         norm_offset,
         weight,
+        second_weight,
         mask,
         grad_x,
         sums,
         x.stride()[:3],
         gradient.stride(),
+        (0, 0, 0, 0) if second_gradient is None else second_gradient.stride(),
         (0, 0, 0) if mask is None else mask.stride(),
         grad_x.stride()[:3],
         columns,
@@ -260,5 +348,5 @@ def _norm_linear_gradients(
         has_bias=bias is not None,
         **tile,
     )
-    gradients = [None] * len(parameters) if sums is None else summed(sums, *parameters)
-    return grad_x, None, *gradients, *([None] if bias is None else [])
+    found = iter([None] * len(parameters) if sums is None else summed(sums, *parameters))
+    return grad_x, None, *(None if each is None else next(found) for each in (norm, norm_offset, *maps))

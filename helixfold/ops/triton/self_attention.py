@@ -1,8 +1,8 @@
 """Self-attention from a stream to its change: Triton's norm and attention, and cuBLAS's products, in one function.
 
-The gradients of queries, keys, values and gates lie side by side in one tensor, so that one product gives the gradients
-of their weights and two give the gradient of the norm's output. Saved are the stream, the projections, attention's
-result, and the stream's norm if a weight that reads it learns.
+The gradients of queries, keys, values and gates, and of the logits' bias if that is a map of the same rows, lie side by
+side in one tensor, so that one product gives the gradients of their weights and another the gradient of the norm's
+output. Saved are the stream, the projections, attention's result, and the stream's norm if weights that read it learn.
 """
 
 from typing import Any, NamedTuple
@@ -15,17 +15,22 @@ from helixfold.ops.dispatch import wants_gradient
 from helixfold.ops.triton.attention import attend
 from helixfold.ops.triton.attention_gradients import GradientMemory, attention_backward
 from helixfold.ops.triton.attention_tiles import aligned, mask_terms
+from helixfold.ops.triton.language import cdiv
 from helixfold.ops.triton.layer_norm import norm_gradients, normed_into
 from helixfold.ops.triton.sums import weight_gradients
-from helixfold.ops.weights import SelfAttentionWeights
+from helixfold.ops.weights import Affine, SelfAttentionWeights
+
+# The row length of the packed gradients is a multiple of this, so that kernels write them 16 bytes at a time.
+_ALIGNED = 16
 
 
 def self_attention_triton(
-    x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
+    x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> Tensor:
     """Compute `self_attention` on a CUDA device."""
     norm, qkv, gate, out = weights
-    parameters: list[Any] = [*norm, qkv.weight.to(x.dtype), *gate.to(x.dtype), *out.to(x.dtype)]
+    bias, bias_weight = (None, bias.weight.to(x.dtype)) if isinstance(bias, Affine) else (bias, None)
+    parameters: list[Any] = [bias_weight, *norm, qkv.weight.to(x.dtype), *gate.to(x.dtype), *out.to(x.dtype)]
     if wants_gradient(x, bias, *parameters):
         return _SelfAttention.apply(x, mask, bias, heads, *parameters)
     return _forward(x, mask, bias, heads, *parameters, save=False)[0]
@@ -36,6 +41,7 @@ def _forward(
     mask: Tensor,
     bias: Tensor | None,
     heads: int,
+    bias_weight: Tensor | None,
     scale: Tensor,
     offset: Tensor,
     qkv_weight: Tensor,
@@ -51,6 +57,9 @@ def _forward(
     # In the order in which attention reads it, whatever the stream's is.
     normed = normed_into(x.new_empty(x.shape), x, scale, offset).flatten(0, 2)
     qkv, gate = normed @ qkv_weight.T, torch.addmm(gate_bias, normed, gate_weight.T)
+    if bias_weight is not None:
+        # Heads first, as attention reads it.
+        bias = torch.bmm(bias_weight.expand(b, -1, -1), normed.view(b, n * k, -1).mT).view(b, heads, n, k)
     if not save:
         del normed
     query, key, value = rearrange(qkv, "(b n k) (three h d) -> three b n h k d", b=b, n=n, three=3, h=heads)
@@ -70,6 +79,7 @@ class _Needed(NamedTuple):
     mask: bool
     bias: bool
     heads: bool
+    bias_weight: bool
     scale: bool
     offset: bool
     qkv_weight: bool
@@ -84,13 +94,14 @@ class _SelfAttention(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, mask: Tensor, bias: Tensor | None, heads: int, *parameters: Tensor) -> Tensor:
         change, (normed, *saved) = _forward(x, mask, bias, heads, *parameters, save=True)
         ctx.heads = heads
-        _, _, qkv_learns, gate_learns, *_ = ctx.needs_input_grad[4:]
-        ctx.save_for_backward(x, *parameters, normed if qkv_learns or gate_learns else None, *saved)
+        needed = _Needed(*ctx.needs_input_grad)
+        norm_is_read = needed.bias_weight or needed.qkv_weight or needed.gate_weight
+        ctx.save_for_backward(x, *parameters, normed if norm_is_read else None, *saved)
         return change
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, offset, qkv_weight, gate_weight, _, out_weight, _, *saved = ctx.saved_tensors
+        x, bias_weight, scale, offset, qkv_weight, gate_weight, _, out_weight, _, *saved = ctx.saved_tensors
         normed, qkv, gate, mask_bias, has_keys, bias, attended, logsum = saved
         (b, n, k, _), width = x.shape, len(gate_weight)
         needed = _Needed(*ctx.needs_input_grad)
@@ -98,27 +109,31 @@ class _SelfAttention(torch.autograd.Function):
         grad_attended = rearrange(rows @ out_weight, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
         flat_attended = rearrange(attended, "b n h k d -> (b n k) (h d)")
         grad_out_weight = rows.T @ flat_attended if needed.out_weight else None
-        # The gradients of queries, keys, values and gates, [(b n k) (four h d)].
-        packed = x.new_empty(b * n * k, 4 * width)
+        # The gradients of queries, keys, values and gates, [(b n k) (four h d)], then those of the bias, [(b n k) h].
+        of_bias = 0 if bias_weight is None else len(bias_weight)
+        packed = x.new_empty(b * n * k, 4 * width + cdiv(of_bias, _ALIGNED) * _ALIGNED)[:, : 4 * width + of_bias]
+        gradients = packed.split([3 * width, width, of_bias], 1)
         memory = GradientMemory(
-            *rearrange(packed, "(b n k) (four h d) -> four b n h k d", b=b, n=n, four=4, h=ctx.heads)
+            *rearrange(packed[:, : 4 * width], "(b n k) (four h d) -> four b n h k d", b=b, n=n, four=4, h=ctx.heads)
         )
         query, key, value = rearrange(qkv, "(b n k) (three h d) -> three b n h k d", b=b, n=n, three=3, h=ctx.heads)
         gates = rearrange(gate, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
         grad_bias = attention_backward(
             grad_attended,
-            (True, True, True, False, needed.bias, True),
+            (True, True, True, False, needed.bias or bias_weight is not None, True),
             *(query, key, value, mask_bias, has_keys, bias, gates, attended, logsum, memory),
         )[4]
-        grad_qkv, grad_gate = packed.split([3 * width, width], 1)
-        grad_qkv_weight, grad_gate_weight = weight_gradients(
-            [grad_qkv, grad_gate], packed, normed, [needed.qkv_weight, needed.gate_weight]
-        )
-        grad_normed = grad_qkv @ qkv_weight
-        grad_normed.addmm_(grad_gate, gate_weight)
+        if bias_weight is not None and grad_bias is not None:
+            gradients[2].copy_(rearrange(grad_bias, "b h n k -> (b n k) h"))
+            grad_bias = None
+        weights = [each for each in (qkv_weight, gate_weight, bias_weight) if each is not None]
+        learn = [needed.qkv_weight, needed.gate_weight, needed.bias_weight][: len(weights)]
+        found = weight_gradients(gradients[: len(weights)], packed, normed, learn)
+        grad_qkv_weight, grad_gate_weight, grad_bias_weight = (*found, None)[:3]
+        grad_normed, grad_gate = packed @ torch.cat(weights), gradients[1]
         others = (rows.view(x.shape), grad_gate.view(x.shape)) if needed.gate_bias or needed.out_bias else ()
         learns = needed.scale or needed.offset or bool(others)
         grad_x, sums = norm_gradients(grad_normed.view(x.shape), x, scale, offset, others, learns=learns)
         grad_scale, grad_offset, grad_out_bias, grad_gate_bias = (*sums, *[None] * 4)[:4]
         grad_maps = grad_qkv_weight, grad_gate_weight, grad_gate_bias, grad_out_weight, grad_out_bias
-        return grad_x, None, grad_bias, None, grad_scale, grad_offset, *grad_maps
+        return grad_x, None, grad_bias, None, grad_bias_weight, grad_scale, grad_offset, *grad_maps

@@ -21,7 +21,7 @@ from helixfold.ops.attention import attention
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.dispatch import forced
 from helixfold.ops.norm_linear import norm_linear
-from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.outer_product import outer_product_mean, outer_product_operands
 from helixfold.ops.transition import transition
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
 from helixfold.ops.triton.compiled import compiled_launches
@@ -58,7 +58,12 @@ def _attention(dtype: torch.dtype, d: int) -> Callable[[], list[Any]]:
 
 
 def _norm_linear(dtype: torch.dtype, c: int, outputs: int) -> Callable[[], list[Any]]:
-    return lambda: [norm_linear(_stream(1, N, N, c, dtype=dtype), _norm(c), _affine(outputs - 1, c))]
+    def run() -> list[Any]:
+        x, halves = _stream(1, N, N, c, dtype=dtype), (_affine(outputs // 2, c), _affine(outputs // 2, c))
+        operands = outer_product_operands(x, _ones(1, N, N), _norm(c), *halves)
+        return [norm_linear(x, _norm(c), _affine(outputs - 1, c)), *operands]
+
+    return run
 
 
 def _outer_product(c: int, c_z: int) -> Callable[[], list[Any]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.norm_linear import norm_linear
-from helixfold.ops.outer_product import outer_product_operand
+from helixfold.ops.outer_product import outer_product_operand, outer_product_operands
 from helixfold.ops.weights import Affine
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
@@ -72,6 +72,34 @@ def test_operands_of_the_outer_product_equal_the_reference() -> None:
     if DEVICE == "cpu":
         assert_equal(run, outer_product_operand.reference, given)
         assert_as_near(run, outer_product_operand.reference, given)
+
+
+@pytest.mark.parametrize(("c_out", "bias"), [(32, True), (13, False)])
+def test_both_operands_of_the_outer_product_equal_the_reference(c_out: int, bias: bool) -> None:
+    columns, *maps = arguments(2, 5, 19, c_in=64, c_out=c_out, bias=bias, turned=bias)
+
+    def run(*given: Any) -> tuple[Tensor, Tensor]:
+        with forced("triton") as used:
+            left, right = outer_product_operands(*given)
+        assert used["outer_product_operands"] == 1
+        assert left.transpose(2, 3).is_contiguous(), "sequences are not last in memory"
+        assert right.permute(0, 2, 3, 1).is_contiguous(), "sequences are not last in memory"
+        return left, right
+
+    given = [columns, mask(2, 5, 19), *maps, affine(c_out, 64, bias=bias)]
+    if DEVICE == "cpu":
+        assert_equal(run, outer_product_operands.reference, given)
+        assert_as_near(run, outer_product_operands.reference, given)
+
+
+def test_operands_of_different_kinds_are_left_to_others() -> None:
+    columns, scale, left = arguments(2, 5, 19, c_in=64, c_out=32)
+    for right, reason in (
+        (affine(16, 64), "different numbers of channels"),
+        (affine(32, 64, bias=False), "one operand has a bias"),
+    ):
+        refusals = outer_product_operands.refusals(CARDS["h100"], columns, mask(2, 5, 19), scale, left, right)
+        assert reason in str(refusals["triton"])
 
 
 def test_what_is_refused_has_a_reason() -> None:

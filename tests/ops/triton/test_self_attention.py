@@ -48,6 +48,23 @@ def test_outputs_and_gradients_equal_the_reference(shape: tuple[int, int, int], 
     assert_equal(by_triton, self_attention.reference, given)
 
 
+@pytest.mark.parametrize(("b", "k", "heads", "turned"), [(2, 17, 2, False), (1, 16, 4, True), (1, 3, 2, False)])
+def test_a_bias_is_made_of_the_same_rows(b: int, k: int, heads: int, turned: bool) -> None:
+    x, present, _, weights, _ = arguments(b, k, k, heads=heads, d=16, turned=turned)
+    given = [x, present, affine(heads, 16 * heads, bias=False), weights, heads]
+    assert_equal(by_triton, self_attention.reference, given)
+    assert_as_near(by_triton, self_attention.reference, given)
+
+
+@pytest.mark.parametrize("learns", ["bias", "others", "nothing"])
+def test_a_bias_that_is_made_of_the_rows_passes_on_what_is_asked_for(learns: str) -> None:
+    x, present, _, weights, heads = arguments(1, 5, 5)
+    project = affine(heads, x.shape[-1], bias=False)
+    for each in (*project[:1], *(each for part in weights for each in part if each is not None)):
+        each.requires_grad_(learns == "bias" if each is project.weight else learns == "others")
+    assert_equal(by_triton, self_attention.reference, [x, present, project, weights, heads])
+
+
 def test_heads_of_the_model_equal_the_reference() -> None:
     assert_equal(by_triton, self_attention.reference, arguments(1, 2, 40, heads=4, d=32))
 
