@@ -262,7 +262,7 @@ def _tile(x: Tensor, outputs: int, positions: int, warps: int) -> dict[str, int]
     return {
         "c": x.shape[-1],
         "tile_outputs": max(_LEAST, next_power_of_2(outputs)),
-        "block": positions // (x.element_size() // 2),
+        "block": max(_LEAST, positions // (x.element_size() // 2)),
         "num_warps": warps,
         "num_stages": 3,
     }
