@@ -24,7 +24,8 @@ from helixfold.planning.size import of_blocks
 from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs
 
 # The share of a device's rates that is reached, the time of launches aside. It was found by bisection: with it
-# `predict` returns 1.808 s for the first of `PUBLISHED`, from what is counted for an H100. Nothing else was fitted.
+# `predict` returned 1.808 s for the first of `PUBLISHED`, from what was counted for an H100 at commit 716cfa3. Nothing
+# else was fitted; with the launches that have gone since, it returns 1.774 s.
 REACHED = 0.1366
 # Bytes per parameter that a step of the optimizer reads and writes: gradient, master, moments and average.
 _OPTIMIZER_BYTES = 40

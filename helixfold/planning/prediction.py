@@ -34,9 +34,11 @@ META = torch.device("meta")
 # Bytes that a CPU's libraries take for each thread, for buffers in which matrix products are packed. Measured.
 _LIBRARIES = 6 * 2**20
 # Unused memory in a CPU's heap, between blocks that are still needed. With the executor "whole" it is a share of all
-# tensors. With slabs it is a multiple of the bytes that temporaries may take, but at most a share of all tensors. All
-# were measured; measurements of the same case differ by up to a seventh, with where the heap's holes happen to be.
+# tensors, which is larger where compiled loops compute. With slabs it is a multiple of the bytes that temporaries may
+# take, but at most a share of all tensors. All were measured; measurements of the same case differ by up to a seventh,
+# with where the heap's holes happen to be.
 _IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MOST_IDLE = 0.65, 3.5, 0.5
+_IDLE_OF_WHOLE_IN_LOOPS = 1.0
 # Networks and cards whose tables have been made.
 _with_tables: set[tuple[ModelConfig, Card]] = set()
 
@@ -67,8 +69,11 @@ def forecast_prediction(
         counter = _counted_pass(model, run, size)
     stages = {name: peak for name, peak in counter.peaks.items() if name}
     if card.kind == "cpu":
-        beside = _LIBRARIES * torch.get_num_threads() + loops.bytes_taken(*streams(config, size))
-        stages = {name: peak + _idle(executor, peak, size) + beside for name, peak in stages.items()}
+        of_loops = loops.bytes_taken(*streams(config, size))
+        beside = _LIBRARIES * torch.get_num_threads() + of_loops
+        stages = {
+            name: peak + _idle(executor, peak, size, in_loops=of_loops > 0) + beside for name, peak in stages.items()
+        }
     return Forecast(stages=stages, spilled=counter.peak_offloaded)
 
 
@@ -143,10 +148,10 @@ def _counted_pass(model: AlphaFold, run: Executor, size: PassSize) -> Counter:
     return counter
 
 
-def _idle(executor: str, peak: int, size: PassSize) -> int:
+def _idle(executor: str, peak: int, size: PassSize, *, in_loops: bool) -> int:
     """Return the bytes of unused memory in a CPU's heap for a pass whose tensors take `peak` bytes."""
     if executor == "whole":
-        return int(_IDLE_OF_WHOLE * peak)
+        return int((_IDLE_OF_WHOLE_IN_LOOPS if in_loops else _IDLE_OF_WHOLE) * peak)
     temporaries = LEAST_ELEMENTS // size.ranks * size.dtype.itemsize
     return int(min(_MOST_IDLE * peak, _IDLE_OF_SLABS * temporaries))
 
