@@ -2,7 +2,6 @@
 
 import multiprocessing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from helixfold.benchmark.timing import settle
-from helixfold.config import Method
+from helixfold.config import Method, ModelConfig
 from helixfold.execution import probe
 from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
 from helixfold.execution.counter import Counter
@@ -157,16 +156,21 @@ MEASURED: tuple[tuple[Method, int, tuple[str, ...]], ...] = (
 )
 
 
-def _forecast_over_measured(spill: Path) -> dict[str, float]:
-    """For each method and executor, how many times as much is forecast as a pass takes."""
+def _measured_case(method: Method, residues: int) -> tuple[ModelConfig, PassSize]:
+    config = tiny_config() if method == "monomer" else tiny_multimer_config()
+    size = PassSize(residues=residues, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
+    return config, size
+
+
+def _measured_peaks(spill: Path) -> dict[tuple[Method, str], int]:
+    """For each method and executor, the bytes that a pass takes in this process."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
     executors = {"slabs": Slabs(), "spilled": Spilled(spill), "whole": Whole()}
-    found, forecasts = {}, {}
+    found = {}
     for method, residues, names in MEASURED:
-        config = tiny_config() if method == "monomer" else tiny_multimer_config()
+        config, size = _measured_case(method, residues)
         model = untrained_model(config, seed=0).requires_grad_(False)
-        size = PassSize(residues=residues, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
         batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device, method=method)
         with torch.no_grad(), keeping_freed_memory(OF_SLABS):
             for name in ("slabs", *names):  # the first counts for nothing
@@ -175,10 +179,8 @@ def _forecast_over_measured(spill: Path) -> dict[str, float]:
                 start = peak_memory(device)
                 executor = executors[name]
                 model.fold(executor, [batch], nothing_recycled(executor, config, batch.seq_mask, size.dtype))
-                found[f"{method}, {name}"] = peak_memory(device) - start
-        forecasts |= {f"{method}, {name}": partial(forecast_prediction, config, size, name, CPU) for name in names}
-    # Afterwards, since a forecast leaves memory in the heap that a pass would use.
-    return {name: forecast().peak / found[name] for name, forecast in forecasts.items()}
+                found[method, name] = peak_memory(device) - start
+    return found
 
 
 # Forecasts may be higher rather than lower. Unused memory of the heap differs from process to process: in ten of them,
@@ -192,11 +194,18 @@ def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path, monkeypatc
     # Kernels that every pass makes again, as after a prediction in this process, take more than a small pass.
     for variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         monkeypatch.delenv(variable, raising=False)
-    readings: list[dict[str, float]] = []
+    cases = [
+        (method, name, *_measured_case(method, residues)) for method, residues, names in MEASURED for name in names
+    ]
+    forecasts = {
+        (method, name): forecast_prediction(config, size, name, CPU).peak for method, name, config, size in cases
+    }
+    readings: list[dict[tuple[Method, str], float]] = []
     while len(readings) < 8:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            readings.append(pool.apply(_forecast_over_measured, (tmp_path,)))
-        means = {name: mean(reading[name] for reading in readings) for name in readings[0]}
-        if len(readings) >= 3 and all(LEAST < each < MOST for each in means.values()):
+            peaks = pool.apply(_measured_peaks, (tmp_path,))
+        readings.append({each: forecast / peaks[each] for each, forecast in forecasts.items()})
+        means = {each: mean(reading[each] for reading in readings) for each in forecasts}
+        if len(readings) >= 3 and all(LEAST < found < MOST for found in means.values()):
             return
     pytest.fail(f"forecast over measured: {readings}")

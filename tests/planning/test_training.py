@@ -97,11 +97,15 @@ def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(stream: str, monke
 
     def forecasts(large: int) -> tuple[int, ...]:
         monkeypatch.setattr(sizes, "LARGE_STREAM", large)
-        prediction = forecast_prediction.__wrapped__(config, size, "slabs", CPU)
-        return beside_tensors(CPU, config, size), _peak(config, size, "block", CPU), prediction.peak
+        slabs, whole = (forecast_prediction.__wrapped__(config, size, name, CPU).peak for name in ("slabs", "whole"))
+        return beside_tensors(CPU, config, size), _peak(config, size, "block", CPU), slabs, whole
 
     with_loops, without = (forecasts(64 * residues * channels + more) for more in (0, 1))
-    assert [large - small for large, small in zip(with_loops, without, strict=True)] == [124 * 2**20] * 3
+    *more, more_of_whole = (large - small for large, small in zip(with_loops, without, strict=True))
+    assert more == [124 * 2**20] * 3
+    # They leave more of the heap of a whole pass unused: as much as its tensors take, instead of two thirds of it.
+    tensors = (without[-1] - 6 * 2**20 * torch.get_num_threads()) / 1.65
+    assert more_of_whole == pytest.approx(124 * 2**20 + 0.35 * tensors, rel=1e-6)
     assert beside_tensors(H200, config, size) == 0
     monkeypatch.setattr("helixfold.ops.cpu.loops.find_spec", lambda _: None)
     assert forecasts(0) == without
