@@ -14,7 +14,7 @@ from data_pipeline.search.http_request import RequestTimeoutError, UnusableAnswe
 
 
 class EvilServer:
-    """Answers each connection with the pieces of one script, and counts the bytes that it could send."""
+    """Answers each connection with the pieces of one script, and counts their bytes until it can send no more."""
 
     def __init__(self, script: Callable[[], Iterable[bytes]], pause: float) -> None:
         self.script, self.pause, self.sent = script, pause, 0
@@ -35,8 +35,8 @@ class EvilServer:
             try:
                 connection.recv(65536)
                 for piece in self.script():
+                    self.sent += len(piece)  # before: who has the answer may look at once
                     connection.sendall(piece)
-                    self.sent += len(piece)
                     time.sleep(self.pause)
             except OSError:
                 pass
