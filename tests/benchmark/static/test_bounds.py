@@ -42,6 +42,7 @@ IN_OTHER_PARTS = {
     "aligned_errors.of_points": (0, 8),
     "invariant_point.attend": (0, 24),
     "invariant_point_backward.differentiate": (40, 80),
+    "triangle_backward.change_backward": IN_BLOCK["triangle_backward.change_backward"],  # of the templates
 }
 
 
