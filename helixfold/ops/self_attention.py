@@ -29,7 +29,7 @@ def _refusal_of_triton(
             qkv.bias is not None or None in (norm.bias, gate.bias, out.bias),
             "queries, keys and values have no bias, and the norm and the other maps have one",
         ),
-        (len(of_bias) > 1 and of_bias[1] is not None, "the map to the logits' bias has none itself"),
+        (isinstance(bias, Affine) and bias.bias is not None, "the map to the logits' bias has no bias itself"),
         (
             not width == c == len(out.weight) <= 512 or width // heads not in (8, 16, 32, 64),
             f"{heads} heads of {c} channels are not of 8, 16, 32 or 64 each, or their number is not the stream's",

@@ -14,8 +14,9 @@ from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.weights import Affine, TransitionWeights
 
 # Elements of a block's hidden channels per core: few enough for the cores' caches together, enough for fast matrix
-# products. Gradients are faster with larger blocks, each of which is added to the weights' gradients once.
-_HIDDEN_ELEMENTS, _HIDDEN_OF_GRADIENTS = 2**18, 2**20
+# products. Large streams have larger blocks, each of which is added to the weights' gradients once.
+_HIDDEN_ELEMENTS, _MOST_HIDDEN_ELEMENTS = 2**18, 2**20
+_LARGER_FROM = 2**22  # elements of a stream
 
 
 def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
@@ -30,8 +31,8 @@ def _transition(x: Tensor, *parameters: Tensor, kept: Kept) -> Tensor:
     scale, offset, w1, b1, w2, b2 = parameters
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     room = kept.room(*x.shape[:-1], len(w1), like=w1)
-    rooms = repeat(None) if room is None else _blocks(room, w1, _HIDDEN_ELEMENTS)
-    streams = (_blocks(each, w1, _HIDDEN_ELEMENTS) for each in (x, change))
+    rooms = repeat(None) if room is None else _blocks(room, w1, x.numel())
+    streams = (_blocks(each, w1, x.numel()) for each in (x, change))
     for rows, out, part in steps(zip(*streams, rooms, strict=False)):
         normed, _ = scaled_norm(rows, Affine(scale, offset), w1.dtype)
         hidden = mapped(normed, w1, b1, relu=True)
@@ -49,8 +50,8 @@ def _transition_gradients(
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     grad_norm = torch.zeros(2, *scale.shape, device=x.device)
     grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5))
-    blocks = zip(*(_blocks(each, w1, _HIDDEN_OF_GRADIENTS) for each in (x, gradient, grad_x)), strict=True)
-    hiddens = _blocks(kept[0], w1, _HIDDEN_OF_GRADIENTS) if kept else repeat(None)
+    blocks = zip(*(_blocks(each, w1, x.numel()) for each in (x, gradient, grad_x)), strict=True)
+    hiddens = _blocks(kept[0], w1, x.numel()) if kept else repeat(None)
     for (rows, grad_rows, out), part in steps(zip(blocks, hiddens, strict=False)):
         gradients = grad_rows.to(w1.dtype)
         normed, statistics = scaled_norm(rows, norm, w1.dtype)
@@ -67,6 +68,7 @@ def _transition_gradients(
     )
 
 
-def _blocks(x: Tensor, expand: Tensor, elements: int) -> tuple[Tensor, ...]:
-    """Return views of blocks of rows, whose hidden channels are at most `elements` for each core."""
+def _blocks(x: Tensor, expand: Tensor, stream: int) -> tuple[Tensor, ...]:
+    """Return views of blocks of rows, whose size follows from the number of elements of the `stream`."""
+    elements = _MOST_HIDDEN_ELEMENTS if stream >= _LARGER_FROM else _HIDDEN_ELEMENTS
     return x.reshape(-1, x.shape[-1]).split(max(1, for_all_cores(elements) // len(expand)))
