@@ -7,7 +7,7 @@ from torch import Tensor
 
 from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import card_of
-from helixfold.ops.residual import add_change
+from helixfold.ops.residual import Residual, add_change
 
 
 class Whole(Executor):
@@ -47,9 +47,12 @@ class Whole(Executor):
         rows: list[Tensor] = []
         if update.reads_context_rows:
             rows = [transposed(as_tensor(each), update.context_axis) for each in context_input]
-        before = as_tensor(stream)
-        change = update(transposed(before, update.axis), transposed(mask, update.axis), context, *rows)
-        return add_change(before, transposed(change, update.axis), dropout_mask)
+        before = transposed(as_tensor(stream), update.axis)
+        residual = Residual(before, None if dropout_mask is None else transposed(dropout_mask, update.axis))
+        arguments = (before, transposed(mask, update.axis), context, *rows)
+        if update.takes_residual:
+            return transposed(update(*arguments, residual=residual), update.axis)
+        return transposed(add_change(before, update(*arguments), residual.dropout_mask), update.axis)
 
     def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Tensor:
         return make(slice(0, streams[0].shape[1]), *streams)

@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.model.layers import Linear, ToHeads
+from helixfold.ops.residual import Residual, added
 from helixfold.ops.self_attention import self_attention
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
@@ -29,6 +30,8 @@ class SelfAttention(nn.Module):
         mask: Float[Tensor, "b n k"],
         norm: Affine,
         bias: Float[Tensor, "b h k k"] | Affine | None = None,
+        *,
+        residual: Residual | None = None,
     ) -> Float[Tensor, "b n k c"]:
         weights = SelfAttentionWeights(norm, self.qkv.affine, self.gate.affine, self.out.affine)
-        return self_attention(x, mask, bias, weights, heads=self.heads)
+        return added(residual, self_attention, x, mask, bias, weights, heads=self.heads)

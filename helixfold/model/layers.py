@@ -9,6 +9,7 @@ from helixfold.model.update import Update
 from helixfold.ops.constants import EPS
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
+from helixfold.ops.residual import Residual, added
 from helixfold.ops.shared_parameters import LinearUse, linear_once
 from helixfold.ops.transition import transition
 from helixfold.ops.weights import Affine, TransitionWeights
@@ -82,6 +83,7 @@ class Transition(Update):
     """Two linear maps with a ReLU between them, applied to every element alone (AlphaFold 2, Suppl. Alg. 9 and 15)."""
 
     elementwise = True
+    takes_residual = True
 
     def __init__(self, c: int, factor: int) -> None:
         super().__init__()
@@ -90,7 +92,13 @@ class Transition(Update):
         self.linear_2 = Linear(factor * c, c, init="zeros")
 
     def forward(
-        self, slab: Float[Tensor, "b i j c"], mask: Float[Tensor, "b i j"], context: tuple[()]
+        self,
+        slab: Float[Tensor, "b i j c"],
+        mask: Float[Tensor, "b i j"],
+        context: tuple[()],
+        *,
+        residual: Residual | None = None,
     ) -> Float[Tensor, "b i j c"]:
         # DeepMind's program does not use the mask either: values at padding never reach real residues.
-        return transition(slab, TransitionWeights(self.norm.affine, self.linear_1.affine, self.linear_2.affine))
+        weights = TransitionWeights(self.norm.affine, self.linear_1.affine, self.linear_2.affine)
+        return added(residual, transition, slab, weights)

@@ -9,6 +9,7 @@ from helixfold.model.layers import LayerNorm, Linear, ToHeads
 from helixfold.model.update import Update
 from helixfold.ops.global_attention import global_attention
 from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.residual import Residual
 from helixfold.ops.weights import GlobalAttentionWeights
 
 
@@ -16,6 +17,7 @@ class MSARowAttention(Update):
     """Attention of every sequence over its residues, biased by the pair stream (AlphaFold 2, Suppl. Alg. 7)."""
 
     context_dim = 2
+    takes_residual = True
 
     def __init__(self, c_m: int, c_z: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -36,14 +38,17 @@ class MSARowAttention(Update):
         msa: Float[Tensor, "b s r c_m"],
         mask: Float[Tensor, "b s r"],
         context: tuple[Float[Tensor, "b h r r"]],
+        *,
+        residual: Residual | None = None,
     ) -> Float[Tensor, "b s r c_m"]:
-        return self.attention(msa, mask, self.norm.affine, *context)
+        return self.attention(msa, mask, self.norm.affine, *context, residual=residual)
 
 
 class MSAColumnAttention(Update):
     """Attention of every residue's column over the sequences (AlphaFold 2, Suppl. Alg. 8)."""
 
     axis = "columns"
+    takes_residual = True
 
     def __init__(self, c_m: int, heads: int) -> None:
         super().__init__()
@@ -51,9 +56,14 @@ class MSAColumnAttention(Update):
         self.attention = SelfAttention(c_m, heads)
 
     def forward(
-        self, columns: Float[Tensor, "b r s c_m"], mask: Float[Tensor, "b r s"], context: tuple[()]
+        self,
+        columns: Float[Tensor, "b r s c_m"],
+        mask: Float[Tensor, "b r s"],
+        context: tuple[()],
+        *,
+        residual: Residual | None = None,
     ) -> Float[Tensor, "b r s c_m"]:
-        return self.attention(columns, mask, self.norm.affine)
+        return self.attention(columns, mask, self.norm.affine, residual=residual)
 
 
 class MSAGlobalColumnAttention(Update):

@@ -7,6 +7,7 @@ from torch import Tensor
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Update
 from helixfold.ops.outer_product import outer_product_mean, outer_product_operand, outer_product_operands
+from helixfold.ops.residual import Residual, added
 
 
 class OuterProductMean(Update):
@@ -20,6 +21,7 @@ class OuterProductMean(Update):
     context_dim = 2
     makes_own_context = True
     reads_context_rows = True
+    takes_residual = True
 
     def __init__(self, c_m: int, c_z: int, c_outer: int) -> None:
         super().__init__()
@@ -41,6 +43,8 @@ class OuterProductMean(Update):
         context: tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]] | None,
         columns: Float[Tensor, "b i s c_m"],
         mask: Float[Tensor, "b i s"],
+        *,
+        residual: Residual | None = None,
     ) -> Float[Tensor, "b i j c_z"]:
         norm, left_map, right_map = self.norm.affine, self.left.affine, self.right.affine
         if context is None:
@@ -48,7 +52,7 @@ class OuterProductMean(Update):
             context = _sequences_last(right), rearrange(mask, "b j s -> b s j")
         else:
             left = outer_product_operand(columns, mask, norm, left_map)
-        return outer_product_mean(left, context[0], mask, context[1], self.out.affine)
+        return added(residual, outer_product_mean, left, context[0], mask, context[1], self.out.affine)
 
 
 def _sequences_last(right: Float[Tensor, "b s j c"]) -> Float[Tensor, "b s j c"]:

@@ -12,6 +12,7 @@ from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Side, Update
 from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.residual import Residual, added
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
@@ -24,6 +25,7 @@ class TriangleMultiplication(Update):
 
     context_dim = 2
     makes_own_context = True
+    takes_residual = True
 
     def __init__(self, c_z: int, c: int, axis: Axis, dropout: float) -> None:
         super().__init__()
@@ -49,12 +51,14 @@ class TriangleMultiplication(Update):
         pair: Float[Tensor, "b i k c_z"],
         mask: Float[Tensor, "b i k"],
         context: tuple[Float[Tensor, "b c j k"]] | None,
+        *,
+        residual: Residual | None = None,
     ) -> Float[Tensor, "b i j c_z"]:
         norm_in, left, left_gate = self.norm_in.affine, self.left.affine, self.left_gate.affine
         weights = TriangleWeights(norm_in, left, left_gate, self.norm_out.affine, self.out.affine, self.gate.affine)
         if context is None:
-            return triangle_update(pair, mask, self.right.affine, self.right_gate.affine, weights)
-        return triangle_multiplication(pair, mask, *context, weights)
+            return added(residual, triangle_update, pair, mask, self.right.affine, self.right_gate.affine, weights)
+        return added(residual, triangle_multiplication, pair, mask, *context, weights)
 
     # An operand of the whole stream is as large as the stream. The rest implements `Factored`, which computes the same
     # from a few channels at a time.
@@ -88,6 +92,7 @@ class TriangleAttention(Update):
 
     context_dim = 2
     makes_own_context = True
+    takes_residual = True
 
     def __init__(self, c_z: int, heads: int, axis: Axis, dropout: float) -> None:
         super().__init__()
@@ -108,6 +113,8 @@ class TriangleAttention(Update):
         pair: Float[Tensor, "b i k c_z"],
         mask: Float[Tensor, "b i k"],
         context: tuple[Float[Tensor, "b h j k"]] | None,
+        *,
+        residual: Residual | None = None,
     ) -> Float[Tensor, "b i k c_z"]:
         bias = self.pair_bias.affine if context is None else context[0]
-        return self.attention(pair, mask, self.norm.affine, bias)
+        return self.attention(pair, mask, self.norm.affine, bias, residual=residual)

@@ -55,6 +55,7 @@ class Update(nn.Module):
     context_dim: int = 1  # the dim of every context tensor along which these parts are joined
     makes_own_context: bool = False  # whether `forward` takes None as the context of a slab that is the whole stream
     reads_context_rows: bool = False  # whether `forward` also receives the slab's rows of the context's input
+    takes_residual: bool = False  # whether `forward` also takes a `residual`, and returns it with the change added
     dropout_axis: Axis = "rows"  # the axis along which all elements have the same dropout mask
     dropout_rate: float = 0.0
 

@@ -26,10 +26,13 @@ class Backend:
     are the supported kinds of card, all if empty. `refusal` takes a card and the operator's arguments and returns the
     reason why the backend does not support them, or None; it must not read the values of tensors. `slower` takes the
     operator's arguments and returns the reason why a later backend is faster, or None; a forced backend does not ask.
+    `run_adding` is a function, or its name, that takes a residual before the operator's arguments and returns its
+    stream with the result added, or None where it leaves the addition to others.
     """
 
     name: str
     run: Callable[..., Any] | str
+    run_adding: Callable[..., Any] | str | None = None
     kinds: tuple[str, ...] = ()
     refusal: Callable[..., str | None] = lambda *_, **__: None
     slower: Callable[..., str | None] = lambda *_, **__: None
@@ -42,6 +45,11 @@ class Backend:
     def function(self) -> Callable[..., Any]:
         """The backend's function, with the operator's signature."""
         return resolve_name(self.run) if isinstance(self.run, str) else self.run
+
+    @cached_property
+    def function_adding(self) -> Callable[..., Any] | None:
+        """The backend's function that also adds the result to a residual, if it has one."""
+        return resolve_name(self.run_adding) if isinstance(self.run_adding, str) else self.run_adding
 
 
 class Op(Generic[P, R]):
@@ -63,12 +71,37 @@ class Op(Generic[P, R]):
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Compute the operator by the backend of choice, inside `intercepted` too."""
+        backend = self.choice(*args, **kwargs)
+        self._record(backend, *args, **kwargs)
+        return backend.function(*args, **kwargs)
+
+    def run_adding(self, adds: "Op[..., Any]", residual: Any, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """Return the stream of `residual` with the result added, if the backend of choice computes both at once.
+
+        Otherwise, and where calls are intercepted or `adds`, the operator that would add the result, is forced to
+        another backend, return None.
+        """
+        if _interceptor is not None:
+            return None
+        backend = self.choice(*args, **kwargs)
+        if backend.function_adding is None or adds.forced_backend not in (None, backend.name):
+            return None
+        found: R | None = backend.function_adding(residual, *args, **kwargs)
+        if found is not None:
+            self._record(backend, *args, **kwargs)
+        return found
+
+    def _record(self, backend: Backend, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Record a call and its backend if `recorded` and `recorded_backends` ask for them."""
         if _calls is not None:
             _calls.append((self, inspect.signature(self.reference).bind(*args, **kwargs).args))
-        backend = self.choice(*args, **kwargs)
         if _used is not None and not is_described():
             _used.setdefault(self.name, set()).add(backend.name)
-        return backend.function(*args, **kwargs)
+
+    @property
+    def forced_backend(self) -> str | None:
+        """The name of the backend that `forced` asks for, or None."""
+        return _forced if _forced_operators is None or self.name in _forced_operators else None
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
         """Return the first backend that supports the arguments and is not slower than a later one.
@@ -82,7 +115,7 @@ class Op(Generic[P, R]):
                 f"{self.name} was given a tensor on {device} where {card.name} is described and nothing is computed; "
                 "give it tensors on meta"
             )
-        is_forced = _forced is not None and (_forced_operators is None or self.name in _forced_operators)
+        is_forced = self.forced_backend is not None
         for backend in self.backends:
             is_candidate = backend.name == _forced if is_forced else backend.is_for(card)
             if not is_candidate or backend.refusal(card, *args, **kwargs) is not None:

@@ -110,6 +110,7 @@ def _slower_than_plain(left: Tensor, right: Tensor, *_: object, **__: object) ->
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.outer_product:outer_product_mean_triton",
+        run_adding="helixfold.ops.triton.outer_product:outer_product_mean_adding_triton",
         refusal=_refusal_of_triton,
     ),
     Backend(

@@ -1,12 +1,23 @@
-"""The residual addition of an update's change, with dropout."""
+"""The residual addition of an update's change, with dropout, alone or as part of the operator that makes the change."""
+
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.card import Card
-from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
+from helixfold.ops.dispatch import Backend, Op, first_reason, operator, wants_gradient
 from helixfold.ops.triton.refusal import refusal_of_kernels
+
+P = ParamSpec("P")
+
+
+class Residual(NamedTuple):
+    """A stream (b i j c) to which a change is added, and the change's dropout mask: one for all rows or all columns."""
+
+    stream: Tensor
+    dropout_mask: Tensor | None = None
 
 
 def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None) -> str | None:
@@ -39,3 +50,14 @@ def add_change(
 ) -> Float[Tensor, "b i j c"]:
     """Return the stream plus `change` times the dropout mask, which is one for all rows or for all columns."""
     return stream + change if dropout_mask is None else torch.addcmul(stream, change, dropout_mask)
+
+
+def added(residual: Residual | None, change_of: Op[P, Tensor], *args: P.args, **kwargs: P.kwargs) -> Tensor:
+    """Return the residual's stream plus the operator's result, times the dropout mask; without it the result alone.
+
+    Backends that compute both at once neither write the result nor read it again.
+    """
+    if residual is None:
+        return change_of(*args, **kwargs)
+    found: Any = change_of.run_adding(add_change, residual, *args, **kwargs)
+    return add_change(residual.stream, change_of(*args, **kwargs), residual.dropout_mask) if found is None else found

@@ -54,6 +54,7 @@ def _slower_than_plain(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.self_attention:self_attention_triton",
+        run_adding="helixfold.ops.triton.self_attention:self_attention_adding_triton",
         refusal=_refusal_of_triton,
     ),
     Backend(

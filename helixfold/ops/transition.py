@@ -45,6 +45,7 @@ def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.transition:transition_triton",
+        run_adding="helixfold.ops.triton.transition:transition_adding_triton",
         refusal=_refusal_of_triton,
     ),
     Backend(

@@ -77,6 +77,7 @@ def triangle_operand(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.triangle:triangle_multiplication_triton",
+        run_adding="helixfold.ops.triton.triangle:triangle_multiplication_adding_triton",
         refusal=_refusal_of_triton,
     ),
     Backend(
@@ -107,6 +108,7 @@ def triangle_multiplication(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.triangle:triangle_update_triton",
+        run_adding="helixfold.ops.triton.triangle:triangle_update_adding_triton",
         refusal=_refusal_of_triton,
     ),
     Backend(

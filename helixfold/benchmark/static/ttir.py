@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 _NAME = r"%[\w.$]+"
 _OPERAND = re.compile(rf"{_NAME}(?:#\d+)?")
-_RESULTS = re.compile(rf"({_NAME})(?::(\d+))? = ")
+_RESULTS = re.compile(rf"({_NAME}(?:, {_NAME})*)(?::(\d+))? = ")
 _OPERATOR = re.compile(r'"?([a-z_]\w*\.[\w.]+)"?')
 _PARAMETER = re.compile(rf"({_NAME}): (!?[\w.]+(?:<[^>]*>)?)[^%]*?(?:loc\(\"([^\"]+)\"|(?=, %|\)))")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:!tt\.ptr<)?(\w+)>?>")
@@ -110,8 +110,8 @@ def _operation(line: str, lines: Iterator[str]) -> Operation:
     results: tuple[str, ...] = ()
     rest = line
     if found:
-        name, count = found[1], int(found[2] or 1)
-        results = (name,) if found[2] is None else tuple(f"{name}#{place}" for place in range(count))
+        names, count = tuple(found[1].split(", ")), int(found[2] or 1)
+        results = names if found[2] is None else tuple(f"{names[0]}#{place}" for place in range(count))
         rest = line[found.end() :]
     operator = _OPERATOR.match(rest)
     if operator is None:

@@ -54,27 +54,49 @@ def attention_backward(
     They are written into `memory` where it is given.
     """
     b, n, h, q, c = query.shape
-    k = key.shape[-2]
-    sizes, exact = (n, h, q, k), query.dtype == torch.float32
-    is_wide = multiplies_from_shared_memory(query.device) and not exact
-    shape = {"channels": c, "width": max(16, c)}
     delta = torch.empty_like(logsum)
     grad_attended, grad_gate = (None, None) if gate is None else (_like(gradient), _given(memory.gate, gate))
     block = tile_size(q, 64)
     prepare[(cdiv(q, block) * n * h, b)](
         *(None if x is None else with_strides(x) for x in (gradient, out, gate, grad_attended, grad_gate)),
         delta,
-        sizes,
-        **shape,
+        (n, h, q, key.shape[-2]),
+        channels=c,
+        width=max(16, c),
         block_q=block,
         **launch_options(block),
     )
+    gradient = gradient if grad_attended is None else grad_attended
+    terms = mask_bias, has_keys, bias, logsum, delta
+    found = gradients_from_attended(gradient, needed, query, key, value, *terms, memory)
+    return *found[:3], None, found[3], grad_gate
+
+
+def gradients_from_attended(
+    gradient: Tensor,
+    needed: tuple[bool, ...],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask_bias: Tensor,
+    has_keys: Tensor,
+    bias: Tensor | None,
+    logsum: Tensor,
+    delta: Tensor,
+    memory: GradientMemory = _ALLOCATED,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of query, key, value and bias from that of the ungated result; see `attention_backward`."""
+    b, n, h, q, c = query.shape
+    k = key.shape[-2]
+    sizes, exact = (n, h, q, k), query.dtype == torch.float32
+    is_wide = multiplies_from_shared_memory(query.device) and not exact
+    shape = {"channels": c, "width": max(16, c)}
     inputs = (
         *(with_strides(x) for x in (query, key, value, mask_bias)),
         has_keys,
         None if bias is None else with_strides(bias),
         None if bias is None else bias.shape[-1],
-        with_strides(gradient if grad_attended is None else grad_attended),
+        with_strides(gradient),
         logsum,
         delta,
     )
@@ -113,7 +135,7 @@ def attention_backward(
         )
     if needed[4] and bias is not None:
         grad_bias = _bias_gradient(query, k, inputs, bias)
-    return grad_query, grad_key, grad_value, None, grad_bias, grad_gate
+    return grad_query, grad_key, grad_value, grad_bias
 
 
 def _bias_gradient(query: Tensor, k: int, inputs: tuple[Any, ...], bias: Tensor) -> Tensor:

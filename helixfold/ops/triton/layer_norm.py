@@ -96,7 +96,7 @@ def _forward(
 
 @jit
 @no_type_check
-def _rows(x, row, channel, size_i, size_j, inside):
+def read_rows(x, row, channel, size_i, size_j, inside):
     """Return some rows of [b i j c], given with its strides, in float32."""
     at = elements(x[0], row, channel, size_i, size_j, x[1], x[2], x[3])
     return tl.load(at, mask=inside, other=0.0).to(tl.float32)
@@ -109,6 +109,7 @@ def _backward(
     grad_y_at,
     grad_x_at,
     scale_at,
+    added,
     first_other,
     second_other,
     sums_at,
@@ -127,10 +128,12 @@ def _backward(
     eps,
     c: tl.constexpr,
     sums: tl.constexpr,
+    sums_added: tl.constexpr,
     block_rows: tl.constexpr,
     block_c: tl.constexpr,
     stages: tl.constexpr,
 ):
+    """Store the gradient of x plus `added`, and sums over rows: of both parameters' gradients, and of the others."""
     channel = tl.arange(0, block_c)
     scale = tl.load(scale_at + channel, mask=channel < c, other=0.0).to(tl.float32)
     grad_scale = tl.zeros((block_rows, block_c), tl.float32)
@@ -150,16 +153,21 @@ def _backward(
             grad_scale += grad_y * normed
             grad_offset += grad_y
         grad_x = gradient_through_norm(grad_y * scale[None, :], normed, factor, c)
+        if added is not None:
+            more = read_rows(added, row, channel, size_i, size_j, inside)
+            grad_x += more
+            if sums_added:
+                sum_first += more
         tl.store(tile_grad_x_at, grad_x.to(grad_x_at.dtype.element_ty), mask=inside)
         if first_other is not None:
-            sum_first += _rows(first_other, row, channel, size_i, size_j, inside)
+            sum_first += read_rows(first_other, row, channel, size_i, size_j, inside)
         if second_other is not None:
-            sum_second += _rows(second_other, row, channel, size_i, size_j, inside)
+            sum_second += read_rows(second_other, row, channel, size_i, size_j, inside)
     if sums_at is not None:
         sums_at += tl.program_id(0) * sums * c + channel
         tl.store(sums_at, tl.sum(grad_scale, 0), mask=channel < c)
         tl.store(sums_at + c, tl.sum(grad_offset, 0), mask=channel < c)
-        if first_other is not None:
+        if sums_added or first_other is not None:
             tl.store(sums_at + 2 * c, tl.sum(sum_first, 0), mask=channel < c)
         if second_other is not None:
             tl.store(sums_at + 3 * c, tl.sum(sum_second, 0), mask=channel < c)
@@ -196,15 +204,22 @@ def norm_gradients(
     offset: Tensor,
     others: Sequence[Tensor] = (),
     *,
+    added: Tensor | None = None,
     learns: bool = True,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradient of `x`, and those of scale and offset, which are left out unless the layer `learns`.
 
-    The sums over the rows of up to two `others`, of the shape of `x`, are made in the same pass and follow these.
+    `added`, of the shape of `x`, is added to its gradient. The sums over the rows of up to two `others`, of that shape
+    too, are made in the same pass and follow the gradients; the first of them may be `added`.
     """
     grad_x = torch.empty_like(x)
-    x_rows, grad_y_rows, grad_x_rows, *other_rows = as_rows(
-        x, contiguous_channels(grad_y), grad_x, *map(contiguous_channels, others)
+    first, second = (*others, None, None)[:2]
+    sums_added = first is not None and first is added
+    given = [
+        None if each is None else contiguous_channels(each) for each in (added, None if sums_added else first, second)
+    ]
+    x_rows, grad_y_rows, grad_x_rows, *given_rows = as_rows(
+        x, contiguous_channels(grad_y), grad_x, *(x if each is None else each for each in given)
     )
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
@@ -212,13 +227,12 @@ def norm_gradients(
     programs = min(cdiv(rows, block_rows), _PROGRAMS * programs_at_once(x.device))
     count = 2 + len(others)
     sums = torch.empty(programs, count, c, dtype=torch.float32, device=x.device) if learns else None
-    placed = [(each, *each.stride()[:3]) for each in other_rows]
     _backward[(programs,)](
         x_rows,
         grad_y_rows,
         grad_x_rows,
         scale,
-        *(*placed, None, None)[:2],
+        *(None if each is None else (view, *view.stride()[:3]) for each, view in zip(given, given_rows, strict=True)),
         sums,
         rows,
         *x_rows.shape[1:3],
@@ -228,12 +242,13 @@ def norm_gradients(
         EPS,
         c=c,
         sums=count,
+        sums_added=sums_added,
         block_rows=block_rows,
         block_c=block_c,
         stages=_STAGES,
         num_warps=4,
     )
-    return grad_x, [] if sums is None else summed(sums, scale, offset, *[offset] * len(other_rows))
+    return grad_x, [] if sums is None else summed(sums, scale, offset, *[offset] * len(others))
 
 
 def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
+from helixfold.ops.residual import Residual
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.outer_product_backward import operand_gradient, parameter_gradients
 from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged, multiplies_from_shared_memory
@@ -31,6 +32,7 @@ def _forward(
     right_mask_at,
     weight_at,
     offset_at,
+    stream,
     y_at,
     inverse_at,
     size_i,
@@ -54,6 +56,7 @@ def _forward(
     in_one: tl.constexpr,
     precision: tl.constexpr,
 ):
+    """Store the mean outer products of a tile of edges after their map, with the stream added if that is given."""
     b = tl.program_id(1).to(tl.int64)
     first_i = tl.program_id(0) // tl.cdiv(size_j, block_j) * block_i
     first_j = tl.program_id(0) % tl.cdiv(size_j, block_j) * block_j
@@ -100,6 +103,10 @@ def _forward(
     edge = (b * size_i + i[:, None]) * size_j + j[None, :]
     inside = (i < size_i)[:, None] & (j < size_j)[None, :]
     tl.store(inverse_at + edge, inverse, mask=inside)
+    if stream is not None:
+        row, column = i.to(tl.int64)[:, None, None] * stream[2], j.to(tl.int64)[None, :, None] * stream[3]
+        stream_at = stream[0] + b * stream[1] + row + column + tl.arange(0, c_z)[None, None, :]
+        total += tl.load(stream_at, mask=inside[:, :, None], other=0.0).to(tl.float32)
     y_at += edge[:, :, None] * c_z + tl.arange(0, c_z)[None, None, :]
     tl.store(y_at, total.to(y_at.dtype.element_ty), mask=inside[:, :, None])
 
@@ -127,7 +134,10 @@ def _forward_tiles(left: Tensor) -> dict[str, Any]:
 
 
 class _OuterProductMean(torch.autograd.Function):
-    """The outer product mean, which saves both operands with sequences last and one number per edge."""
+    """The outer product mean, added to a stream if one is given.
+
+    Saved are both operands with sequences last, and one number per edge.
+    """
 
     @staticmethod
     def forward(
@@ -138,6 +148,7 @@ class _OuterProductMean(torch.autograd.Function):
         right_mask: Tensor,
         weight: Tensor,
         offset: Tensor,
+        stream: Tensor | None,
     ) -> Tensor:
         b, size_i, sequences, c = left.shape
         size_j, d, c_z = right.shape[2], right.shape[3], len(weight)
@@ -152,6 +163,7 @@ class _OuterProductMean(torch.autograd.Function):
             right_mask,
             weight,
             offset,
+            None if stream is None else (stream, *stream.stride()[:3]),
             y,
             inverse,
             size_i,
@@ -174,7 +186,7 @@ class _OuterProductMean(torch.autograd.Function):
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         left_rows, right_rows, inverse, weight, offset = ctx.saved_tensors
         (b, size_i), size_j, c_z = left_rows.shape[:2], right_rows.shape[1], len(weight)
-        needs_left, needs_right, *_ = ctx.needs_input_grad
+        needs_left, needs_right, *_, needs_stream = ctx.needs_input_grad
         # Divided by the count in float32 and rounded once for all three kernels.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
         torch.mul(grad_y, inverse[..., None], out=mean)
@@ -189,20 +201,25 @@ class _OuterProductMean(torch.autograd.Function):
             else None
         )
         grad_weight = grad_offset = None
-        if any(ctx.needs_input_grad[4:]):
+        if any(ctx.needs_input_grad[4:6]):
             grad_weight, grad_offset = parameter_gradients(mean, left_rows, right_rows, weight, offset)
-        return grad_left, grad_right, None, None, grad_weight, grad_offset
+        return grad_left, grad_right, None, None, grad_weight, grad_offset, grad_y if needs_stream else None
 
 
 def outer_product_mean_triton(
     left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor:
     """Compute `outer_product_mean` on a CUDA device."""
-    return _OuterProductMean.apply(
-        left,
-        right,
-        left_mask,
-        right_mask,
-        out.weight.to(left.dtype).contiguous(),
-        out.bias,
-    )
+    weight = out.weight.to(left.dtype).contiguous()
+    return _OuterProductMean.apply(left, right, left_mask, right_mask, weight, out.bias, None)
+
+
+def outer_product_mean_adding_triton(
+    residual: Residual, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
+) -> Tensor | None:
+    """Compute `outer_product_mean` on a CUDA device and add it to a stream, where nothing is dropped."""
+    stream, dropout_mask = residual
+    if dropout_mask is not None or stream.dtype != left.dtype or stream.stride(-1) != 1:
+        return None
+    weight = out.weight.to(left.dtype).contiguous()
+    return _OuterProductMean.apply(left, right, left_mask, right_mask, weight, out.bias, stream)

@@ -12,11 +12,13 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.dispatch import wants_gradient
+from helixfold.ops.residual import Residual
 from helixfold.ops.triton.attention import attend
-from helixfold.ops.triton.attention_gradients import GradientMemory, attention_backward
+from helixfold.ops.triton.attention_gradients import GradientMemory, attention_backward, gradients_from_attended
 from helixfold.ops.triton.attention_tiles import aligned, mask_terms
 from helixfold.ops.triton.language import cdiv
 from helixfold.ops.triton.layer_norm import norm_gradients, normed_into
+from helixfold.ops.triton.output_map import added_map, can_map, map_gradients
 from helixfold.ops.triton.sums import weight_gradients
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
@@ -28,12 +30,39 @@ def self_attention_triton(
     x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> Tensor:
     """Compute `self_attention` on a CUDA device."""
+    return _run(x, mask, bias, weights, heads, None, adds=False)
+
+
+def self_attention_adding_triton(
+    residual: Residual,
+    x: Tensor,
+    mask: Tensor,
+    bias: Tensor | Affine | None,
+    weights: SelfAttentionWeights,
+    heads: int,
+) -> Tensor | None:
+    """Compute `self_attention` on a CUDA device and add it to the stream that it is made of."""
+    if residual.stream is not x or not can_map(x):
+        return None
+    return _run(x, mask, bias, weights, heads, residual.dropout_mask, adds=True)
+
+
+def _run(
+    x: Tensor,
+    mask: Tensor,
+    bias: Tensor | Affine | None,
+    weights: SelfAttentionWeights,
+    heads: int,
+    dropout_mask: Tensor | None,
+    *,
+    adds: bool,
+) -> Tensor:
     norm, qkv, gate, out = weights
     bias, bias_weight = (None, bias.weight.to(x.dtype)) if isinstance(bias, Affine) else (bias, None)
     parameters: list[Any] = [bias_weight, *norm, qkv.weight.to(x.dtype), *gate.to(x.dtype), *out.to(x.dtype)]
     if wants_gradient(x, bias, *parameters):
-        return _SelfAttention.apply(x, mask, bias, heads, *parameters)
-    return _forward(x, mask, bias, heads, *parameters, save=False)[0]
+        return _SelfAttention.apply(x, mask, bias, heads, dropout_mask, adds, *parameters)
+    return _forward(x, mask, bias, heads, dropout_mask, adds, *parameters, save=False)[0]
 
 
 def _forward(
@@ -41,6 +70,8 @@ def _forward(
     mask: Tensor,
     bias: Tensor | None,
     heads: int,
+    dropout_mask: Tensor | None,
+    adds: bool,
     bias_weight: Tensor | None,
     scale: Tensor,
     offset: Tensor,
@@ -52,7 +83,7 @@ def _forward(
     *,
     save: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """Return the change, and if `save` what the gradients need."""
+    """Return the change, or if `adds` the stream plus it times the dropout mask, and if `save` what gradients need."""
     b, n, k, _ = x.shape
     # In the order in which attention reads it, whatever the stream's is.
     normed = normed_into(x.new_empty(x.shape), x, scale, offset).flatten(0, 2)
@@ -68,8 +99,12 @@ def _forward(
     attended, logsum = attend(query, key, value, *terms, gates, save=save)
     if not save:
         del qkv, gate, query, key, value, gates
-    change = torch.addmm(out_bias, rearrange(attended, "b n h k d -> (b n k) (h d)"), out_weight.T).view(b, n, k, -1)
-    return change, (normed, qkv, gate, *terms, attended, logsum) if save else ()
+    flat = rearrange(attended, "b n h k d -> (b n k) (h d)")
+    if adds:
+        result = added_map(flat, out_weight, out_bias, x, dropout_mask)
+    else:
+        result = torch.addmm(out_bias, flat, out_weight.T).view(b, n, k, -1)
+    return result, (normed, qkv, gate, *terms, attended, logsum) if save else ()
 
 
 class _Needed(NamedTuple):
@@ -79,6 +114,8 @@ class _Needed(NamedTuple):
     mask: bool
     bias: bool
     heads: bool
+    dropout_mask: bool
+    adds: bool
     bias_weight: bool
     scale: bool
     offset: bool
@@ -91,24 +128,29 @@ class _Needed(NamedTuple):
 
 class _SelfAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, mask: Tensor, bias: Tensor | None, heads: int, *parameters: Tensor) -> Tensor:
-        change, (normed, *saved) = _forward(x, mask, bias, heads, *parameters, save=True)
-        ctx.heads = heads
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        mask: Tensor,
+        bias: Tensor | None,
+        heads: int,
+        dropout_mask: Tensor | None,
+        adds: bool,
+        *parameters: Tensor,
+    ) -> Tensor:
+        result, (normed, *saved) = _forward(x, mask, bias, heads, dropout_mask, adds, *parameters, save=True)
+        ctx.heads, ctx.adds = heads, adds
         needed = _Needed(*ctx.needs_input_grad)
         norm_is_read = needed.bias_weight or needed.qkv_weight or needed.gate_weight
-        ctx.save_for_backward(x, *parameters, normed if norm_is_read else None, *saved)
-        return change
+        ctx.save_for_backward(x, *parameters, dropout_mask, normed if norm_is_read else None, *saved)
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, bias_weight, scale, offset, qkv_weight, gate_weight, _, out_weight, _, *saved = ctx.saved_tensors
-        normed, qkv, gate, mask_bias, has_keys, bias, attended, logsum = saved
+        dropout_mask, normed, qkv, gate, mask_bias, has_keys, bias, attended, logsum = saved
         (b, n, k, _), width = x.shape, len(gate_weight)
         needed = _Needed(*ctx.needs_input_grad)
-        rows = gradient.reshape(b * n * k, -1)
-        grad_attended = rearrange(rows @ out_weight, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
-        flat_attended = rearrange(attended, "b n h k d -> (b n k) (h d)")
-        grad_out_weight = rows.T @ flat_attended if needed.out_weight else None
         # The gradients of queries, keys, values and gates, [(b n k) (four h d)], then those of the bias, [(b n k) h].
         of_bias = 0 if bias_weight is None else len(bias_weight)
         packed = x.new_empty(b * n * k, 4 * width + cdiv(of_bias, _ALIGNED) * _ALIGNED)[:, : 4 * width + of_bias]
@@ -117,12 +159,34 @@ class _SelfAttention(torch.autograd.Function):
             *rearrange(packed[:, : 4 * width], "(b n k) (four h d) -> four b n h k d", b=b, n=n, four=4, h=ctx.heads)
         )
         query, key, value = rearrange(qkv, "(b n k) (three h d) -> three b n h k d", b=b, n=n, three=3, h=ctx.heads)
-        gates = rearrange(gate, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
-        grad_bias = attention_backward(
-            grad_attended,
-            (True, True, True, False, needed.bias or bias_weight is not None, True),
-            *(query, key, value, mask_bias, has_keys, bias, gates, attended, logsum, memory),
-        )[4]
+        flat_attended = rearrange(attended, "b n h k d -> (b n k) (h d)")
+        terms = mask_bias, has_keys, bias
+        needed_here = (True, True, True, False, needed.bias or bias_weight is not None, True)
+        rows: Tensor | None
+        if can_map(x):
+            needs_rows = needed.out_weight or needed.out_bias
+            rows, grad_attended, delta = map_gradients(
+                gradient,
+                dropout_mask,
+                out_weight,
+                flat_attended,
+                gate,
+                gradients[1],
+                ctx.heads,
+                needs_dropped=needs_rows,
+            )
+            grad_attended = rearrange(grad_attended, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
+            grad_bias = gradients_from_attended(
+                grad_attended, needed_here, query, key, value, *terms, logsum, delta, memory
+            )[3]
+        else:
+            rows = gradient.reshape(b * n * k, -1)
+            grad_attended = rearrange(rows @ out_weight, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
+            gates = rearrange(gate, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
+            grad_bias = attention_backward(
+                grad_attended, needed_here, query, key, value, *terms, gates, attended, logsum, memory
+            )[4]
+        grad_out_weight = rows.T @ flat_attended if needed.out_weight and rows is not None else None
         if bias_weight is not None and grad_bias is not None:
             gradients[2].copy_(rearrange(grad_bias, "b h n k -> (b n k) h"))
             grad_bias = None
@@ -131,9 +195,11 @@ class _SelfAttention(torch.autograd.Function):
         found = weight_gradients(gradients[: len(weights)], packed, normed, learn)
         grad_qkv_weight, grad_gate_weight, grad_bias_weight = (*found, None)[:3]
         grad_normed, grad_gate = packed @ torch.cat(weights), gradients[1]
-        others = (rows.view(x.shape), grad_gate.view(x.shape)) if needed.gate_bias or needed.out_bias else ()
-        learns = needed.scale or needed.offset or bool(others)
-        grad_x, sums = norm_gradients(grad_normed.view(x.shape), x, scale, offset, others, learns=learns)
+        others: tuple[Tensor, ...] = ()
+        if needed.gate_bias or needed.out_bias:
+            others = gradient if rows is None or dropout_mask is None else rows.view(x.shape), grad_gate.view(x.shape)
+        learns, added = needed.scale or needed.offset or bool(others), gradient if ctx.adds else None
+        grad_x, sums = norm_gradients(grad_normed.view(x.shape), x, scale, offset, others, added=added, learns=learns)
         grad_scale, grad_offset, grad_out_bias, grad_gate_bias = (*sums, *[None] * 4)[:4]
         grad_maps = grad_qkv_weight, grad_gate_weight, grad_gate_bias, grad_out_weight, grad_out_bias
-        return grad_x, None, grad_bias, None, grad_bias_weight, grad_scale, grad_offset, *grad_maps
+        return grad_x, None, grad_bias, None, None, None, grad_bias_weight, grad_scale, grad_offset, *grad_maps

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.recomputed import recomputed
+from helixfold.ops.residual import Residual
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.layer_norm import (
     as_rows,
@@ -23,6 +24,7 @@ from helixfold.ops.triton.layer_norm import (
     norm_gradients,
     normalised,
     normed_into,
+    read_rows,
 )
 from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.tiles import multiplies_from_shared_memory, scaled
@@ -43,6 +45,7 @@ def _forward(
     expand_offset_at,
     contract_at,
     contract_offset_at,
+    stream,
     rows,
     size_i,
     size_j,
@@ -59,6 +62,10 @@ def _forward(
     block_hidden: tl.constexpr,
     precision: tl.constexpr,
 ):
+    """Store the change of a tile of rows, or its sum with the stream if that is given.
+
+    The stream equals x, but a tile that is read twice from one address would be held in registers meanwhile.
+    """
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     inside = (row < rows)[:, None]
     channel = tl.arange(0, c)
@@ -75,7 +82,15 @@ def _forward(
         contract = tl.load(contract_at + channel[None, :] * hidden + unit[:, None])
         total = tl.dot(tl.maximum(units, 0.0).to(x.dtype), contract, total, input_precision=precision)
     total += tl.load(contract_offset_at + channel).to(tl.float32)[None, :]
-    tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), total.to(x.dtype), mask=inside)
+    if stream is None:
+        tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), total.to(x.dtype), mask=inside)
+    else:
+        # In two parts, which take fewer registers beside the stream's.
+        halves = tl.split(tl.permute(tl.reshape(total, (block_rows, 2, c // 2)), (0, 2, 1)))
+        for half in tl.static_range(2):
+            part = half * (c // 2) + tl.arange(0, c // 2)
+            y = halves[half] + read_rows(stream, row, part, size_i, size_j, inside)
+            tl.store(elements(y_at, row, part, size_i, size_j, y_b, y_i, y_j), y.to(x.dtype), mask=inside)
 
 
 @kernel
@@ -161,6 +176,8 @@ def _transition(
     expand_offset: Tensor,
     contract: Tensor,
     contract_offset: Tensor,
+    *,
+    adds: bool,
 ) -> Tensor:
     y = torch.empty_like(x)
     x_rows, y_rows = as_rows(x, y)
@@ -175,6 +192,7 @@ def _transition(
         expand_offset,
         contract,
         contract_offset,
+        (x_rows, *x_rows.stride()[:3]) if adds else None,
         rows,
         *x_rows.shape[1:3],
         *x_rows.stride()[:3],
@@ -197,6 +215,8 @@ def _transition_gradients(
     expand_offset: Tensor,
     contract: Tensor,
     contract_offset: Tensor,
+    *,
+    adds: bool,
 ) -> tuple[Tensor | None, ...]:
     _, *norm_learns, expand_learns, expand_offset_learns, contract_learns, contract_offset_learns = needed
     normed, grad_normed = normed_into(torch.empty_like(x), x, scale, offset), torch.empty_like(x)
@@ -237,7 +257,8 @@ def _transition_gradients(
             grad_contract = _added(grad_contract, grad_y_matrix[first:last].T @ units[of_rows], alone=alone)
     grad_expand, grad_contract = (None if each is None else each.to(x.dtype) for each in (grad_expand, grad_contract))
     others, learns = (grad_y,) if contract_offset_learns else (), any(norm_learns) or contract_offset_learns
-    grad_x, of_norm = norm_gradients(grad_normed, x, scale, offset, others, learns=learns)
+    added = grad_y if adds else None
+    grad_x, of_norm = norm_gradients(grad_normed, x, scale, offset, others, added=added, learns=learns)
     grad_scale, grad_offset, grad_contract_offset = (*of_norm, *[None] * 3)[:3]
     grad_expand_offset = None if sums is None else summed(sums, expand_offset)[0]
     return grad_x, grad_scale, grad_offset, grad_expand, grad_expand_offset, grad_contract, grad_contract_offset
@@ -251,6 +272,16 @@ def _added(total: Tensor | None, product: Tensor, *, alone: bool) -> Tensor:
 
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
     """Compute `transition` on a CUDA device."""
+    return _run(x, weights, adds=False)
+
+
+def transition_adding_triton(residual: Residual, x: Tensor, weights: TransitionWeights) -> Tensor | None:
+    """Compute `transition` on a CUDA device and add it to the stream that it is made of, where nothing is dropped."""
+    is_own = residual.stream is x and residual.dropout_mask is None
+    return _run(x, weights, adds=True) if is_own else None
+
+
+def _run(x: Tensor, weights: TransitionWeights, *, adds: bool) -> Tensor:
     norm, expand, contract = weights
     return recomputed(
         _transition,
@@ -261,4 +292,5 @@ def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
         expand.bias,
         contract.weight.to(x.dtype).contiguous(),
         contract.bias,
+        adds=adds,
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.recomputed import recomputed
+from helixfold.ops.residual import Residual
 from helixfold.ops.triton.sums import summed, weight_gradients
 from helixfold.ops.triton.triangle_backward import Gradients
 from helixfold.ops.triton.triangle_forward import GatedMap, change_of, operands
@@ -28,7 +29,16 @@ def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperand
 
 def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """Compute `triangle_multiplication` on a CUDA device."""
-    return _Multiplication.apply(pair, mask, right, *_parameters(pair, weights))
+    return _Multiplication.apply(pair, mask, right, None, False, *_parameters(pair, weights))
+
+
+def triangle_multiplication_adding_triton(
+    residual: Residual, pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights
+) -> Tensor | None:
+    """Compute `triangle_multiplication` on a CUDA device and add it to the pair that it is made of."""
+    if residual.stream is not pair:
+        return None
+    return _Multiplication.apply(pair, mask, right, residual.dropout_mask, True, *_parameters(pair, weights))
 
 
 def triangle_update_triton(
@@ -36,7 +46,17 @@ def triangle_update_triton(
 ) -> Tensor:
     """Compute `triangle_update` on a CUDA device, with both operands made in one pass over the pair."""
     maps = GatedMap.of(right, right_gate, pair.dtype)
-    return _Multiplication.apply(pair, mask, None, *_parameters(pair, weights), *maps)
+    return _Multiplication.apply(pair, mask, None, None, False, *_parameters(pair, weights), *maps)
+
+
+def triangle_update_adding_triton(
+    residual: Residual, pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
+) -> Tensor | None:
+    """Compute `triangle_update` on a CUDA device and add it to the pair that it is made of."""
+    if residual.stream is not pair:
+        return None
+    maps = GatedMap.of(right, right_gate, pair.dtype)
+    return _Multiplication.apply(pair, mask, None, residual.dropout_mask, True, *_parameters(pair, weights), *maps)
 
 
 def _parameters(pair: Tensor, weights: TriangleWeights) -> list[Tensor]:
@@ -79,36 +99,45 @@ def _weights(memory: Gradients, weights: list[Tensor], needed: Sequence[bool]) -
 class _Multiplication(torch.autograd.Function):
     """The change of the pair, from its left operand and either a given right one or one that is made here too.
 
-    Parameters are those of both norms, of the output's gated map, of the left operand's, and of the right one's if it
-    is made here.
+    If `adds`, it is the pair plus the change, times the dropout mask if there is one. Parameters are those of both
+    norms, of the output's gated map, of the left operand's, and of the right one's if it is made here.
     """
 
     @staticmethod
-    def forward(ctx: Any, pair: Tensor, mask: Tensor, right: Tensor | None, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        pair: Tensor,
+        mask: Tensor,
+        right: Tensor | None,
+        dropout_mask: Tensor | None,
+        adds: bool,
+        *parameters: Tensor,
+    ) -> Tensor:
         norm_in, norm_out, out, sides = _grouped(parameters)
         left, *made = operands(pair, mask, norm_in, *sides)
         right = made[0] if right is None else right
         product = torch.bmm(left.flatten(0, 1), right.flatten(0, 1).mT)
         product = product.view(*left.shape[:3], right.shape[2])
-        ctx.save_for_backward(pair, mask, left, right, product, *parameters)
-        return change_of(pair, product, norm_in, norm_out, out)
+        ctx.save_for_backward(pair, mask, left, right, product, dropout_mask, *parameters)
+        ctx.adds = adds
+        return change_of(pair, product, norm_in, norm_out, out, dropout_mask, adds=adds)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        pair, mask, left, right, product, *parameters = ctx.saved_tensors
+        pair, mask, left, right, product, dropout_mask, *parameters = ctx.saved_tensors
         norm_in, norm_out, out, sides = _grouped(parameters)
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
-        learns = ctx.needs_input_grad[3:]
+        learns = ctx.needs_input_grad[5:]
         memory = Gradients(pair, left.shape[1], len(sides), has_change=True, learns=any(learns))
         grad_product, grad_out_weight = memory.of_change(
-            product, norm_in, norm_out, out, gradient, learns=learns[_OUT_WEIGHT]
+            product, norm_in, norm_out, out, gradient, dropout_mask, learns=learns[_OUT_WEIGHT]
         )
         products = grad_product.flatten(0, 1)
         grad_left = torch.bmm(products, right.flatten(0, 1)).view_as(left)
         needs_right = len(sides) == 2 or ctx.needs_input_grad[2]
         grad_right = torch.bmm(products.mT, left.flatten(0, 1)).view_as(right) if needs_right else None
         grad_operands = [grad_left] if grad_right is None or len(sides) == 1 else [grad_left, grad_right]
-        grad_pair = memory.of_operands(mask, norm_in, sides, grad_operands)
+        grad_pair = memory.of_operands(mask, norm_in, sides, grad_operands, gradient if ctx.adds else None)
         # The places among the parameters of those that are summed over tiles, and of the weights of the pair's maps.
         operands_at = range(_OUT_WEIGHT + 4, len(parameters), 2)
         summed_at = [2, 3, _OUT_WEIGHT + 1, _OUT_WEIGHT + 3, 0, 1, *(at + 1 for at in operands_at)]
@@ -118,7 +147,7 @@ class _Multiplication(torch.autograd.Function):
             of_places = gradients(memory, [parameters[at] for at in places], [learns[at] for at in places])
             found |= dict(zip(places, of_places, strict=True))
         grad_right = grad_right if len(sides) == 1 else None
-        return grad_pair, None, grad_right, *(found[at] for at in range(len(parameters)))
+        return grad_pair, None, grad_right, None, None, *(found[at] for at in range(len(parameters)))
 
 
 def _grouped(parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], GatedMap, list[GatedMap]]:

@@ -21,7 +21,7 @@ from helixfold.ops.triton.tiles import (
     sum_norm,
     tile_positions,
 )
-from helixfold.ops.triton.triangle_forward import GatedMap, gated_maps, placed, positions_at
+from helixfold.ops.triton.triangle_forward import GatedMap, gated_maps, placed, positions_at, read_outputs
 
 
 @jit
@@ -38,6 +38,7 @@ def _change_backward(
     pair,
     product_at,
     gradient,
+    dropout_mask,
     grad_product_at,
     grad_x_at,
     x_at,
@@ -83,6 +84,8 @@ def _change_backward(
         value, gate, weight, gate_weight = gated_maps(a, x, maps, first, c, c_z, part)
         output = first + tl.arange(0, part)
         incoming = tl.load(gradient_at + output, mask=inside, other=0.0).to(tl.float32)
+        if dropout_mask is not None:
+            incoming *= read_outputs(dropout_mask, sample, position, exists, columns, output)
         grad_value, grad_gate = _map_gradients(incoming, value, gate, x.dtype)
         grad_x = tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
         grad_a = tl.dot(grad_value, weight, grad_a, input_precision="ieee")
@@ -143,6 +146,7 @@ def _operands_backward(
     grad_left_at,
     grad_right_at,
     earlier_at,
+    added,
     grad_pair,
     x_at,
     grad_maps_at,
@@ -161,7 +165,7 @@ def _operands_backward(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the gradient of the pair, and if `sums_at` is given those of the operands' maps.
+    """Store the gradient of the pair, with `added` if that is given, and if `sums_at` is given those of the maps.
 
     `earlier_at` has the gradient of the pair's norm from the output's gate; without it, the norm is stored, too.
     """
@@ -220,6 +224,8 @@ def _operands_backward(
     if sums_at is not None:
         sum_norm(sums_at, grad_x, x_normed, c_z)
     grad_x = norm_gradient(grad_x, x_normed, x_scale, norm_at, c_z)
+    if added is not None:
+        grad_x += read_outputs(added, sample, position, exists, columns, channel)
     tl.store(positions_at(grad_pair, sample, position, columns)[:, None] + channel, grad_x.to(x.dtype), mask=inside)
 
 
@@ -271,6 +277,7 @@ class Gradients:
         norm_out: Sequence[Tensor],
         maps: GatedMap,
         gradient: Tensor,
+        dropout_mask: Tensor | None,
         *,
         learns: bool,
     ) -> tuple[Tensor, Tensor | None]:
@@ -283,6 +290,7 @@ class Gradients:
             placed(self.pair),
             product,
             placed(gradient),
+            None if dropout_mask is None else placed(dropout_mask.expand(gradient.shape)),
             grad_product,
             self.grad_x,
             self.x,
@@ -301,9 +309,14 @@ class Gradients:
         return grad_product, grad_value.T @ a if learns and a is not None and grad_value is not None else None
 
     def of_operands(
-        self, mask: Tensor, norm: Sequence[Tensor], sides: list[GatedMap], gradients: list[Tensor]
+        self,
+        mask: Tensor,
+        norm: Sequence[Tensor],
+        sides: list[GatedMap],
+        gradients: list[Tensor],
+        added: Tensor | None = None,
     ) -> Tensor:
-        """Return the gradient of the pair from those of one or two operands [b, c, rows, columns]."""
+        """Return the gradient of the pair from those of one or two operands [b, c, rows, columns], plus `added`."""
         samples, rows, columns, _ = self.pair.shape
         grad_pair = torch.empty_like(self.pair)
         left, right = (*gradients, None)[:2]
@@ -314,6 +327,7 @@ class Gradients:
             left,
             right,
             self.grad_x,
+            None if added is None else placed(added),
             placed(grad_pair),
             self.x,
             None if self.maps is None else self.maps[:, self.change_maps :],

@@ -58,6 +58,14 @@ def positions_at(x, sample, position, columns):
     return x[0] + stream_offsets(sample, position, columns, x[1], x[2], x[3])
 
 
+@jit
+@no_type_check
+def read_outputs(x, sample, position, exists, columns, output):
+    """Return some channels of positions of a stream or dropout mask in float32."""
+    at = positions_at(x, sample, position, columns)[:, None] + output
+    return tl.load(at, mask=exists[:, None], other=0.0).to(tl.float32)
+
+
 @kernel
 @no_type_check
 def _operands(
@@ -101,14 +109,17 @@ def _change(
     norm_out_at,
     norm_out_offset_at,
     maps,
+    dropout_mask,
     columns,
     positions,
     tiles,
     c_z: tl.constexpr,
     c: tl.constexpr,
+    adds: tl.constexpr,
     block: tl.constexpr,
     part: tl.constexpr,
 ):
+    """Store the change of the pair, times the dropout mask if there is one, and with the pair added if `adds`."""
     sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
     x_at = positions_at(pair, sample, position, columns)[:, None] + tl.arange(0, c_z)
     x = read_normed(x_at, exists, norm_at, norm_offset_at, c_z)
@@ -117,7 +128,13 @@ def _change(
     change_at = positions_at(change, sample, position, columns)[:, None]
     for first in tl.range(0, c_z, part):
         value, gate, _, _ = gated_maps(a, x, maps, first, c, c_z, part)
-        tl.store(change_at + first + tl.arange(0, part), (value * gate).to(x.dtype), mask=exists[:, None])
+        output = first + tl.arange(0, part)
+        result = value * gate
+        if dropout_mask is not None:
+            result *= read_outputs(dropout_mask, sample, position, exists, columns, output)
+        if adds:
+            result += read_outputs(pair, sample, position, exists, columns, output)
+        tl.store(change_at + output, result.to(x.dtype), mask=exists[:, None])
 
 
 def placed(x: Tensor) -> tuple[Tensor | int, ...]:
@@ -158,9 +175,19 @@ def operands(pair: Tensor, mask: Tensor, norm: Sequence[Tensor], *sides: GatedMa
 
 
 def change_of(
-    pair: Tensor, product: Tensor, norm_in: Sequence[Tensor], norm_out: Sequence[Tensor], maps: GatedMap
+    pair: Tensor,
+    product: Tensor,
+    norm_in: Sequence[Tensor],
+    norm_out: Sequence[Tensor],
+    maps: GatedMap,
+    dropout_mask: Tensor | None = None,
+    *,
+    adds: bool = False,
 ) -> Tensor:
-    """Return the change of the pair from the product [b, c, rows, columns] of both operands."""
+    """Return the change of the pair from the product [b, c, rows, columns] of both operands, times the dropout mask.
+
+    If `adds`, return the pair plus that.
+    """
     samples, rows, columns, c_z = pair.shape
     change = torch.empty_like(pair)
     tile = _tile(pair, c_z)
@@ -175,11 +202,13 @@ def change_of(
         *norm_in,
         *norm_out,
         maps,
+        None if dropout_mask is None else placed(dropout_mask.expand(pair.shape)),
         columns,
         rows * columns,
         tiles,
         c_z=c_z,
         c=product.shape[1],
+        adds=adds,
         **tile,
     )
     return change

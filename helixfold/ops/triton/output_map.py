@@ -1,0 +1,195 @@
+"""The map from attended values to a stream, as Triton kernels that also do what lies around it.
+
+In the forward pass that is the addition to the stream, with dropout. In the backward pass it is dropout before the map,
+and after it the gate's gradient and a term of every logit's gradient, so that the gradient of the map's input, which
+takes as much memory as the stream, is not written before the gate.
+"""
+
+from typing import NamedTuple, no_type_check
+
+import torch
+from torch import Tensor
+
+from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.layer_norm import contiguous_channels, elements, read_rows
+from helixfold.ops.triton.tiles import multiplies_from_shared_memory, weight_rows
+
+_CHANNELS = (32, 64, 128, 256)
+
+
+@kernel
+@no_type_check
+def _forward(
+    attended_at,
+    weight_at,
+    offset_at,
+    stream,
+    dropout_mask,
+    sum_to,
+    rows,
+    size_i,
+    size_j,
+    c: tl.constexpr,
+    block: tl.constexpr,
+    part: tl.constexpr,
+):
+    """Store the stream plus the map of a tile of rows, times the dropout mask if there is one."""
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    inside = (row < rows)[:, None]
+    attended_at += row.to(tl.int64)[:, None] * c + tl.arange(0, c)[None, :]
+    attended = tl.load(attended_at, mask=inside, other=0.0)
+    for first in tl.range(0, c, part):
+        output = first + tl.arange(0, part)
+        change = tl.dot(attended, tl.trans(weight_rows(weight_at, first, c, part)))
+        change += tl.load(offset_at + output).to(tl.float32)[None, :]
+        if dropout_mask is not None:
+            change *= read_rows(dropout_mask, row, output, size_i, size_j, inside)
+        change += read_rows(stream, row, output, size_i, size_j, inside)
+        sum_at = elements(sum_to[0], row, output, size_i, size_j, sum_to[1], sum_to[2], sum_to[3])
+        tl.store(sum_at, change.to(attended.dtype), mask=inside)
+
+
+@kernel
+@no_type_check
+def _backward(
+    gradient,
+    dropout_mask,
+    weight_at,
+    attended_at,
+    gate_at,
+    dropped_at,
+    grad_attended_at,
+    grad_gate_at,
+    delta_at,
+    rows,
+    size_i,
+    size_j,
+    grad_gate_row,
+    heads,
+    c: tl.constexpr,
+    width: tl.constexpr,
+    block: tl.constexpr,
+    part: tl.constexpr,
+):
+    """Store the gradients of a tile of rows: of the ungated attended values, of the gate, and `delta` of every head.
+
+    If `dropped_at` is given, also store the gradient after dropout, in the order of the rows.
+    """
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    inside, channel, long_row = (row < rows)[:, None], tl.arange(0, c), row.to(tl.int64)
+    incoming = read_rows(gradient, row, channel, size_i, size_j, inside)
+    if dropout_mask is not None:
+        incoming *= read_rows(dropout_mask, row, channel, size_i, size_j, inside)
+    incoming = incoming.to(weight_at.dtype.element_ty)
+    if dropped_at is not None:
+        tl.store(dropped_at + long_row[:, None] * c + channel[None, :], incoming, mask=inside)
+    for first in tl.range(0, c, part):
+        column = first + tl.arange(0, part)
+        place = long_row[:, None] * c + column[None, :]
+        grad_gated = tl.dot(incoming, tl.load(weight_at + channel[:, None] * c + column[None, :]))
+        product = grad_gated * tl.load(attended_at + place, mask=inside, other=0.0).to(tl.float32)
+        gate = tl.sigmoid(tl.load(gate_at + place, mask=inside, other=0.0).to(tl.float32))
+        tl.store(grad_attended_at + place, (grad_gated * gate).to(incoming.dtype), mask=inside)
+        grad_gate = (product * (1 - gate)).to(incoming.dtype)
+        tl.store(grad_gate_at + long_row[:, None] * grad_gate_row + column[None, :], grad_gate, mask=inside)
+        delta = tl.sum(tl.reshape(product, (block, part // width, width)), 2)
+        head = first // width + tl.arange(0, part // width)
+        of_row = delta_at + ((long_row // size_j) * heads * size_j + row % size_j)[:, None]
+        tl.store(of_row + head[None, :] * size_j, delta, mask=inside)
+
+
+class MapGradients(NamedTuple):
+    """Gradients on the way through the output map.
+
+    `dropped` is the gradient of the map's result [(b n k) c], None if it is not needed, and `attended` that of the
+    ungated attended values [(b n k) (h d)]. `delta` [b n h k] is a term of the gradient of every logit of a query.
+    """
+
+    dropped: Tensor | None
+    attended: Tensor
+    delta: Tensor
+
+
+def can_map(x: Tensor) -> bool:
+    """Return whether the kernels map to this stream: exact products in float32 are left to cuBLAS."""
+    return x.element_size() == 2 and x.shape[-1] in _CHANNELS
+
+
+def added_map(attended: Tensor, weight: Tensor, offset: Tensor, stream: Tensor, dropout_mask: Tensor | None) -> Tensor:
+    """Return the stream (b n k c) plus the map of `attended` [(b n k) c], times the dropout mask."""
+    rows, c = attended.shape
+    total, tile = torch.empty_like(stream), _tile(stream)
+    _forward[(cdiv(rows, tile["block"]),)](
+        attended,
+        weight,
+        offset,
+        (stream, *stream.stride()[:3]),
+        _placed(dropout_mask, stream),
+        (total, *total.stride()[:3]),
+        rows,
+        *stream.shape[1:3],
+        c=c,
+        **tile,
+    )
+    return total
+
+
+def map_gradients(
+    gradient: Tensor,
+    dropout_mask: Tensor | None,
+    weight: Tensor,
+    attended: Tensor,
+    gate: Tensor,
+    grad_gate: Tensor,
+    heads: int,
+    *,
+    needs_dropped: bool,
+) -> MapGradients:
+    """Return gradients on the way through the map, from that of the stream (b n k c); write the gate's logits' too.
+
+    `attended` and `gate` are [(b n k) c], and rows of `grad_gate` may be parts of longer ones.
+    """
+    gradient = contiguous_channels(gradient)
+    rows, c = attended.shape
+    b, n, k, _ = gradient.shape
+    dropped = None
+    if needs_dropped and (dropout_mask is not None or not gradient.is_contiguous()):
+        dropped = torch.empty_like(attended)
+    grad_attended, delta = torch.empty_like(attended), attended.new_empty(b, n, heads, k, dtype=torch.float32)
+    tile = _tile(gradient)
+    _backward[(cdiv(rows, tile["block"]),)](
+        (gradient, *gradient.stride()[:3]),
+        _placed(dropout_mask, gradient),
+        weight,
+        attended,
+        gate,
+        dropped,
+        grad_attended,
+        grad_gate,
+        delta,
+        rows,
+        n,
+        k,
+        grad_gate.stride(0),
+        heads,
+        c=c,
+        width=c // heads,
+        **tile,
+    )
+    if needs_dropped and dropped is None:
+        dropped = gradient.view(rows, c)
+    return MapGradients(dropped, grad_attended, delta)
+
+
+def _tile(stream: Tensor) -> dict[str, int]:
+    """Return tile sizes and launch options, with which two programs fit on a multiprocessor."""
+    side = 64 if multiplies_from_shared_memory(stream.device) else 32
+    return {"block": side, "part": min(side, stream.shape[-1]), "num_warps": 4, "num_stages": 2}
+
+
+def _placed(dropout_mask: Tensor | None, stream: Tensor) -> tuple[Tensor | int, ...] | None:
+    """Return the dropout mask with its strides along a stream."""
+    if dropout_mask is None:
+        return None
+    expanded = dropout_mask.expand(stream.shape)
+    return (expanded, *expanded.stride()[:3])

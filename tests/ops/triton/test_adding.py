@@ -1,0 +1,133 @@
+"""Kernels that add an update's change to its stream give what the change alone and an addition give."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.ops.dispatch import Op, forced
+from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.residual import Residual, add_change, added
+from helixfold.ops.self_attention import self_attention
+from helixfold.ops.transition import transition
+from helixfold.ops.triangle import triangle_multiplication, triangle_update
+from helixfold.ops.weights import SelfAttentionWeights, TransitionWeights, TriangleWeights
+from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter cuts digits off where a GPU rounds.
+FLOOR = 0.0 if DEVICE == "cuda" else 2**-6
+
+
+def check(op: Op[Any, Tensor], *arguments: Any, kept: Tensor | None = None, in_float32: bool = True) -> None:
+    """Operator and addition in one give the reference's outputs and gradients; the stream is the first argument."""
+
+    def ours(stream: Tensor, *rest: Any) -> Tensor:
+        mask = None if kept is None else kept.to(stream.dtype)
+        with forced("triton") as used:
+            found = added(Residual(stream, mask), op, stream, *rest)
+        assert used == {op.name: 1}
+        return found
+
+    def reference(stream: Tensor, *rest: Any) -> Tensor:
+        mask = None if kept is None else kept.to(stream.dtype)
+        return add_change.reference(stream, op.reference(stream, *rest), mask)
+
+    if in_float32:
+        assert_equal(ours, reference, arguments)
+    assert_as_near(ours, reference, arguments, FLOOR)
+
+
+def dropout(shape: tuple[int, ...], shared: int | None) -> Tensor | None:
+    """A dropout mask that is one along an axis, which may be transposed."""
+    if shared is None:
+        return None
+    sizes = [1 if dim == shared else size for dim, size in enumerate(shape)]
+    return torch.nn.functional.dropout(torch.ones(sizes), 0.25)
+
+
+def turned(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_turned"), [((2, 7, 65, 32), False), ((1, 3, 5, 128), True), ((1, 2, 9, 256), False)]
+)
+def test_a_transition(shape: tuple[int, ...], is_turned: bool) -> None:
+    x, c = torch.randn(shape) + 0.5, shape[-1]
+    x = (turned(x) if is_turned else x).requires_grad_()
+    weights = TransitionWeights(norm(c), affine(2 * c, c), affine(c, 2 * c))
+    check(transition, x, weights)
+
+
+@pytest.mark.parametrize("shared", [None, 1, 2])
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("makes_both", [False, True])
+def test_a_triangle_multiplication(shared: int | None, is_turned: bool, makes_both: bool) -> None:
+    b, n, c_z, c = 2, 9, 32, 16
+    pair = torch.randn(b, n, n, c_z) + 0.5
+    pair = (turned(pair) if is_turned else pair).requires_grad_()
+    weights = TriangleWeights(norm(c_z), affine(c, c_z), affine(c, c_z), norm(c), affine(c_z, c), affine(c_z, c_z))
+    kept = dropout(pair.shape, shared)
+    if makes_both:
+        check(triangle_update, pair, mask(b, n, n), affine(c, c_z), affine(c, c_z), weights, kept=kept)
+    else:
+        right = torch.randn(b, c, n, n).requires_grad_()
+        check(triangle_multiplication, pair, mask(b, n, n), right, weights, kept=kept)
+
+
+@pytest.mark.parametrize("shared", [None, 1, 2])
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("made_of", ["nothing", "its rows", "others"])
+def test_self_attention(shared: int | None, is_turned: bool, made_of: str) -> None:
+    b, n, heads, c = 2, 9, 4, 32
+    x = torch.randn(b, n, n, c) + 0.5
+    x = (turned(x) if is_turned else x).requires_grad_()
+    biases = {
+        "nothing": None,
+        "its rows": affine(heads, c, bias=False),
+        "others": torch.randn(b, heads, n, n).requires_grad_(),
+    }
+    weights = SelfAttentionWeights(norm(c), affine(3 * c, c, bias=False), affine(c, c), affine(c, c))
+    check(
+        self_attention,
+        x,
+        mask(b, n, n),
+        biases[made_of],
+        weights,
+        heads,
+        kept=dropout(x.shape, shared),
+        in_float32=False,
+    )
+
+
+@pytest.mark.parametrize(("heads", "c"), [(8, 64), (2, 128), (8, 256)])
+def test_heads_of_other_widths(heads: int, c: int) -> None:
+    x = (torch.randn(1, 3, 33, c) + 0.5).requires_grad_()
+    weights = SelfAttentionWeights(norm(c), affine(3 * c, c, bias=False), affine(c, c), affine(c, c))
+    check(self_attention, x, mask(1, 3, 33), None, weights, heads, in_float32=False)
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_an_outer_product_mean(is_turned: bool) -> None:
+    s, i, j, c, c_z = 5, 17, 9, 8, 32
+    left, right = torch.randn(2, i, s, c), torch.randn(2, s, j, c)
+    masks = mask(2, i, s), mask(2, s, j)
+    left, right = left * masks[0][..., None], right * masks[1][..., None]
+    pair = torch.randn(2, i, j, c_z)
+    pair = (turned(pair) if is_turned else pair).requires_grad_()
+    given = pair, left.requires_grad_(), right.requires_grad_(), *masks, affine(c_z, c * c)
+
+    def ours(pair: Tensor, *rest: Any) -> Tensor:
+        with forced("triton") as used:
+            found = added(Residual(pair), outer_product_mean, *rest)
+        assert used == {"outer_product_mean": 1}
+        return found
+
+    def reference(pair: Tensor, *rest: Any) -> Tensor:
+        return pair + outer_product_mean.reference(*rest)
+
+    assert_equal(ours, reference, given)
+    assert_as_near(ours, reference, given, FLOOR)
