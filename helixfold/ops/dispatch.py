@@ -92,7 +92,9 @@ class Op(Generic[P, R]):
         return found
 
     def _record(self, backend: Backend, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Record a call and its backend if `recorded` and `recorded_backends` ask for them."""
+        """Record a call and its backend for `forced`, `recorded` and `recorded_backends`."""
+        if self.forced_backend == backend.name:
+            _forced_uses[self.name] += 1
         if _calls is not None:
             _calls.append((self, inspect.signature(self.reference).bind(*args, **kwargs).args))
         if _used is not None and not is_described():
@@ -120,11 +122,8 @@ class Op(Generic[P, R]):
             is_candidate = backend.name == _forced if is_forced else backend.is_for(card)
             if not is_candidate or backend.refusal(card, *args, **kwargs) is not None:
                 continue
-            if is_forced:
-                _forced_uses[self.name] += 1
-            elif backend.slower(*args, **kwargs) is not None:
-                continue
-            return backend
+            if is_forced or backend.slower(*args, **kwargs) is None:
+                return backend
         return self.backends[-1]
 
     def refusals(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:

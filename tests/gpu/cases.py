@@ -14,11 +14,11 @@ from torch.nn.functional import dropout, normalize
 
 from helixfold.ops.attention import attention
 from helixfold.ops.card import card_of
-from helixfold.ops.dispatch import Op, forced
+from helixfold.ops.dispatch import Op, forced, recorded
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.outer_product import outer_product_mean, outer_product_operand, outer_product_operands
-from helixfold.ops.residual import add_change
+from helixfold.ops.residual import Residual, add_change, added
 from helixfold.ops.self_attention import self_attention
 from helixfold.ops.structure.point_attention import point_attention
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
@@ -72,37 +72,53 @@ class Case:
     """An operator, its reference, and a function that makes its arguments, `make(size, transposed)`.
 
     `by_rows` are the numbers of the arguments of which row i (dim 1) is all that row i of the result depends on, beside
-    arguments that all rows share; none if rows depend on each other. `row_dim` is the result's dim of rows.
+    arguments that all rows share; none if rows depend on each other. `row_dim` is the result's dim of rows. If `adds`,
+    the result is added to a stream, after dropout by the last argument if that is not None: to the first argument, of
+    which it is also made unless the operator is the outer product mean.
     """
 
     op: Op[..., Any]
     make: Callable[[Size, bool], list[Any]]
     by_rows: tuple[int, ...] = ()
     row_dim: int = 1
+    adds: bool = False
 
     def reference(self, *arguments: Any) -> Any:
         """Return what the reference computes; a mask of dropout has the stream's dtype, as in the network."""
-        return self.op.reference(*self._settled(arguments))
+        arguments = self._settled(arguments)
+        if not self.adds:
+            return self.op.reference(*arguments)
+        return add_change.reference(arguments[0], self.op.reference(*self._of_change(arguments)), arguments[-1])
 
     def run(self, *arguments: Any) -> Any:
         """Return what the kernel computes; fail where another backend would."""
         arguments = self._settled(arguments)
-        with forced("triton") as used:
-            found = self.op(*arguments)
+        with forced("triton") as used, recorded() as calls:
+            if self.adds:
+                found = added(Residual(arguments[0], arguments[-1]), self.op, *self._of_change(arguments))
+                # Exact products of attention's output map in float32 are cuBLAS's, before an addition.
+                assert len(calls) == 1 or (arguments[0].dtype == torch.float32 and self.op is self_attention)
+            else:
+                found = self.op(*arguments)
         assert used[self.op.name] == 1, self.op.refusals(card_of(arguments[0].device), *arguments)["triton"]
         return found
 
     def skip_what_is_left_to_cublas(self, arguments: list[Any]) -> None:
         """Skip a test in float32 of an operator that is mostly products, which on a GPU has no kernel for them."""
-        reason = self.op.refusals(card_of(arguments[0].device), *arguments)["triton"]
+        of_change = self._of_change(arguments) if self.adds else arguments
+        reason = self.op.refusals(card_of(arguments[0].device), *of_change)["triton"]
         if reason is not None and "left to cuBLAS" in reason:
             pytest.skip(reason)
 
     def _settled(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        if self.op is not add_change:
+        *others, dropout_mask = arguments
+        if (self.op is not add_change and not self.adds) or dropout_mask is None:
             return tuple(arguments)
-        stream, change, dropout_mask = arguments
-        return stream, change, dropout_mask.to(stream.dtype)
+        return *others, dropout_mask.to(others[0].dtype)
+
+    def _of_change(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Return the operator's own arguments."""
+        return arguments[self.op is outer_product_mean : -1]
 
 
 def stream(*shape: int, transposed: bool = False) -> Tensor:
@@ -178,6 +194,17 @@ def _outer_product(size: Size, transposed: bool) -> list[Any]:
     right = torch.randn(b, s, j, c)
     halves = (left * left_mask[..., None]).requires_grad_(), (right * right_mask[..., None]).requires_grad_()
     return [*halves, left_mask, right_mask, affine(size.c_z, c * c)]
+
+
+def _with_dropout(arguments: list[Any]) -> list[Any]:
+    """The arguments of an operator and a dropout mask that is one for all rows of its stream."""
+    b, _, *rest = arguments[0].shape
+    return [*arguments, dropout(torch.ones(b, 1, *rest), 0.25)]
+
+
+def _added_outer_product(size: Size, transposed: bool) -> list[Any]:
+    pair = stream(size.batch, size.rows, size.residues, size.c_z, transposed=transposed)
+    return [pair, *_outer_product(size, transposed), None]
 
 
 def _outer_operand(size: Size, transposed: bool) -> list[Any]:
@@ -260,6 +287,42 @@ CASES = {
         op=layer_norm,
         make=lambda size, transposed: [*_pair(size, transposed, size.rows)[:1], norm(size.c_z)],
         by_rows=(0,),
+    ),
+    "row attention and its stream": Case(
+        op=self_attention,
+        make=lambda size, turned: _with_dropout(_self_attention(size.sequences, size.c_m, size, turned)),
+        by_rows=(0, 1),
+        adds=True,
+    ),
+    "triangle attention and its stream": Case(
+        op=self_attention, make=lambda size, turned: _with_dropout(_triangle_attention(size, turned)), adds=True
+    ),
+    "column attention and its stream": Case(
+        op=self_attention, make=lambda size, turned: [*_columns(size, turned), None], by_rows=(0, 1), adds=True
+    ),
+    "triangle multiplication and its stream": Case(
+        op=triangle_multiplication,
+        make=lambda size, turned: _with_dropout(_triangle_multiplication(size, turned)),
+        by_rows=(0, 1),
+        adds=True,
+    ),
+    "triangle update and its stream": Case(
+        op=triangle_update, make=lambda size, turned: _with_dropout(_triangle_update(size, turned)), adds=True
+    ),
+    "MSA transition and its stream": Case(
+        op=transition,
+        make=lambda size, turned: [*_transition(size.sequences, size.c_m, size, turned), None],
+        by_rows=(0,),
+        adds=True,
+    ),
+    "pair transition and its stream": Case(
+        op=transition,
+        make=lambda size, turned: [*_transition(size.rows, size.c_z, size, turned), None],
+        by_rows=(0,),
+        adds=True,
+    ),
+    "outer product and its stream": Case(
+        op=outer_product_mean, make=_added_outer_product, by_rows=(0, 1, 3), adds=True
     ),
     "pair and its change": Case(op=add_change, make=_add_change, by_rows=(0, 1)),
     "invariant point attention": Case(op=point_attention, make=_points),

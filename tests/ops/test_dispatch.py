@@ -1,10 +1,23 @@
 """Backends are chosen in their order, refuse with a reason, and can be forced."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 
 from helixfold.ops.card import CARDS, Card
-from helixfold.ops.dispatch import Backend, forced, operator, recorded_backends, wants_gradient
+from helixfold.ops.dispatch import (
+    Backend,
+    Op,
+    forced,
+    intercepted,
+    operator,
+    recorded,
+    recorded_backends,
+    wants_gradient,
+)
+from helixfold.ops.residual import Residual, added
 
 
 def _refusal(card: Card, x: Tensor) -> str | None:
@@ -43,9 +56,11 @@ def test_a_backend_says_why_it_refuses() -> None:
 def test_a_forced_backend_is_used_where_it_can_be() -> None:
     with forced("reference") as used:
         assert negative.choice(torch.ones(2)).name == "reference"
+        negative(torch.ones(2))
     assert used == {"negative": 1}
     with forced("flat") as used:
         assert negative.choice(torch.ones(2, 2)).name == "reference"
+        negative(torch.ones(2, 2))
     assert not used
     with forced("device"):
         assert negative.choice(torch.ones(2)).name == "device"
@@ -71,3 +86,45 @@ def test_gradients_are_wanted_of_what_requires_them() -> None:
     assert not wants_gradient(None, x.detach())
     with torch.no_grad():
         assert not wants_gradient(x)
+
+
+def doubled_if_small(residual: Residual, x: Tensor) -> Tensor | None:
+    return residual.stream + 2 * x if x.numel() < 3 else None
+
+
+@operator(Backend(name="both", run=lambda x: 2 * x, run_adding=doubled_if_small))
+def doubled(x: Tensor) -> Tensor:
+    """Return twice the tensor."""
+    return 2 * x
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_backend_adds_its_result_to_a_stream_or_leaves_that_to_the_addition(size: int) -> None:
+    x, stream = torch.arange(1.0, size + 1).view(1, 1, 1, size), torch.ones(1, 1, 1, size)
+    assert added(None, doubled, x).equal(2 * x)
+    with recorded() as calls, recorded_backends() as used:
+        assert added(Residual(stream), doubled, x).equal(stream + 2 * x)
+    others = [] if size == 2 else ["add_change"]
+    assert [op.name for op, _ in calls] == ["doubled", *others]
+    assert used == {"doubled": {"both"}} | {name: {"reference"} for name in others}
+
+
+def test_nothing_is_added_by_a_backend_where_the_addition_or_the_operator_is_asked_to_do_otherwise() -> None:
+    x = stream = torch.ones(1, 1, 1, 2)
+    mask = torch.full_like(x, 0.5)
+    for names in (None, ["add_change"], ["doubled"]):
+        with forced("reference", names), recorded() as calls:
+            assert added(Residual(stream, mask), doubled, x).flatten().tolist() == [2, 2]
+        assert [op.name for op, _ in calls] == ["doubled", "add_change"]
+    with forced("both", ["doubled"]), recorded() as calls:
+        assert added(Residual(stream), doubled, x).flatten().tolist() == [3, 3]
+    assert [op.name for op, _ in calls] == ["doubled"]
+    seen = []
+
+    def carry_out(op: Op[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen.append(op.name)
+        return op.run(*args, **kwargs)
+
+    with intercepted(carry_out):
+        assert added(Residual(stream), doubled, x).flatten().tolist() == [3, 3]
+    assert seen == ["doubled", "add_change"]

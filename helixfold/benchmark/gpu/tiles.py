@@ -44,6 +44,8 @@ CHOICES: dict[str, dict[str, tuple[int, ...]]] = {
     "layer_norm.backward": {"block_rows": (8, 16, 32), "stages": (1, 2, 3)},
     "norm_linear.forward": {"block": (32, 64, 128), "num_warps": (4, 8)},
     "norm_linear.backward": {"block": (32, 64), "num_warps": (4, 8), "num_stages": (1, 3)},
+    "output_map.forward": {"block_rows": (32, 64, 128), "part": (32, 64, 128), "num_warps": (4, 8)},
+    "output_map.backward": {"block_rows": (32, 64, 128), "part": (32, 64), "num_warps": (4, 8)},
     "outer_product.forward": {"block_i": (8, 16), "block_c": (2, 4), "num_warps": (4, 8), "num_stages": (2, 3)},
     "outer_product_backward.backward_of_operand": {"block_own": (16, 32), "block_other": (2, 4), "num_warps": (4, 8)},
     "outer_product_backward.backward_of_weight": {"block_j": (4, 8), "block_c": (2, 4), "num_stages": (1, 2)},
@@ -104,7 +106,11 @@ class Launched:
     def _most(self) -> dict[str, int]:
         """Return the most channels or keys of tiles; masks are padded for tiles of so many keys."""
         given = self.arguments
-        most = {"block_hidden": given.get("hidden"), "block_c": given.get("c"), "part": given.get("c_z")}
+        most = {
+            "block_hidden": given.get("hidden"),
+            "block_c": given.get("c"),
+            "part": given.get("c_z", given.get("c")),
+        }
         if "sizes" in given:
             most["block_k"] = tile_size(given["sizes"][3], LARGEST_TILE)
         return {name: size for name, size in most.items() if size is not None}
@@ -270,6 +276,8 @@ _GRIDS: dict[str, Callable[[dict[str, Any], _Grid], _Grid]] = {
     "layer_norm.backward": _looping_rows,
     "norm_linear.forward": _positions,
     "norm_linear.backward": _looping_positions,
+    "output_map.forward": _rows,
+    "output_map.backward": _rows,
     "outer_product.forward": _outer,
     "outer_product_backward.backward_of_operand": _outer_operand,
     "outer_product_backward.backward_of_weight": _outer_weight,

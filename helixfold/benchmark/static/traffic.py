@@ -217,6 +217,9 @@ class _Program:
 
     def _operation(self, operation: Operation) -> None:
         name = operation.operator
+        # Regions beside each other use the same names.
+        for each in operation.results:
+            self.environment.pop(each, None)
         if name == "scf.for":
             self._loop(operation)
         elif name == "scf.if":

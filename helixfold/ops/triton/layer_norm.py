@@ -110,6 +110,7 @@ def _backward(
     grad_x_at,
     scale_at,
     added,
+    added_factor,
     first_other,
     second_other,
     sums_at,
@@ -157,6 +158,8 @@ def _backward(
             more = read_rows(added, row, channel, size_i, size_j, inside)
             grad_x += more
             if sums_added:
+                if added_factor is not None:
+                    more *= read_rows(added_factor, row, channel, size_i, size_j, inside)
                 sum_first += more
         tl.store(tile_grad_x_at, grad_x.to(grad_x_at.dtype.element_ty), mask=inside)
         if first_other is not None:
@@ -205,19 +208,21 @@ def norm_gradients(
     others: Sequence[Tensor] = (),
     *,
     added: Tensor | None = None,
+    added_factor: Tensor | None = None,
     learns: bool = True,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradient of `x`, and those of scale and offset, which are left out unless the layer `learns`.
 
     `added`, of the shape of `x`, is added to its gradient. The sums over the rows of up to two `others`, of that shape
-    too, are made in the same pass and follow the gradients; the first of them may be `added`.
+    too, are made in the same pass and follow the gradients; the first of them may be `added`, and is then multiplied by
+    `added_factor` if that is given, of a shape that expands to it.
     """
     grad_x = torch.empty_like(x)
     first, second = (*others, None, None)[:2]
     sums_added = first is not None and first is added
-    given = [
-        None if each is None else contiguous_channels(each) for each in (added, None if sums_added else first, second)
-    ]
+    factor = None if added_factor is None else added_factor.expand(x.shape)
+    optional = [added, factor, None if sums_added else first, second]
+    given = [None if each is None else contiguous_channels(each) for each in optional]
     x_rows, grad_y_rows, grad_x_rows, *given_rows = as_rows(
         x, contiguous_channels(grad_y), grad_x, *(x if each is None else each for each in given)
     )

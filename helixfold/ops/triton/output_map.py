@@ -30,11 +30,11 @@ def _forward(
     size_i,
     size_j,
     c: tl.constexpr,
-    block: tl.constexpr,
+    block_rows: tl.constexpr,
     part: tl.constexpr,
 ):
     """Store the stream plus the map of a tile of rows, times the dropout mask if there is one."""
-    row = tl.program_id(0) * block + tl.arange(0, block)
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     inside = (row < rows)[:, None]
     attended_at += row.to(tl.int64)[:, None] * c + tl.arange(0, c)[None, :]
     attended = tl.load(attended_at, mask=inside, other=0.0)
@@ -68,14 +68,14 @@ def _backward(
     heads,
     c: tl.constexpr,
     width: tl.constexpr,
-    block: tl.constexpr,
+    block_rows: tl.constexpr,
     part: tl.constexpr,
 ):
     """Store the gradients of a tile of rows: of the ungated attended values, of the gate, and `delta` of every head.
 
     If `dropped_at` is given, also store the gradient after dropout, in the order of the rows.
     """
-    row = tl.program_id(0) * block + tl.arange(0, block)
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     inside, channel, long_row = (row < rows)[:, None], tl.arange(0, c), row.to(tl.int64)
     incoming = read_rows(gradient, row, channel, size_i, size_j, inside)
     if dropout_mask is not None:
@@ -92,7 +92,7 @@ def _backward(
         tl.store(grad_attended_at + place, (grad_gated * gate).to(incoming.dtype), mask=inside)
         grad_gate = (product * (1 - gate)).to(incoming.dtype)
         tl.store(grad_gate_at + long_row[:, None] * grad_gate_row + column[None, :], grad_gate, mask=inside)
-        delta = tl.sum(tl.reshape(product, (block, part // width, width)), 2)
+        delta = tl.sum(tl.reshape(product, (block_rows, part // width, width)), 2)
         head = first // width + tl.arange(0, part // width)
         of_row = delta_at + ((long_row // size_j) * heads * size_j + row % size_j)[:, None]
         tl.store(of_row + head[None, :] * size_j, delta, mask=inside)
@@ -119,7 +119,7 @@ def added_map(attended: Tensor, weight: Tensor, offset: Tensor, stream: Tensor, 
     """Return the stream (b n k c) plus the map of `attended` [(b n k) c], times the dropout mask."""
     rows, c = attended.shape
     total, tile = torch.empty_like(stream), _tile(stream)
-    _forward[(cdiv(rows, tile["block"]),)](
+    _forward[(cdiv(rows, tile["block_rows"]),)](
         attended,
         weight,
         offset,
@@ -157,7 +157,7 @@ def map_gradients(
         dropped = torch.empty_like(attended)
     grad_attended, delta = torch.empty_like(attended), attended.new_empty(b, n, heads, k, dtype=torch.float32)
     tile = _tile(gradient)
-    _backward[(cdiv(rows, tile["block"]),)](
+    _backward[(cdiv(rows, tile["block_rows"]),)](
         (gradient, *gradient.stride()[:3]),
         _placed(dropout_mask, gradient),
         weight,
@@ -184,7 +184,7 @@ def map_gradients(
 def _tile(stream: Tensor) -> dict[str, int]:
     """Return tile sizes and launch options, with which two programs fit on a multiprocessor."""
     side = 64 if multiplies_from_shared_memory(stream.device) else 32
-    return {"block": side, "part": min(side, stream.shape[-1]), "num_warps": 4, "num_stages": 2}
+    return {"block_rows": side, "part": min(side, stream.shape[-1]), "num_warps": 4, "num_stages": 2}
 
 
 def _placed(dropout_mask: Tensor | None, stream: Tensor) -> tuple[Tensor | int, ...] | None:

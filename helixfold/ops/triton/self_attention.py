@@ -164,7 +164,6 @@ class _SelfAttention(torch.autograd.Function):
         needed_here = (True, True, True, False, needed.bias or bias_weight is not None, True)
         rows: Tensor | None
         if can_map(x):
-            needs_rows = needed.out_weight or needed.out_bias
             rows, grad_attended, delta = map_gradients(
                 gradient,
                 dropout_mask,
@@ -173,7 +172,7 @@ class _SelfAttention(torch.autograd.Function):
                 gate,
                 gradients[1],
                 ctx.heads,
-                needs_dropped=needs_rows,
+                needs_dropped=needed.out_weight,
             )
             grad_attended = rearrange(grad_attended, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
             grad_bias = gradients_from_attended(
@@ -195,11 +194,17 @@ class _SelfAttention(torch.autograd.Function):
         found = weight_gradients(gradients[: len(weights)], packed, normed, learn)
         grad_qkv_weight, grad_gate_weight, grad_bias_weight = (*found, None)[:3]
         grad_normed, grad_gate = packed @ torch.cat(weights), gradients[1]
-        others: tuple[Tensor, ...] = ()
-        if needed.gate_bias or needed.out_bias:
-            others = gradient if rows is None or dropout_mask is None else rows.view(x.shape), grad_gate.view(x.shape)
-        learns, added = needed.scale or needed.offset or bool(others), gradient if ctx.adds else None
-        grad_x, sums = norm_gradients(grad_normed.view(x.shape), x, scale, offset, others, added=added, learns=learns)
+        others = (gradient, grad_gate.view(x.shape)) if needed.gate_bias or needed.out_bias else ()
+        grad_x, sums = norm_gradients(
+            grad_normed.view(x.shape),
+            x,
+            scale,
+            offset,
+            others,
+            added=gradient if ctx.adds else None,
+            added_factor=dropout_mask,
+            learns=needed.scale or needed.offset or bool(others),
+        )
         grad_scale, grad_offset, grad_out_bias, grad_gate_bias = (*sums, *[None] * 4)[:4]
         grad_maps = grad_qkv_weight, grad_gate_weight, grad_gate_bias, grad_out_weight, grad_out_bias
         return grad_x, None, grad_bias, None, None, None, grad_bias_weight, grad_scale, grad_offset, *grad_maps
