@@ -66,7 +66,7 @@ def test_a_transition(shape: tuple[int, ...], is_turned: bool) -> None:
 @pytest.mark.parametrize("is_turned", [False, True])
 @pytest.mark.parametrize("makes_both", [False, True])
 def test_a_triangle_multiplication(shared: int | None, is_turned: bool, makes_both: bool) -> None:
-    b, n, c_z, c = 2, 9, 32, 16
+    b, n, c_z, c = 2, 9, 64, 16
     pair = torch.randn(b, n, n, c_z) + 0.5
     pair = (turned(pair) if is_turned else pair).requires_grad_()
     weights = TriangleWeights(norm(c_z), affine(c, c_z), affine(c, c_z), norm(c), affine(c_z, c), affine(c_z, c_z))
