@@ -15,6 +15,7 @@ from helixfold.execution.probe import context_row_bytes, forward_row_bytes, map_
 from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import is_described
+from helixfold.ops.residual import Residual
 from helixfold.ops.sizes import loops_if_large
 
 # Memory for temporaries of a slab's rows: this share of the stream, or this number of elements if that is more. Both
@@ -88,10 +89,8 @@ class Slabs(Executor):
         with loops_if_large(prod(whole.shape)):
             for place, (slab_mask, *rows), slab in self.visited(read, size, changed):
                 assert slab is not None
-                change = update(slab, slab_mask, context, *rows)
-                if dropped is not None:
-                    change = change * (dropped if dropped.shape[1] == 1 else dropped[:, place])
-                slab.add_(change)
+                kept = dropped if dropped is None or dropped.shape[1] == 1 else dropped[:, place]
+                update.added(Residual(slab, kept, in_place=True), slab_mask, context, *rows)
         self.settle(whole)
         return whole
 

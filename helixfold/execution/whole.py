@@ -7,7 +7,7 @@ from torch import Tensor
 
 from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import card_of
-from helixfold.ops.residual import Residual, add_change
+from helixfold.ops.residual import Residual
 
 
 class Whole(Executor):
@@ -49,10 +49,7 @@ class Whole(Executor):
             rows = [transposed(as_tensor(each), update.context_axis) for each in context_input]
         before = transposed(as_tensor(stream), update.axis)
         residual = Residual(before, None if dropout_mask is None else transposed(dropout_mask, update.axis))
-        arguments = (before, transposed(mask, update.axis), context, *rows)
-        if update.takes_residual:
-            return transposed(update(*arguments, residual=residual), update.axis)
-        return transposed(add_change(before, update(*arguments), residual.dropout_mask), update.axis)
+        return transposed(update.added(residual, transposed(mask, update.axis), context, *rows), update.axis)
 
     def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Tensor:
         return make(slice(0, streams[0].shape[1]), *streams)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.model.stream import Axis, Stream, transposed
+from helixfold.ops.residual import Residual
 
 Context = tuple[Tensor, ...]
 ContextInput = tuple[Stream, Tensor]
@@ -47,6 +48,9 @@ class Update(nn.Module):
     `context` and `forward` receive slabs: some rows of the stream (or of the context's input), transposed so that the
     axis declared here is dim 1. The result for one row never depends on which other rows are in the slab. Executors
     measure the memory that a row takes, so updates say nothing about memory.
+
+    `forward` returns the change, or if it is given a `residual`, the sum of the residual's stream and the change: where
+    one kernel computes both, the change is never in memory. Executors give one to updates that take it.
     """
 
     axis: Axis = "rows"  # the stream's axis along which `forward` is independent
@@ -55,7 +59,7 @@ class Update(nn.Module):
     context_dim: int = 1  # the dim of every context tensor along which these parts are joined
     makes_own_context: bool = False  # whether `forward` takes None as the context of a slab that is the whole stream
     reads_context_rows: bool = False  # whether `forward` also receives the slab's rows of the context's input
-    takes_residual: bool = False  # whether `forward` also takes a `residual`, and returns it with the change added
+    takes_residual: bool = False  # whether `forward` also takes a `residual` by this name
     dropout_axis: Axis = "rows"  # the axis along which all elements have the same dropout mask
     dropout_rate: float = 0.0
 
@@ -77,6 +81,12 @@ class Update(nn.Module):
         shared = (b, 1, j, c) if self.dropout_axis == "rows" else (b, i, 1, c)
         kept = 1 - self.dropout_rate
         return torch.empty(shared, dtype=dtype, device=device).bernoulli_(kept).div_(kept)
+
+    def added(self, residual: Residual, mask: Tensor, context: Context | None, *rows: Tensor) -> Tensor:
+        """Return a residual's stream plus the change of that slab, for which the rest are the arguments."""
+        arguments = (residual.stream, mask, context, *rows)
+        found: Tensor = self(*arguments, residual=residual) if self.takes_residual else residual.plus(self(*arguments))
+        return found
 
 
 @runtime_checkable

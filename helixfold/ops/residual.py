@@ -11,13 +11,31 @@ from helixfold.ops.dispatch import Backend, Op, first_reason, operator, wants_gr
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 P = ParamSpec("P")
+# Beside the stream: the dropout mask, if there is one, and whether the stream is overwritten. None if nothing is added.
+Adding = tuple[Tensor | None, bool] | None
 
 
 class Residual(NamedTuple):
-    """A stream (b i j c) to which a change is added, and the change's dropout mask: one for all rows or all columns."""
+    """A stream (b i j c) to which a change is added, and the change's dropout mask: one for all rows or all columns.
+
+    With `in_place`, for which there are no gradients, the stream is overwritten by the sum.
+    """
 
     stream: Tensor
     dropout_mask: Tensor | None = None
+    in_place: bool = False
+
+    @property
+    def adding(self) -> Adding:
+        """The dropout mask, and whether the stream is overwritten."""
+        return self.dropout_mask, self.in_place
+
+    def plus(self, change: Tensor) -> Tensor:
+        """Return the stream plus the change, times the dropout mask."""
+        stream, dropout_mask, in_place = self
+        if in_place:
+            return stream.add_(change if dropout_mask is None else change * dropout_mask)
+        return add_change(stream, change, dropout_mask)
 
 
 def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None) -> str | None:
@@ -60,4 +78,4 @@ def added(residual: Residual | None, change_of: Op[P, Tensor], *args: P.args, **
     if residual is None:
         return change_of(*args, **kwargs)
     found: Any = change_of.run_adding(add_change, residual, *args, **kwargs)
-    return add_change(residual.stream, change_of(*args, **kwargs), residual.dropout_mask) if found is None else found
+    return residual.plus(change_of(*args, **kwargs)) if found is None else found

@@ -25,7 +25,7 @@ from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs
 
 # The share of a device's rates that is reached, the time of launches aside. It was found by bisection: with it
 # `predict` returned 1.808 s for the first of `PUBLISHED`, from what was counted for an H100 at commit 716cfa3. Nothing
-# else was fitted; with the launches that have gone since, it returns 1.774 s.
+# else was fitted; with the launches and bytes that have gone since, it returns 1.520 s.
 REACHED = 0.1366
 # Bytes per parameter that a step of the optimizer reads and writes: gradient, master, moments and average.
 _OPTIMIZER_BYTES = 40

@@ -24,7 +24,7 @@ WRITTEN = {
     "norm_linear.backward": ("grad_x_at",),
     "output_map.forward": ("sum_to",),
     "output_map.backward": ("dropped_at", "grad_attended_at", "grad_gate_at", "delta_at"),
-    "outer_product.forward": ("y_at", "inverse_at"),
+    "outer_product.forward": ("y_to", "inverse_at"),
     "outer_product_backward.backward_of_operand": ("grad_own_at",),
     "outer_product_backward.backward_of_weight": (),
     "transition.forward": ("y_at",),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,17 +61,18 @@ STACKS = {"extra_msa_stack": "extra_msa_stack", "evoformer_iteration": "evoforme
 
 
 class Recorder:
-    """What every module of a model returned, call by call, updates transposed back to their stream."""
+    """What every module of a model returned, call by call; of updates the change, transposed back to their stream."""
 
     def __init__(self, model: AlphaFold) -> None:
         self.calls: dict[str, list[tuple[Tensor, ...]]] = {}
         for name, module in model.named_modules():
-            module.register_forward_hook(self._hook(name))
+            module.register_forward_hook(self._hook(name), with_kwargs=True)
 
-    def _hook(self, name: str) -> Callable[[nn.Module, object, object], None]:
-        def record(module: nn.Module, _: object, output: object) -> None:
+    def _hook(self, name: str) -> Callable[[nn.Module, object, dict[str, Any], object], None]:
+        def record(module: nn.Module, _: object, named: dict[str, Any], output: object) -> None:
             if isinstance(module, Update):
-                output = transposed(output, module.axis)
+                residual = named.get("residual")
+                output = transposed(output if residual is None else output - residual.stream, module.axis)
             parts = output if isinstance(output, tuple) else (output,)
             self.calls.setdefault(name, []).append(parts)
 

@@ -55,8 +55,8 @@ def test_an_h200_launches_little_more_in_slabs_than_for_whole_streams(
     assert budget == 8 * 2**30
     whole, _ = launched(Whole(), residues, monkeypatch)
     launches, rows = launched(Slabs(budget), residues, monkeypatch)
-    assert whole < 130
-    assert launches <= 2 * whole
+    assert whole < 50
+    assert launches < 80
     assert rows > 500
     # With slabs of a CPU's size it launches a hundred times as much.
     assert launched(Slabs(), residues, monkeypatch)[0] > 100 * whole

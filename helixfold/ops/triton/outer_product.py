@@ -14,13 +14,21 @@ from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.residual import Residual
-from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 from helixfold.ops.triton.outer_product_backward import operand_gradient, parameter_gradients
 from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged, multiplies_from_shared_memory
 from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
 _SEQUENCES = 64
+
+
+@jit
+@no_type_check
+def _edges(x, b, i, j, c_z: tl.constexpr):
+    """Return the addresses of the channels of edges i and j of a pair, which is given with its strides."""
+    row, column = i.to(tl.int64)[:, None, None] * x[2], j.to(tl.int64)[None, :, None] * x[3]
+    return x[0] + b * x[1] + row + column + tl.arange(0, c_z)[None, None, :]
 
 
 @kernel
@@ -33,7 +41,7 @@ def _forward(
     weight_at,
     offset_at,
     stream,
-    y_at,
+    y_to,
     inverse_at,
     size_i,
     size_j,
@@ -104,11 +112,8 @@ def _forward(
     inside = (i < size_i)[:, None] & (j < size_j)[None, :]
     tl.store(inverse_at + edge, inverse, mask=inside)
     if stream is not None:
-        row, column = i.to(tl.int64)[:, None, None] * stream[2], j.to(tl.int64)[None, :, None] * stream[3]
-        stream_at = stream[0] + b * stream[1] + row + column + tl.arange(0, c_z)[None, None, :]
-        total += tl.load(stream_at, mask=inside[:, :, None], other=0.0).to(tl.float32)
-    y_at += edge[:, :, None] * c_z + tl.arange(0, c_z)[None, None, :]
-    tl.store(y_at, total.to(y_at.dtype.element_ty), mask=inside[:, :, None])
+        total += tl.load(_edges(stream, b, i, j, c_z), mask=inside[:, :, None], other=0.0).to(tl.float32)
+    tl.store(_edges(y_to, b, i, j, c_z), total.to(y_to[0].dtype.element_ty), mask=inside[:, :, None])
 
 
 def _rows(operand: Tensor) -> Tensor:
@@ -149,11 +154,12 @@ class _OuterProductMean(torch.autograd.Function):
         weight: Tensor,
         offset: Tensor,
         stream: Tensor | None,
+        in_place: bool,
     ) -> Tensor:
         b, size_i, sequences, c = left.shape
         size_j, d, c_z = right.shape[2], right.shape[3], len(weight)
         left_rows, right_rows = _rows(left), _rows(right.transpose(1, 2))
-        y = left.new_empty(b, size_i, size_j, c_z)
+        y = stream if stream is not None and in_place else left.new_empty(b, size_i, size_j, c_z)
         inverse = torch.empty(b, size_i, size_j, dtype=torch.float32, device=left.device)
         tiles = _forward_tiles(left_rows)
         _forward[(cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"]), b)](
@@ -164,7 +170,7 @@ class _OuterProductMean(torch.autograd.Function):
             weight,
             offset,
             None if stream is None else (stream, *stream.stride()[:3]),
-            y,
+            (y, *y.stride()[:3]),
             inverse,
             size_i,
             size_j,
@@ -186,7 +192,7 @@ class _OuterProductMean(torch.autograd.Function):
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         left_rows, right_rows, inverse, weight, offset = ctx.saved_tensors
         (b, size_i), size_j, c_z = left_rows.shape[:2], right_rows.shape[1], len(weight)
-        needs_left, needs_right, *_, needs_stream = ctx.needs_input_grad
+        needs_left, needs_right, *_, needs_stream, _ = ctx.needs_input_grad
         # Divided by the count in float32 and rounded once for all three kernels.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
         torch.mul(grad_y, inverse[..., None], out=mean)
@@ -203,7 +209,7 @@ class _OuterProductMean(torch.autograd.Function):
         grad_weight = grad_offset = None
         if any(ctx.needs_input_grad[4:6]):
             grad_weight, grad_offset = parameter_gradients(mean, left_rows, right_rows, weight, offset)
-        return grad_left, grad_right, None, None, grad_weight, grad_offset, grad_y if needs_stream else None
+        return grad_left, grad_right, None, None, grad_weight, grad_offset, grad_y if needs_stream else None, None
 
 
 def outer_product_mean_triton(
@@ -211,15 +217,15 @@ def outer_product_mean_triton(
 ) -> Tensor:
     """Compute `outer_product_mean` on a CUDA device."""
     weight = out.weight.to(left.dtype).contiguous()
-    return _OuterProductMean.apply(left, right, left_mask, right_mask, weight, out.bias, None)
+    return _OuterProductMean.apply(left, right, left_mask, right_mask, weight, out.bias, None, False)
 
 
 def outer_product_mean_adding_triton(
     residual: Residual, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor | None:
     """Compute `outer_product_mean` on a CUDA device and add it to a stream, where nothing is dropped."""
-    stream, dropout_mask = residual
+    stream, dropout_mask, in_place = residual
     if dropout_mask is not None or stream.dtype != left.dtype or stream.stride(-1) != 1:
         return None
     weight = out.weight.to(left.dtype).contiguous()
-    return _OuterProductMean.apply(left, right, left_mask, right_mask, weight, out.bias, stream)
+    return _OuterProductMean.apply(left, right, left_mask, right_mask, weight, out.bias, stream, in_place)

@@ -10,6 +10,7 @@ from typing import NamedTuple, no_type_check
 import torch
 from torch import Tensor
 
+from helixfold.ops.residual import Residual
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.layer_norm import contiguous_channels, elements, read_rows
 from helixfold.ops.triton.tiles import multiplies_from_shared_memory, weight_rows
@@ -115,10 +116,11 @@ def can_map(x: Tensor) -> bool:
     return x.element_size() == 2 and x.shape[-1] in _CHANNELS
 
 
-def added_map(attended: Tensor, weight: Tensor, offset: Tensor, stream: Tensor, dropout_mask: Tensor | None) -> Tensor:
-    """Return the stream (b n k c) plus the map of `attended` [(b n k) c], times the dropout mask."""
+def added_map(attended: Tensor, weight: Tensor, offset: Tensor, residual: Residual) -> Tensor:
+    """Return the residual's stream (b n k c) plus the map of `attended` [(b n k) c], times the dropout mask."""
+    stream, dropout_mask, in_place = residual
     rows, c = attended.shape
-    total, tile = torch.empty_like(stream), _tile(stream)
+    total, tile = stream if in_place else torch.empty_like(stream), _tile(stream)
     _forward[(cdiv(rows, tile["block_rows"]),)](
         attended,
         weight,

@@ -12,7 +12,7 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.dispatch import wants_gradient
-from helixfold.ops.residual import Residual
+from helixfold.ops.residual import Adding, Residual
 from helixfold.ops.triton.attention import attend
 from helixfold.ops.triton.attention_gradients import GradientMemory, attention_backward, gradients_from_attended
 from helixfold.ops.triton.attention_tiles import aligned, mask_terms
@@ -30,7 +30,7 @@ def self_attention_triton(
     x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> Tensor:
     """Compute `self_attention` on a CUDA device."""
-    return _run(x, mask, bias, weights, heads, None, adds=False)
+    return _run(None, x, mask, bias, weights, heads)
 
 
 def self_attention_adding_triton(
@@ -44,25 +44,23 @@ def self_attention_adding_triton(
     """Compute `self_attention` on a CUDA device and add it to the stream that it is made of."""
     if residual.stream is not x or not can_map(x):
         return None
-    return _run(x, mask, bias, weights, heads, residual.dropout_mask, adds=True)
+    return _run(residual.adding, x, mask, bias, weights, heads)
 
 
 def _run(
+    adding: Adding,
     x: Tensor,
     mask: Tensor,
     bias: Tensor | Affine | None,
     weights: SelfAttentionWeights,
     heads: int,
-    dropout_mask: Tensor | None,
-    *,
-    adds: bool,
 ) -> Tensor:
     norm, qkv, gate, out = weights
     bias, bias_weight = (None, bias.weight.to(x.dtype)) if isinstance(bias, Affine) else (bias, None)
     parameters: list[Any] = [bias_weight, *norm, qkv.weight.to(x.dtype), *gate.to(x.dtype), *out.to(x.dtype)]
     if wants_gradient(x, bias, *parameters):
-        return _SelfAttention.apply(x, mask, bias, heads, dropout_mask, adds, *parameters)
-    return _forward(x, mask, bias, heads, dropout_mask, adds, *parameters, save=False)[0]
+        return _SelfAttention.apply(x, mask, bias, heads, adding, *parameters)
+    return _forward(x, mask, bias, heads, adding, *parameters, save=False)[0]
 
 
 def _forward(
@@ -70,8 +68,7 @@ def _forward(
     mask: Tensor,
     bias: Tensor | None,
     heads: int,
-    dropout_mask: Tensor | None,
-    adds: bool,
+    adding: Adding,
     bias_weight: Tensor | None,
     scale: Tensor,
     offset: Tensor,
@@ -83,7 +80,7 @@ def _forward(
     *,
     save: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """Return the change, or if `adds` the stream plus it times the dropout mask, and if `save` what gradients need."""
+    """Return the change, or with `adding` its sum with the stream, and if `save` what the gradients need."""
     b, n, k, _ = x.shape
     # In the order in which attention reads it, whatever the stream's is.
     normed = normed_into(x.new_empty(x.shape), x, scale, offset).flatten(0, 2)
@@ -100,10 +97,10 @@ def _forward(
     if not save:
         del qkv, gate, query, key, value, gates
     flat = rearrange(attended, "b n h k d -> (b n k) (h d)")
-    if adds:
-        result = added_map(flat, out_weight, out_bias, x, dropout_mask)
-    else:
+    if adding is None:
         result = torch.addmm(out_bias, flat, out_weight.T).view(b, n, k, -1)
+    else:
+        result = added_map(flat, out_weight, out_bias, Residual(x, *adding))
     return result, (normed, qkv, gate, *terms, attended, logsum) if save else ()
 
 
@@ -114,8 +111,7 @@ class _Needed(NamedTuple):
     mask: bool
     bias: bool
     heads: bool
-    dropout_mask: bool
-    adds: bool
+    adding: bool
     bias_weight: bool
     scale: bool
     offset: bool
@@ -134,12 +130,11 @@ class _SelfAttention(torch.autograd.Function):
         mask: Tensor,
         bias: Tensor | None,
         heads: int,
-        dropout_mask: Tensor | None,
-        adds: bool,
+        adding: Adding,
         *parameters: Tensor,
     ) -> Tensor:
-        result, (normed, *saved) = _forward(x, mask, bias, heads, dropout_mask, adds, *parameters, save=True)
-        ctx.heads, ctx.adds = heads, adds
+        result, (normed, *saved) = _forward(x, mask, bias, heads, adding, *parameters, save=True)
+        ctx.heads, ctx.adds, (dropout_mask, _) = heads, adding is not None, adding or (None, False)
         needed = _Needed(*ctx.needs_input_grad)
         norm_is_read = needed.bias_weight or needed.qkv_weight or needed.gate_weight
         ctx.save_for_backward(x, *parameters, dropout_mask, normed if norm_is_read else None, *saved)
@@ -207,4 +202,4 @@ class _SelfAttention(torch.autograd.Function):
         )
         grad_scale, grad_offset, grad_out_bias, grad_gate_bias = (*sums, *[None] * 4)[:4]
         grad_maps = grad_qkv_weight, grad_gate_weight, grad_gate_bias, grad_out_weight, grad_out_bias
-        return grad_x, None, grad_bias, None, None, None, grad_bias_weight, grad_scale, grad_offset, *grad_maps
+        return grad_x, None, grad_bias, None, None, grad_bias_weight, grad_scale, grad_offset, *grad_maps

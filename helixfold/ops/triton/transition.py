@@ -178,8 +178,9 @@ def _transition(
     contract_offset: Tensor,
     *,
     adds: bool,
+    in_place: bool,
 ) -> Tensor:
-    y = torch.empty_like(x)
+    y = x if in_place else torch.empty_like(x)
     x_rows, y_rows = as_rows(x, y)
     rows = x_rows[..., 0].numel()
     tiles = _tiles(x, len(expand))
@@ -217,6 +218,7 @@ def _transition_gradients(
     contract_offset: Tensor,
     *,
     adds: bool,
+    in_place: bool,
 ) -> tuple[Tensor | None, ...]:
     _, *norm_learns, expand_learns, expand_offset_learns, contract_learns, contract_offset_learns = needed
     normed, grad_normed = normed_into(torch.empty_like(x), x, scale, offset), torch.empty_like(x)
@@ -272,16 +274,16 @@ def _added(total: Tensor | None, product: Tensor, *, alone: bool) -> Tensor:
 
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
     """Compute `transition` on a CUDA device."""
-    return _run(x, weights, adds=False)
+    return _run(x, weights, adds=False, in_place=False)
 
 
 def transition_adding_triton(residual: Residual, x: Tensor, weights: TransitionWeights) -> Tensor | None:
     """Compute `transition` on a CUDA device and add it to the stream that it is made of, where nothing is dropped."""
     is_own = residual.stream is x and residual.dropout_mask is None
-    return _run(x, weights, adds=True) if is_own else None
+    return _run(x, weights, adds=True, in_place=residual.in_place) if is_own else None
 
 
-def _run(x: Tensor, weights: TransitionWeights, *, adds: bool) -> Tensor:
+def _run(x: Tensor, weights: TransitionWeights, *, adds: bool, in_place: bool) -> Tensor:
     norm, expand, contract = weights
     return recomputed(
         _transition,
@@ -293,4 +295,5 @@ def _run(x: Tensor, weights: TransitionWeights, *, adds: bool) -> Tensor:
         contract.weight.to(x.dtype).contiguous(),
         contract.bias,
         adds=adds,
+        in_place=in_place,
     )

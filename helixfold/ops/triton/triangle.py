@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.recomputed import recomputed
-from helixfold.ops.residual import Residual
+from helixfold.ops.residual import Adding, Residual
 from helixfold.ops.triton.sums import summed, weight_gradients
 from helixfold.ops.triton.triangle_backward import Gradients
 from helixfold.ops.triton.triangle_forward import GatedMap, change_of, operands
@@ -29,7 +29,7 @@ def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperand
 
 def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """Compute `triangle_multiplication` on a CUDA device."""
-    return _Multiplication.apply(pair, mask, right, None, False, *_parameters(pair, weights))
+    return _Multiplication.apply(pair, mask, right, None, *_parameters(pair, weights))
 
 
 def triangle_multiplication_adding_triton(
@@ -38,7 +38,7 @@ def triangle_multiplication_adding_triton(
     """Compute `triangle_multiplication` on a CUDA device and add it to the pair that it is made of."""
     if residual.stream is not pair:
         return None
-    return _Multiplication.apply(pair, mask, right, residual.dropout_mask, True, *_parameters(pair, weights))
+    return _Multiplication.apply(pair, mask, right, residual.adding, *_parameters(pair, weights))
 
 
 def triangle_update_triton(
@@ -46,7 +46,7 @@ def triangle_update_triton(
 ) -> Tensor:
     """Compute `triangle_update` on a CUDA device, with both operands made in one pass over the pair."""
     maps = GatedMap.of(right, right_gate, pair.dtype)
-    return _Multiplication.apply(pair, mask, None, None, False, *_parameters(pair, weights), *maps)
+    return _Multiplication.apply(pair, mask, None, None, *_parameters(pair, weights), *maps)
 
 
 def triangle_update_adding_triton(
@@ -56,7 +56,7 @@ def triangle_update_adding_triton(
     if residual.stream is not pair:
         return None
     maps = GatedMap.of(right, right_gate, pair.dtype)
-    return _Multiplication.apply(pair, mask, None, residual.dropout_mask, True, *_parameters(pair, weights), *maps)
+    return _Multiplication.apply(pair, mask, None, residual.adding, *_parameters(pair, weights), *maps)
 
 
 def _parameters(pair: Tensor, weights: TriangleWeights) -> list[Tensor]:
@@ -99,8 +99,8 @@ def _weights(memory: Gradients, weights: list[Tensor], needed: Sequence[bool]) -
 class _Multiplication(torch.autograd.Function):
     """The change of the pair, from its left operand and either a given right one or one that is made here too.
 
-    If `adds`, it is the pair plus the change, times the dropout mask if there is one. Parameters are those of both
-    norms, of the output's gated map, of the left operand's, and of the right one's if it is made here.
+    With `adding`, it is the pair plus the change. Parameters are those of both norms, of the output's gated map, of the
+    left operand's, and of the right one's if it is made here.
     """
 
     @staticmethod
@@ -109,8 +109,7 @@ class _Multiplication(torch.autograd.Function):
         pair: Tensor,
         mask: Tensor,
         right: Tensor | None,
-        dropout_mask: Tensor | None,
-        adds: bool,
+        adding: Adding,
         *parameters: Tensor,
     ) -> Tensor:
         norm_in, norm_out, out, sides = _grouped(parameters)
@@ -118,16 +117,16 @@ class _Multiplication(torch.autograd.Function):
         right = made[0] if right is None else right
         product = torch.bmm(left.flatten(0, 1), right.flatten(0, 1).mT)
         product = product.view(*left.shape[:3], right.shape[2])
+        ctx.adds, (dropout_mask, in_place) = adding is not None, adding or (None, False)
         ctx.save_for_backward(pair, mask, left, right, product, dropout_mask, *parameters)
-        ctx.adds = adds
-        return change_of(pair, product, norm_in, norm_out, out, dropout_mask, adds=adds)
+        return change_of(pair, product, norm_in, norm_out, out, dropout_mask, adds=ctx.adds, in_place=in_place)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         pair, mask, left, right, product, dropout_mask, *parameters = ctx.saved_tensors
         norm_in, norm_out, out, sides = _grouped(parameters)
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
-        learns = ctx.needs_input_grad[5:]
+        learns = ctx.needs_input_grad[4:]
         memory = Gradients(pair, left.shape[1], len(sides), has_change=True, learns=any(learns))
         grad_product, grad_out_weight = memory.of_change(
             product, norm_in, norm_out, out, gradient, dropout_mask, learns=learns[_OUT_WEIGHT]
@@ -147,7 +146,7 @@ class _Multiplication(torch.autograd.Function):
             of_places = gradients(memory, [parameters[at] for at in places], [learns[at] for at in places])
             found |= dict(zip(places, of_places, strict=True))
         grad_right = grad_right if len(sides) == 1 else None
-        return grad_pair, None, grad_right, None, None, *(found[at] for at in range(len(parameters)))
+        return grad_pair, None, grad_right, None, *(found[at] for at in range(len(parameters)))
 
 
 def _grouped(parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], GatedMap, list[GatedMap]]:

@@ -183,13 +183,14 @@ def change_of(
     dropout_mask: Tensor | None = None,
     *,
     adds: bool = False,
+    in_place: bool = False,
 ) -> Tensor:
     """Return the change of the pair from the product [b, c, rows, columns] of both operands, times the dropout mask.
 
-    If `adds`, return the pair plus that.
+    If `adds`, return the pair plus that, in the pair's own memory if `in_place`.
     """
     samples, rows, columns, c_z = pair.shape
-    change = torch.empty_like(pair)
+    change = pair if in_place else torch.empty_like(pair)
     tile = _tile(pair, c_z)
     if pair.element_size() == 2 and multiplies_from_shared_memory(pair.device):
         # Two norms are held at once: smaller tiles, of which more fit on a multiprocessor.
