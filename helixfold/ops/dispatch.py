@@ -75,21 +75,21 @@ class Op(Generic[P, R]):
         self._record(backend, *args, **kwargs)
         return backend.function(*args, **kwargs)
 
-    def run_adding(self, adds: "Op[..., Any]", residual: Any, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        """Return the stream of `residual` with the result added, if the backend of choice computes both at once.
+    def run_added(self, residual: Any, addition: "Op[..., Any]", *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the stream of `residual` plus the result, by one function if the backend of choice has one for both.
 
-        Otherwise, and where calls are intercepted or `adds`, the operator that would add the result, is forced to
-        another backend, return None.
+        Otherwise, and where `addition`, the operator that adds them, is forced to another backend or calls are
+        intercepted, the residual adds the result.
         """
         if _interceptor is not None:
-            return None
+            found: R = residual.plus(self(*args, **kwargs))
+            return found
         backend = self.choice(*args, **kwargs)
-        if backend.function_adding is None or adds.forced_backend not in (None, backend.name):
-            return None
-        found: R | None = backend.function_adding(residual, *args, **kwargs)
-        if found is not None:
-            self._record(backend, *args, **kwargs)
-        return found
+        self._record(backend, *args, **kwargs)
+        both: R | None = None
+        if backend.function_adding is not None and addition.forced_backend in (None, backend.name):
+            both = backend.function_adding(residual, *args, **kwargs)
+        return residual.plus(backend.function(*args, **kwargs)) if both is None else both
 
     def _record(self, backend: Backend, *args: P.args, **kwargs: P.kwargs) -> None:
         """Record a call and its backend for `forced`, `recorded` and `recorded_backends`."""

@@ -1,6 +1,6 @@
 """The residual addition of an update's change, with dropout, alone or as part of the operator that makes the change."""
 
-from typing import Any, NamedTuple, ParamSpec
+from typing import NamedTuple, ParamSpec
 
 import torch
 from jaxtyping import Float
@@ -77,5 +77,4 @@ def added(residual: Residual | None, change_of: Op[P, Tensor], *args: P.args, **
     """
     if residual is None:
         return change_of(*args, **kwargs)
-    found: Any = change_of.run_adding(add_change, residual, *args, **kwargs)
-    return residual.plus(change_of(*args, **kwargs)) if found is None else found
+    return change_of.run_added(residual, add_change, *args, **kwargs)

@@ -158,7 +158,7 @@ def map_gradients(
     if needs_dropped and (dropout_mask is not None or not gradient.is_contiguous()):
         dropped = torch.empty_like(attended)
     grad_attended, delta = torch.empty_like(attended), attended.new_empty(b, n, heads, k, dtype=torch.float32)
-    tile = _tile(gradient)
+    tile = _tile(gradient, c // heads)
     _backward[(cdiv(rows, tile["block_rows"]),)](
         (gradient, *gradient.stride()[:3]),
         _placed(dropout_mask, gradient),
@@ -183,10 +183,11 @@ def map_gradients(
     return MapGradients(dropped, grad_attended, delta)
 
 
-def _tile(stream: Tensor) -> dict[str, int]:
-    """Return tile sizes and launch options, with which two programs fit on a multiprocessor."""
+def _tile(stream: Tensor, width: int = 1) -> dict[str, int]:
+    """Return tile sizes, parts of whole heads, and launch options; at least two programs fit on a multiprocessor."""
     side = 64 if multiplies_from_shared_memory(stream.device) else 32
-    return {"block_rows": side, "part": min(side, stream.shape[-1]), "num_warps": 4, "num_stages": 2}
+    part = min(max(side, width), stream.shape[-1])
+    return {"block_rows": side, "part": part, "num_warps": 4, "num_stages": 2}
 
 
 def _placed(dropout_mask: Tensor | None, stream: Tensor) -> tuple[Tensor | int, ...] | None:

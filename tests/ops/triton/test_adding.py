@@ -125,10 +125,12 @@ def test_self_attention(shared: int | None, is_turned: bool, made_of: str) -> No
 
 
 @pytest.mark.parametrize(("heads", "c"), [(8, 64), (2, 128), (8, 256)])
-def test_heads_of_other_widths(heads: int, c: int) -> None:
-    x = (torch.randn(1, 3, 33, c) + 0.5).requires_grad_()
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_heads_of_other_widths(heads: int, c: int, is_wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helixfold.ops.triton.output_map.multiplies_from_shared_memory", lambda _: is_wide)
+    x = (torch.randn(1, 2, 17, c) + 0.5).requires_grad_()
     weights = SelfAttentionWeights(norm(c), affine(3 * c, c, bias=False), affine(c, c), affine(c, c))
-    check(self_attention, x, mask(1, 3, 33), None, weights, heads, in_float32=False)
+    check(self_attention, x, mask(1, 2, 17), None, weights, heads, in_float32=False)
 
 
 @pytest.mark.parametrize("is_turned", [False, True])
