@@ -123,7 +123,7 @@ def added_map(attended: Tensor, weight: Tensor, offset: Tensor, residual: Residu
     total, tile = stream if in_place else torch.empty_like(stream), _tile(stream)
     _forward[(cdiv(rows, tile["block_rows"]),)](
         attended,
-        weight,
+        weight.contiguous(),
         offset,
         (stream, *stream.stride()[:3]),
         _placed(dropout_mask, stream),
@@ -162,7 +162,7 @@ def map_gradients(
     _backward[(cdiv(rows, tile["block_rows"]),)](
         (gradient, *gradient.stride()[:3]),
         _placed(dropout_mask, gradient),
-        weight,
+        weight.contiguous(),
         attended,
         gate,
         dropped,
