@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from helixfold.execution.counter import Counter
 from helixfold.model.update import Update
 from helixfold.ops.card import card_of, described
+from helixfold.ops.residual import Residual
 
 # Numbers of rows with which an update is run: operators that work on blocks of rows fill them at these sizes.
 _UPDATE_ROWS = (32, 64)
@@ -33,7 +34,7 @@ _shapes: WeakKeyDictionary[Update, tuple[torch.Size, ...]] = WeakKeyDictionary()
 def forward_row_bytes(
     update: Update, slab: Tensor, mask: Tensor, context: tuple[Tensor, ...], rows: list[Tensor]
 ) -> int:
-    """Return the bytes of temporaries that `update.forward` takes for each row of a slab.
+    """Return the bytes of temporaries that the update takes for each row of a slab to which it is added in place.
 
     `slab`, `mask` and `rows` (the context's input, if the update reads it) are given with all rows of the stream, of
     which only the layout is used.
@@ -42,7 +43,8 @@ def forward_row_bytes(
 
     def run(twin: Update, count: int) -> object:
         given = [_Like.of(each).make(count) for each in (slab, mask, *rows)]
-        return twin(*given[:2], tuple(each.make() for each in whole), *given[2:])
+        residual = Residual(given[0], in_place=True)
+        return twin.added(residual, given[1], tuple(each.make() for each in whole), *given[2:])
 
     return _update_row_bytes("forward", update, slab, run, [_Like.of(each) for each in (slab, mask, *rows)] + whole)
 
