@@ -1,5 +1,6 @@
 """Kernels that add an update's change to its stream give what the change alone and an addition give."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +20,12 @@ pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter cuts digits off where a GPU rounds.
 FLOOR = 0.0 if DEVICE == "cuda" else 2**-6
+
+
+@pytest.fixture(autouse=True)
+def on_the_gpu_if_there_is_one() -> Iterator[None]:
+    with torch.device(DEVICE):
+        yield
 
 
 def check(op: Op[Any, Tensor], *arguments: Any, kept: Tensor | None = None, in_float32: bool = True) -> None:
