@@ -75,6 +75,12 @@ def launch(programs: int, rows: int) -> Launch:
     return Launch(kernel, (programs,), arguments)
 
 
+def of_text(text: str) -> Launch:
+    """One program of a kernel with another text."""
+    kernel = CompiledKernel(name="example", ttir=text, cubin=b"", warps=4, shared_memory=0)
+    return Launch(kernel, (1,), launch(1, 1).arguments)
+
+
 def test_bytes_and_products_are_those_of_all_programs() -> None:
     work = launch_work(launch(4, rows=4))
     # Four rows of the tile of x exist, and the loop takes four steps. Rows have the same addresses.
@@ -113,11 +119,28 @@ def test_memory_that_is_given_twice_or_expanded_counts_once() -> None:
     assert moved_bytes(twice, launch_work(twice)) == 4 * (4 * 32 * 2 + 32 * 2) + 16 * 4
 
 
+def test_an_operation_may_have_two_results() -> None:
+    before = "    %out = arith.muli"
+    split = "    %low, %high = tt.split %mean : tensor<16x2xf32> -> tensor<16xf32> loc(#loc)\n"
+    text = TEXT.replace(before, split + before).replace("tt.store %out_3, %mean", "tt.store %out_3, %high")
+    assert launch_work(of_text(text)).stored == {"out.0": 16 * 4}
+
+
+def test_regions_beside_each_other_may_use_the_same_names() -> None:
+    loop = """    scf.for %step_1 = %c0_i32 to %c16_i32 step %c4_i32  : i32 {
+      %again = arith.constant 0 : i32 loc(#loc)
+    } loc(#loc)
+"""
+    numbers = """    %again = math.exp2 %mean : tensor<16xf32> loc(#loc)
+    %wide = tt.expand_dims %again {axis = 0 : i32} : tensor<16xf32> -> tensor<1x16xf32> loc(#loc)
+"""
+    before = "    %out = arith.muli"
+    found = launch_work(of_text(TEXT.replace(before, loop + numbers + before)))
+    assert found.stored == {"out.0": 16 * 4}
+
+
 def test_a_loop_that_depends_on_numbers_in_memory_is_refused() -> None:
-    text = TEXT.replace("%c0_i32 to %c16_i32", "%c0_i32 to %unknown")
-    given = Launch(
-        CompiledKernel(name="example", ttir=text, cubin=b"", warps=4, shared_memory=0), (1,), launch(1, 1).arguments
-    )
+    given = of_text(TEXT.replace("%c0_i32 to %c16_i32", "%c0_i32 to %unknown"))
     with pytest.raises(NotFollowedError, match="number of steps does not follow from the arguments"):
         launch_work(given)
 
