@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.remote.webelement import WebElement
@@ -64,9 +64,19 @@ class Browser:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Wait until something holds; an element that a page has just replaced is looked for again."""
-        stale = [StaleElementReferenceException]
-        wait = WebDriverWait(self.driver, SECONDS, poll_frequency=0.05, ignored_exceptions=stale)
-        wait.until(lambda _: condition())
+
+        def holds(_: object) -> object:
+            try:
+                return condition()
+            except StaleElementReferenceException:
+                return False
+            except WebDriverException as error:
+                # So says the driver of an element, or a page, that went between two of its questions to the browser.
+                if "inspector error" in (error.msg or ""):
+                    return False
+                raise
+
+        WebDriverWait(self.driver, SECONDS, poll_frequency=0.05).until(holds)
 
     def click(self, selector: str) -> None:
         """Wait for an element, and click on it."""
