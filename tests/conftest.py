@@ -20,6 +20,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     if find_spec("triton"):
         remember_language()
+    # oneDNN's products in a processor's tiles (AMX) multiply by zero what lies between the end of a row and the next,
+    # and NaN stays NaN: memory that tests poison, behind the rows that kernels pack for products of a GPU.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # With a GPU, Triton warns where this is not said, and the deterministic algorithms of poisoned memory need the other.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
