@@ -3,7 +3,6 @@
 import itertools
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from helixfold.ops.cpu import loops
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import mesh_executor
+from helixfold.planning.counted import counted_once
 from helixfold.planning.size import Forecast, PassSize, of_blocks, streams
 
 EXECUTORS = ("whole", "slabs", "spilled")
@@ -43,7 +43,7 @@ _IDLE_OF_WHOLE_IN_LOOPS = 1.0
 _with_tables: set[tuple[ModelConfig, Card]] = set()
 
 
-@cache
+@counted_once
 def forecast_prediction(
     config: ModelConfig, size: PassSize, executor: str, card: Card, slab_budget: int | None = None
 ) -> Forecast:

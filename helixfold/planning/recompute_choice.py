@@ -88,10 +88,12 @@ def _settlements(asked: RecomputeConfig) -> Iterator[RecomputeConfig]:
 
 def _most(asked: RecomputeConfig, needs: TrainingNeeds, memory: int, name: str) -> int:
     """Return about the most that a field of `needs.size` may be to fit, all else being equal; 0 if nothing fits."""
+    # The least for the whole size is nearly so for parts of it, and others take long to count.
+    keep = min(_settlements(asked), key=needs.needed)
     fits, too_large = 0, getattr(needs.size, name)
     while too_large - fits > max(1, fits // 8):
         middle = (fits + too_large) // 2
-        if least_needed(asked, replace(needs, size=replace(needs.size, **{name: middle}))) <= memory:
+        if replace(needs, size=replace(needs.size, **{name: middle})).needed(keep) <= memory:
             fits = middle
         else:
             too_large = middle

@@ -38,6 +38,7 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
+from helixfold.planning.counted import counted_once
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.size import Forecast, PassSize, of_blocks, streams
 
@@ -178,7 +179,7 @@ def keep_of(keep: RecomputeConfig, part: str) -> Keep:
     return cast(Keep, chosen)
 
 
-@cache
+@counted_once
 def part_costs(
     config: ModelConfig,
     size: PassSize,
@@ -197,8 +198,17 @@ def part_costs(
     their reference implementations, whose matrix products can be counted; those inside kernels cannot.
     """
     everywhere = None if keep is None else RecomputeConfig.everywhere(keep)
+    _make_tables(config, min(1, size.templates), size.dtype, card)
     with described(card), forced("reference") if plain else nullcontext():
         return Pass(config, size, everywhere, Mesh.simulated(layout, branch_rank), trained=trained).costs()
+
+
+@cache
+def _make_tables(config: ModelConfig, templates: int, dtype: torch.dtype, card: Card) -> None:
+    """Make the tables that stay in memory for all passes on a card, which its first pass would count."""
+    one = PassSize(residues=1, msa_rows=1, extra_rows=1, templates=templates, dtype=dtype)
+    with described(card):
+        Pass(config, one, RecomputeConfig.everywhere("none"), Mesh.simulated(ALONE)).costs()
 
 
 @dataclass
