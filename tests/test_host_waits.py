@@ -67,9 +67,15 @@ def test_what_waits_is_noticed(wait: Callable[[Tensor], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "backends"), [("bfloat16", "of the card"), ("float32", "of the card"), ("bfloat16", "reference")]
+    ("loss", "dtype", "backends"),
+    [
+        (initial_training(), "bfloat16", "of the card"),
+        (EVERY_TERM, "bfloat16", "of the card"),
+        (EVERY_TERM, "float32", "of the card"),
+        (EVERY_TERM, "bfloat16", "reference"),
+    ],
+    ids=["initial", "every term", "float32", "references"],
 )
-@pytest.mark.parametrize("loss", [initial_training(), EVERY_TERM], ids=["initial", "every term"])
 def test_no_training_step_waits(loss: LossConfig, dtype: str, backends: str) -> None:
     model, batch = meta_model().train(), training_batch()
     recompute(model, RecomputeConfig.everywhere("block"))
