@@ -13,7 +13,7 @@ import torch
 from helixfold.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.planning.size import gib
-from helixfold.planning.training import ALONE, TrainingNeeds, part_costs
+from helixfold.planning.training import TrainingNeeds, part_costs
 
 # Names of the parts of the network that have a policy, and the policies from the fastest to the one with least memory.
 CHOICES = tuple(field.name for field in fields(RecomputeConfig))
@@ -35,12 +35,8 @@ def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> Recomp
     if asked.is_settled:
         return asked
     once = part_costs(needs.model, needs.size, "none", needs.card, plain=True)
-    # Arguments as in `TrainingNeeds.cost`, so that without a layout the same pass is not counted twice.
-    calls = {
-        keep: part_costs(needs.model, needs.size, keep, needs.card, ALONE, branch_rank=0)
-        for keep in CHECKPOINT_POLICIES
-    }
-
+    # Without a layout, these are the passes whose memory is looked at.
+    calls = {keep: part_costs(needs.model, needs.size, keep, needs.card) for keep in CHECKPOINT_POLICIES}
     shares = _AGAIN_ON_CPU if needs.card.kind == "cpu" else _AGAIN
 
     def cost(keep: RecomputeConfig) -> tuple[float, int]:
