@@ -10,7 +10,6 @@ from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureCon
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
-from helixfold.report.training_curves import plot_curves
 from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.training.run_files import RunFiles
 from helixfold.training.trainer import Trainer
@@ -48,9 +47,9 @@ def small_config(**settings: Any) -> TrainingConfig:
 
 
 def small_run(directory: Path, config: TrainingConfig | None = None, **options: Any) -> Trainer:
-    """A trainer of random chains in this directory."""
+    """A trainer of random chains in this directory; its curves are drawn by `draw`, if that is given."""
     store = options.pop("store", None) or small_store(6)
-    files = RunFiles(directory=directory, name="small", draw=plot_curves)
+    files = RunFiles(directory=directory, name="small", draw=options.pop("draw", None))
     config = config or small_config()
     files.check()
     return Trainer(config, store, files, options.pop("mesh", Mesh.alone()), progress=False, **options)

@@ -19,6 +19,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
+from helixfold.report.training_curves import plot_curves
 from helixfold.training import evaluate as evaluation
 from helixfold.training import recorded_step, run_files
 from helixfold.training import trainer as training
@@ -190,7 +191,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
 
 
 def test_held_out_chains_are_judged_and_the_best_weights_predict(tmp_path: Path) -> None:
-    trainer = small_run(tmp_path, held_out=("chain1", "chain4"))
+    trainer = small_run(tmp_path, held_out=("chain1", "chain4"), draw=plot_curves)
     trainer.run(StopRequest())
     history = read_log(tmp_path / "log.jsonl")
     assert [record.step for record in history.evaluations] == [3, 5]
