@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from data_pipeline.errors import InputError, printable
-from helixfold.annotations import CoercionError, Parameter, Token
+from helixfold.annotations import CoercionError, Group, Parameter, Token
 
 # Whether passes are recorded as CUDA graphs where shapes repeat.
 CudaGraphs = Literal["auto", "off"]
@@ -19,6 +19,8 @@ CudaGraphs = Literal["auto", "off"]
 RepresentationName = Literal["msa_first_row", "single", "pair", "structure"]
 RepresentationFormat = Literal["npz", "safetensors"]
 Item = TypeVar("Item")
+# Options that most users need come first in the help of a command.
+MOST_USED = Group.create_ordered("Most used options", sort_key=-1)
 MAX_PROCESSES = 1024  # or threads, of one command on one machine
 
 

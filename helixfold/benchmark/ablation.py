@@ -55,31 +55,31 @@ class AblationOptions:
     blocks: Annotated[Positive | None, Parameter(show_default="the model's")] = None
     """Blocks of the Evoformer; the extra-MSA stack then has one."""
     stage: Stage = "initial"
-    """AlphaFold's stage of training, for the losses and the sizes that are not given."""
+    """Stage of AlphaFold's training, for the losses and default sizes."""
     crop: Annotated[Positive | None, Parameter(show_default="the stage's, 64 for tiny")] = None
     """Number of residues."""
     rows: Annotated[Positive | None, Parameter(show_default="the stage's, at most the model's")] = None
-    """Rows of the MSA without templates."""
+    """MSA rows, not counting templates."""
     extra_rows: Annotated[Positive | None, Parameter(show_default="the stage's, at most the model's")] = None
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     recycles: Literal[0, 1, 2, 3] = 1
-    """Passes without gradients before the last one."""
+    """Recycling iterations without gradients before the last one."""
     parts: tuple[Part, ...] = ("training", "prediction")
     """Parts to measure: a training step, a prediction."""
     dtype: Dtype = "bfloat16"
-    """Precision of everything that is on; with float32, bfloat16 is not among the techniques."""
+    """Precision. With float32, bfloat16 is not one of the techniques."""
     ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (1,)
-    """Numbers of processes; with more than 1, parallelism is measured and blocks have HelixFold's order."""
+    """Numbers of processes. With more than one, parallelism is measured, with blocks in HelixFold's order."""
     only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Measure only the techniques whose name contains this."""
+    """Measure only techniques whose name contains this text."""
     device: Device = "cpu"
     """auto, cpu, cuda or cuda:N."""
     threads: Annotated[Positive | None, Parameter(show_default="PyTorch's")] = None
-    """Threads of a CPU, which the ranks share."""
+    """CPU threads, shared by the ranks."""
     repeats: Positive = 3
-    """Number of readings, of which the median counts."""
+    """Number of measurements; the median is reported."""
     json: File | None = None
-    """Also write the readings to this file."""
+    """Also write the measurements to this file."""
     plot: File | None = None
     """Draw the gains as a PNG image."""
 

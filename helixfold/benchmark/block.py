@@ -36,7 +36,7 @@ class BlockOptions:
     residues: Positive = 256
     """Number of residues."""
     rows: Positive = 128
-    """Rows of the MSA."""
+    """MSA rows."""
 
 
 _USUAL, _COMMON = BlockOptions(), CommonOptions()

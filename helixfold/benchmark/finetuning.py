@@ -143,7 +143,7 @@ class FinetuningBenchmarkOptions:
     """Options of `helixfold benchmark finetuning`."""
 
     adapters: tuple[Adapter, ...] = ("lora", "heads", "full")
-    """Parts of the model that are trained: low-rank changes, the heads, or all parameters."""
+    """What is trained: low-rank adapters, the heads, or all parameters."""
     preset: Model = "model_1_ptm"
     """Model."""
     blocks: Annotated[Positive | None, Parameter(show_default="all")] = None
@@ -151,13 +151,13 @@ class FinetuningBenchmarkOptions:
     crops: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (128, 256)
     """Numbers of residues."""
     rows: Positive = 64
-    """Rows of the MSA without templates."""
+    """MSA rows, not counting templates."""
     extra_rows: Positive = 256
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     templates: Positive = 4
     """Number of templates."""
     recompute: Keep = "block"
-    """Checkpoint policy: the part that the backward pass computes again."""
+    """Checkpoint policy: what the backward pass recomputes."""
     dtypes: tuple[Dtype, ...] = ("float32",)
     """Precisions to measure in."""
     device: Device = "cpu"

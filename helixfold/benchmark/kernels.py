@@ -30,17 +30,17 @@ class KernelsOptions:
     residues: Positive = 256
     """Number of residues."""
     rows: Positive = 128
-    """Rows of the MSA."""
+    """MSA rows."""
     extra_rows: Positive = 1024
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Precision of streams and parameters."""
     only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Compile only the parts whose name contains this."""
+    """Compile only parts whose name contains this text."""
     json: File | None = None
     """Also write the table to this file."""
     against: File | None = None
-    """Earlier file of --json, with which times and bytes moved are compared."""
+    """Compare with this earlier --json file."""
 
 
 _USUAL = KernelsOptions()

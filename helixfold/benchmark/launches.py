@@ -30,17 +30,17 @@ class LaunchesOptions:
     """Options of `helixfold benchmark launches`."""
 
     card: Annotated[str, Parameter(choices=[name for name, card in CARDS.items() if card.kind == "cuda"])] = "h200"
-    """GPU whose backends are chosen; it need not be there."""
+    """GPU to count for; this machine need not have it."""
     preset: Model = "model_1"
     """Model whose parts are counted."""
     residues: Positive = 256
     """Number of residues."""
     rows: Positive = 128
-    """Rows of the MSA."""
+    """MSA rows."""
     extra_rows: Positive = 1024
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Count only the parts whose name contains this."""
+    """Count only parts whose name contains this text."""
     names: Annotated[bool, Parameter(negative=())] = False
     """Also list the launches by name."""
     json: File | None = None

@@ -47,19 +47,19 @@ class LayoutOptions:
     residues: Positive = 96
     """Number of residues."""
     rows: Positive = 32
-    """Rows of the MSA without templates."""
+    """MSA rows, not counting templates."""
     extra_rows: Positive = 64
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     templates: Literal[0, 1, 2, 3, 4] = 1
     """Number of templates."""
     keep: Keep = "none"
-    """Checkpoint policy: the part that the backward pass computes again."""
+    """Checkpoint policy: what the backward pass recomputes."""
     passes: Literal[0, 1, 2, 3] = 1
-    """Passes before the one that learns."""
+    """Recycling iterations without gradients before the last one."""
     dtype: Dtype = "float32"
-    """Precision of the arithmetic."""
+    """Precision."""
     repeats: Positive = 3
-    """Number of readings, of which the shortest counts."""
+    """Number of measurements; the shortest is reported."""
 
 
 _USUAL = LayoutOptions()

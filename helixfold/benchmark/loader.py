@@ -75,19 +75,19 @@ class LoaderOptions:
     """Options of `helixfold benchmark loader`."""
 
     store: Directory
-    """Feature store that `helixfold features` made."""
+    """Feature store made by `helixfold features`."""
     structures: Directory | None = None
-    """Structure files that it was made of, to compare with."""
+    """Structure files of the store, to compare with."""
     alignments: Directory | None = None
-    """Alignments that it was made of."""
+    """Alignments of the store."""
     workers: Integer = 2
-    """Processes that load."""
+    """Loader processes."""
     crop: Integer = 256
     """Residues of an example."""
     steps: Integer = 60
-    """Steps in each stretch that is timed."""
+    """Steps per measurement."""
     repeats: Integer = 5
-    """Number of stretches; the table has their median."""
+    """Number of measurements; the median is reported."""
 
 
 def run(options: LoaderOptions) -> None:

@@ -54,7 +54,7 @@ class MemoryBenchmarkOptions:
     """Options of `helixfold benchmark memory`."""
 
     part: Part = "prediction"
-    """Part of the network, or a step of a design, which is computed whole."""
+    """What to measure: a part of the network, or a design step."""
     preset: Model = "model_1_ptm"
     """Model to measure."""
     blocks: Annotated[Positive | None, Parameter(show_default="all")] = None
@@ -62,33 +62,33 @@ class MemoryBenchmarkOptions:
     residues: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (512, 1024, 2048)
     """Numbers of residues."""
     rows: Positive = 128
-    """Rows of the MSA without templates."""
+    """MSA rows, not counting templates."""
     extra_rows: Positive = 1024
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     templates: Annotated[int, reads(lambda word: 0 if word == "0" else positive(word), "N")] = 1
     """Number of templates."""
     ensemble: Positive = 1
-    """Samples of the alignment for each pass."""
+    """MSA samples averaged in each recycling iteration."""
     passes: Positive = 2
-    """Passes, each starting from the results of the one before; a design has gradients through all."""
+    """Recycling iterations; a design has gradients through all of them."""
     dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
     """Precisions to measure in."""
     executors: tuple[MeasuredExecutor, ...] = ("slabs", "spilled")
-    """Executors to measure. plain: everything whole, by PyTorch's own operators."""
+    """Executors to measure. plain: whole, with PyTorch's own operators."""
     ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (1,)
-    """Numbers of processes that predict together."""
+    """Numbers of processes that predict one target together."""
     device: Device = "cpu"
     """auto, cpu, cuda or cuda:N."""
     spill: Directory = Path(tempfile.gettempdir())
-    """Directory for what is spilled."""
+    """Directory for spilled tensors."""
     memory_limit: Annotated[Number | None, Parameter(metavar="GIB", show_default="none")] = None
-    """Most memory of the whole process; a reading that needs more fails."""
+    """Memory limit of the process; a measurement that needs more fails."""
     json: File | None = None
-    """Also write the readings to this file."""
+    """Also write the measurements to this file."""
     plot: File | None = None
     """Draw peaks by residues as a PNG image."""
     also: Annotated[tuple[File, ...], Parameter(metavar="FILE...")] = ()
-    """JSON files of earlier runs to draw, too."""
+    """JSON files of earlier runs to include in the plot."""
 
 
 _USUAL = MemoryBenchmarkOptions()

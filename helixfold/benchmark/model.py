@@ -55,19 +55,19 @@ class ModelOptions:
     residues: Positive = 256
     """Number of residues."""
     rows: Annotated[Positive | None, Parameter(show_default="the model's")] = None
-    """Rows of the MSA without templates."""
+    """MSA rows, not counting templates."""
     extra_rows: Annotated[Positive | None, Parameter(show_default="the model's")] = None
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     ways: Annotated[tuple[Way | _EarlierWay, ...], Parameter(consume_multiple=(0, None), show_choices=False)] = (
         get_args(Way)
     )
-    """Ways to compute the pass with our network: plain, whole, slabs."""
+    """Ways to compute our network: plain, whole, slabs."""
     peer: tuple[Literal["jax", "colabfold"], ...] = ()
-    """Other programs to measure: DeepMind's, as published and with ColabFold's kernels for GPUs."""
+    """Other programs to measure: DeepMind's, as published or with ColabFold's GPU kernels."""
     jax_python: Annotated[File, Parameter(show_default="this one")] = Path(sys.executable)
-    """The Python interpreter that has jax and alphafold."""
+    """Python interpreter that has jax and alphafold."""
     jax_subbatch: Integer = 4
-    """Rows that DeepMind's program takes at a time, 4 as published; 0 takes all."""
+    """Rows that DeepMind's program computes at a time: 4 as published, 0 for all."""
 
 
 _USUAL, _COMMON = ModelOptions(), CommonOptions()

@@ -50,11 +50,11 @@ class OpsOptions:
     residues: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (256,)
     """Numbers of residues."""
     rows: Positive = 128
-    """Rows of the MSA."""
+    """MSA rows."""
     extra_rows: Positive = 1024
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Measure only operators whose name contains this."""
+    """Measure only operators whose name contains this text."""
 
 
 _USUAL, _COMMON = OpsOptions(), CommonOptions()

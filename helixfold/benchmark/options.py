@@ -23,10 +23,10 @@ class CommonOptions:
     dtypes: tuple[Dtype, ...] = DTYPES
     """Precisions to measure in."""
     threads: Annotated[Positive | None, Parameter(show_default="PyTorch's")] = None
-    """Threads of a CPU."""
+    """CPU threads."""
     repeats: Annotated[Positive | None, Parameter(show_default="1 to 7, by the benchmark")] = None
-    """Number of readings, of which the median counts."""
+    """Number of measurements; the median is reported."""
     neighbours: Annotated[int, reads(whole_number(0, MAX_PROCESSES), "N")] = 0
-    """Processes that compute beside the measurement, one thread each, as on a machine that people share."""
+    """Single-threaded processes that compute at the same time, as on a shared machine."""
     json: File | None = None
-    """Also write the readings to this file."""
+    """Also write the measurements to this file."""

@@ -163,7 +163,7 @@ class RecomputeOptions:
     rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
     """Rows of the MSA, templates among them."""
     extra_rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
-    """Rows of the extra MSA."""
+    """Extra MSA rows."""
     dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
     """Precisions to measure in."""
     device: Device = "cpu"

@@ -58,11 +58,11 @@ class StepOptions:
     residues: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
     """Residues of the crop."""
     rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
-    """Rows of the MSA."""
+    """MSA rows."""
     keep: Annotated[Keep | None, Parameter(show_default="the stage's")] = None
-    """Checkpoint policy: the part that the backward pass computes again."""
+    """Checkpoint policy: what the backward pass recomputes."""
     recycles: Literal[0, 1, 2, 3] = 0
-    """Passes without gradients before the last one."""
+    """Recycling iterations without gradients before the last one."""
 
 
 _USUAL, _COMMON = StepOptions(), CommonOptions()

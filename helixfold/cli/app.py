@@ -6,35 +6,48 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import cyclopts
-from cyclopts import App, Argument, Parameter
+from cyclopts import App, Argument, Group, Parameter
 
 import helixfold
 from data_pipeline.errors import InputError
 from helixfold.cli.help import PlainHelp
 
-# Each command is imported when it is chosen, from a module of its name with an `app`.
-COMMANDS = {
-    "predict": "Predict structures from FASTA or a3m files.",
-    "features": "Make features for prediction elsewhere, or a training set from structures.",
-    "relax": "Remove clashes and strained bonds from structures.",
-    "score": "Score structures by what a network makes of them, and rank them.",
-    "scan": "Show what mutations change, by a network.",
-    "design": "Design sequences for backbones, binders and new folds.",
-    "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD.",
-    "compare": "Show in what two results differ that made them.",
-    "status": "Tell how far a batch of predictions is, or the jobs of a service.",
-    "serve": "Run a service for a lab: submit, watch, share.",
-    "submit": "Submit sequences to a service.",
-    "fetch": "Fetch results from a service.",
-    "report": "Write the report pages of finished targets again.",
-    "train": "Train a model.",
-    "finetune": "Adapt a trained model to proteins of your own.",
-    "plan": "Predict the days of a training on given hardware, and how its ranks are best divided.",
-    "doctor": "Show what is installed, what fits into memory and what each target would use.",
-    "weights": "Download, inspect and convert model parameters.",
-    "databases": "Download, build and check databases to search.",
-    "benchmark": "Measure speed and memory.",
+# The commands by group. Each is imported when it is chosen, from a module of its name with an `app`.
+GROUPS = {
+    "Predict": {
+        "predict": "Predict structures from sequences or alignments.",
+        "features": "Make features to predict elsewhere, or a training set.",
+        "relax": "Remove clashes and strained bonds with OpenMM.",
+        "report": "Rewrite the report pages of finished predictions.",
+        "status": "Show the progress of a batch of predictions.",
+    },
+    "Analyse": {
+        "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD, DockQ.",
+        "score": "Rank structures by the confidence that the network gives them.",
+        "scan": "Predict mutants and compare them with the wild type.",
+        "compare": "Compare how two results were produced.",
+    },
+    "Design": {
+        "design": "Design binders, sequences for a backbone, or new folds.",
+    },
+    "Train": {
+        "train": "Train a model from scratch.",
+        "finetune": "Adapt a trained model to your own data.",
+        "plan": "Estimate how long a training takes on given hardware.",
+    },
+    "Serve": {
+        "serve": "Run a prediction service for a lab.",
+        "submit": "Submit sequences to a service.",
+        "fetch": "Download results from a service.",
+    },
+    "Maintain": {
+        "doctor": "Check this installation: devices, models, search programs and databases.",
+        "weights": "Download, inspect, verify and convert model parameters.",
+        "databases": "Download, build and check sequence databases.",
+        "benchmark": "Measure speed and memory on this machine.",
+    },
 }
+COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 # Commands of earlier versions, which are still understood.
 EARLIER = ("layouts",)
 
@@ -43,8 +56,8 @@ def application(words: Sequence[str]) -> App:
     """Return the application of the command line; only the command that `words` choose will be imported."""
     app = App(
         name="helixfold",
-        help="Predict protein structures with HelixFold/AlphaFold 2 in PyTorch.",
-        usage="helixfold COMMAND [options]",
+        help="Predict protein structures with AlphaFold 2 in PyTorch. `helixfold COMMAND --help` explains a command.",
+        usage="helixfold COMMAND [options]\nexample: helixfold predict protein.fasta --msa-server",
         version=f"helixfold {helixfold.__version__}",
         default_parameter=Parameter(
             negative=(),
@@ -61,10 +74,13 @@ def application(words: Sequence[str]) -> App:
         print_error=False,
         suppress_keyboard_interrupt=False,
     )
-    for number, (name, summary) in enumerate(COMMANDS.items()):
-        # The chosen command has a help text of its own.
-        chosen = name in words[:1]
-        app.command(f"helixfold.cli.{name}:app", name=name, help=None if chosen else summary, sort_key=number)
+    for title, commands in GROUPS.items():
+        group = Group.create_ordered(title)
+        for number, (name, summary) in enumerate(commands.items()):
+            # The chosen command has a help text of its own.
+            text = None if name in words[:1] else summary
+            app.command(f"helixfold.cli.{name}:app", name=name, help=text, group=group, sort_key=number)
+    app.group_commands = Group.create_ordered("Options")  # --help and --version
     for name in EARLIER:
         app.command(f"helixfold.cli.{name}:app", name=name, show=False)
     return app

@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 # Each benchmark is a module with a function `run`; the first four need little more than torch.
 BENCHMARKS = {
-    "ops": "Measure every operator at its shapes in a block, by every backend and installed peer.",
-    "block": "Measure one Evoformer block: forward, then forward and backward.",
-    "model": "Measure one pass of the whole network, and of DeepMind's program.",
-    "step": "Measure one training step: forward, backward, optimizer.",
-    "kernels": "Compile the network's kernels and estimate their time, without a GPU.",
-    "launches": "Count what blocks, structure module, losses and a training step launch, without a GPU.",
-    "memory": "Measure peak memory of predictions by executor, beside the floor and the forecast.",
-    "precision": "Measure how far predictions in bfloat16 are from those in float32, by executor and operators.",
-    "data": "Measure chains per second and size of a feature store, built and read.",
-    "loader": "Measure training examples per second, from a store and from the files that it was made of.",
-    "search": "Measure a search for a batch of targets beside searches for one after another.",
-    "recompute": "Measure the memory of a training pass by what is recomputed.",
-    "finetuning": "Measure the memory of a fine-tuning step by what is trained, beside the forecast.",
-    "ablation": "Measure a training step and a prediction with everything on, then with one technique off at a time.",
-    "layouts": "Measure a training step by how ranks are divided, beside the forecast.",
-    "optimizer": "Measure an optimizer step, beside PyTorch's Adam, clipping and moving average by tensor.",
+    "ops": "Time every operator, for each backend and installed peer.",
+    "block": "Time an Evoformer block: forward, and forward with backward.",
+    "model": "Time one recycling iteration of the network, and of DeepMind's program.",
+    "step": "Time a training step: forward, backward and optimizer.",
+    "kernels": "Compile the GPU kernels and estimate their time; needs no GPU.",
+    "launches": "Count kernel launches of blocks, losses and a training step; needs no GPU.",
+    "memory": "Measure peak memory of predictions for each executor, and compare with the estimate.",
+    "precision": "Measure the error of bfloat16 predictions, for each executor.",
+    "data": "Measure the size and speed of a feature store.",
+    "loader": "Measure training examples per second, from a store and from raw files.",
+    "search": "Time one search for a batch of targets against single searches.",
+    "recompute": "Measure the memory of a training step for each checkpoint policy.",
+    "finetuning": "Measure the memory of a fine-tuning step, and compare with the estimate.",
+    "ablation": "Measure training and prediction with one technique switched off at a time.",
+    "layouts": "Time a training step for each layout of ranks, and compare with the estimate.",
+    "optimizer": "Time an optimizer step against PyTorch's Adam.",
 }
 # `all` measures these, one after the other.
 MEASURED = ("ops", "block", "model", "step")
@@ -37,13 +37,15 @@ MEASURED = ("ops", "block", "model", "step")
 _GPU_RESIDUES = (256, 512, 1024)
 _COMMON = CommonOptions()
 app = App(
-    name="benchmark", usage="helixfold benchmark BENCHMARK [options]", help="Measure speed and memory on this machine."
+    name="benchmark",
+    usage="helixfold benchmark BENCHMARK [options]\nexample: helixfold benchmark block",
+    help="Measure speed and memory on this machine.",
 )
 for number, (name, summary) in enumerate(BENCHMARKS.items()):
     app.command(f"helixfold.benchmark.{name}:run", name=name, help=summary, sort_key=number)
 
 
-@app.command(name="all", help=f"Measure {', '.join(MEASURED)}, one after the other.")
+@app.command(name="all", help=f"Run {', '.join(MEASURED)} at their default sizes.")
 def measure_all(common: CommonOptions = _COMMON) -> None:
     """Measure what has readings of one form, at the default sizes."""
     from helixfold.benchmark import block, model, ops, step

@@ -9,25 +9,28 @@ from cyclopts import App, Parameter
 from helixfold.standard_streams import optional_output
 
 DIFFERENT = 1
-app = App(name="compare", usage="helixfold compare RESULT RESULT [--json]")
+app = App(
+    name="compare",
+    usage="helixfold compare FIRST SECOND [--json]\nexample: helixfold compare run1/protein run2/protein",
+)
 
 
 @app.default
 @optional_output()
 def compare(first: Path, second: Path, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False) -> int:
-    """Show in what two results differ that made them: inputs, options, weights, seeds, programs, device, operators,
-    command. Structures are compared by `helixfold evaluate`.
+    """Compare how two results were produced: inputs, options, weights, seeds, programs, device, operators and command.
+    To compare the structures themselves, use `helixfold evaluate`.
 
-    The exit code is 0 if all is the same, 1 if not, and 2 for what is no result.
+    The exit code is 0 if nothing differs, 1 if something does, and 2 if an argument is not a result.
 
     Parameters
     ----------
     first
-        Directory of a target, or its settings.json.
+        Output directory of a target, or its settings.json.
     second
-        The same of another result.
+        The same for another result.
     as_json
-        Print one JSON object for programs, with whole values.
+        Print one JSON object, with values in full.
     """
     from helixfold.report.provenance_comparison import compare_provenance
 

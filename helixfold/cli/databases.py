@@ -9,8 +9,9 @@ from helixfold.options import Output, Workers
 
 app = App(
     name="databases",
-    usage="helixfold databases ACTION [options]",
-    help="Databases to search: ColabFold's for MMseqs2, or your own from FASTA files.",
+    usage="helixfold databases ACTION [options]\n"
+    "example: helixfold databases download uniref30_2302 --output databases",
+    help="Download, build and check sequence databases: ColabFold's, or your own from FASTA files.",
 )
 
 
@@ -20,18 +21,18 @@ def download(
     output: Output = Path("databases"),
     url: Annotated[str | None, Parameter(metavar="URL", show_default="ColabFold's server")] = None,
 ) -> None:
-    """Download ColabFold's databases for `--databases DIR`; what was interrupted goes on. Without names, show them.
+    """Download ColabFold's databases (hundreds of GB). An interrupted download resumes. Without NAME, list them.
 
-    They are some hundreds of gigabytes. aria2c is used if it is installed.
+    Uses aria2c if it is installed.
 
     Parameters
     ----------
     names
         uniref30_2302, colabfold_envdb_202108 (environmental sequences), pdb100_230517 (templates).
     output
-        Directory for the databases.
+        Output directory; pass it to `helixfold predict --databases`.
     url
-        A copy of ColabFold's files.
+        Mirror of ColabFold's files.
     """
     from helixfold.databases.download import DOWNLOADS, SERVER, download_databases
 
@@ -54,26 +55,26 @@ def build(
     coverage: Annotated[float, Parameter(metavar="FRACTION")] = 0.8,
     threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None,
 ) -> None:
-    """Cluster sequences into databases like ColabFold's, for `--databases DIR`.
+    """Build databases like ColabFold's from your own sequences.
 
     Parameters
     ----------
     inputs
-        FASTA files (.gz too). Species are read from OX= or TaxID= in headers, to pair rows of complexes.
+        FASTA files (.gz too). Species for pairing complexes are read from OX= or TaxID= in the headers.
     output
-        Directory for the databases.
+        Output directory; pass it to `helixfold predict --databases`.
     name
-        Name of the databases: uniref30_<name>_db, colabfold_envdb_<name>_db and pdb100_<name>.
+        Name in the file names uniref30_<name>_db, colabfold_envdb_<name>_db and pdb100_<name>.
     environmental
-        FASTA files of environmental sequences, for a database of their own.
+        FASTA files of environmental sequences, for a separate database.
     templates
         FASTA file of chains with known structures, named like 1abc_A.
     min_identity
-        Least identity of a cluster's members to its representative.
+        Minimum sequence identity between a cluster's members and its representative.
     coverage
-        Part of both sequences that is aligned.
+        Minimum fraction of both sequences that is aligned.
     threads
-        Threads of MMseqs2.
+        Threads for MMseqs2.
     """
     from data_pipeline.errors import InputError
     from data_pipeline.parse.fasta import target_name_problem
@@ -106,12 +107,12 @@ def build(
 
 @app.command(usage="helixfold databases check PATH")
 def check(path: Annotated[Path, Parameter(name="PATH")], /) -> int:
-    """Check that the databases of a profile or directory are whole: all files, their kinds, their lengths.
+    """Check that databases are complete: all files, their types and their lengths.
 
     Parameters
     ----------
     path
-        What --databases would be given.
+        Profile (TOML) or directory, as for `helixfold predict --databases`.
     """
     from data_pipeline.search.database_profile import read_database_profile
     from data_pipeline.search.process import PACKAGES, find_program

@@ -15,9 +15,9 @@ _Structures = Annotated[Path, Parameter(name="STRUCTURE", required=True)]
 _Words = Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")]
 app = App(
     name="design",
-    usage="helixfold design PROTOCOL [options]",
-    help="Design proteins: sequences whose predicted structures have what is wanted, found by gradients. The same "
-    "command again goes on with a run.",
+    usage="helixfold design PROTOCOL [options]\nexample: helixfold design binder target.pdb --length 60 --hotspots A45",
+    help="Design proteins by optimising a sequence until its predicted structure meets the goal. Run the same command "
+    "again to resume.",
 )
 
 
@@ -25,16 +25,16 @@ app = App(
 def hallucination(
     *, length: _Length, name: str = "hallucination", cyclic: bool = False, options: DesignCommand = _USUAL
 ) -> int:
-    """Design chains of any fold.
+    """Design proteins of any fold.
 
     Parameters
     ----------
     length
         Number of residues.
     name
-        Name of the target and its directory.
+        Name of the target and of its directory.
     cyclic
-        Close the chain to a ring.
+        Close the chain into a ring.
     """
     from helixfold.design import task
     from helixfold.design.run import run
@@ -50,18 +50,18 @@ def fixbb(
     cyclic: bool = False,
     options: DesignCommand = _USUAL,
 ) -> int:
-    """Design sequences for the backbones of structures (PDB or mmCIF).
+    """Design sequences for given backbones.
 
     Parameters
     ----------
     structures
-        Structure files, each a target.
+        PDB or mmCIF files; each is a target.
     chain
-        Chain whose backbone it is.
+        Chain with the backbone.
     fixed
-        Residues that keep their amino acid, such as 5-20,30, as the file numbers them.
+        Residues that keep their amino acid, such as 5-20,30, numbered as in the file.
     cyclic
-        Close the chain to a ring.
+        Close the chain into a ring.
     """
     from helixfold.design import sources
     from helixfold.design.run import run
@@ -85,23 +85,23 @@ def partial_design(
     keep_sequence: bool = False,
     options: DesignCommand = _USUAL,
 ) -> int:
-    """Design chains around a part of a structure, such as an active site, which they are to have.
+    """Design proteins around a motif, such as an active site.
 
     Parameters
     ----------
     structures
-        Structure files, each a target.
+        PDB or mmCIF files with the motif; each is a target.
     keep
-        Residues of the part, such as 5-20,30, as the file numbers them.
+        Residues of the motif, such as 5-20,30, numbered as in the file.
     chain
-        Chain that has the part.
+        Chain with the motif.
     length
         Number of residues of the design.
     start
-        Residue of the design, from 1, at which the part begins; for a design as long as the structure it stays where
-        it is.
+        Residue of the design, counted from 1, at which the motif begins. A design as long as the structure keeps the
+        motif at its position.
     keep_sequence
-        Also keep the amino acids of the part.
+        Also keep the amino acids of the motif.
     """
     from helixfold.design import sources
     from helixfold.design.run import run
@@ -127,20 +127,20 @@ def binder(
     cyclic: bool = False,
     options: DesignCommand = _USUAL,
 ) -> int:
-    """Design chains that bind the proteins in structures.
+    """Design binders for a target protein.
 
     Parameters
     ----------
     structures
-        Structure files of what is to be bound, each a target.
+        PDB or mmCIF files of proteins to bind; each is a target.
     length
         Number of residues of the binder.
     target_chains
-        Chains of the structure that are to be bound.
+        Chains of the structure to bind.
     hotspots
-        Residues that the binder is to touch, such as A45,A50-52, as the file numbers them.
+        Residues that the binder must contact, such as A45,A50-52, numbered as in the file.
     cyclic
-        Close the binder to a ring.
+        Close the binder into a ring.
     """
     from helixfold.design import sources
     from helixfold.design.run import run

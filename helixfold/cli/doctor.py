@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from helixfold.predict.options import TARGETS, OperatorOptions, SearchOptions
 
 _SEARCH, _OPERATORS = SearchOptions(), OperatorOptions()
-app = App(name="doctor", usage="helixfold doctor [FILE...] [options]")
+app = App(name="doctor", usage="helixfold doctor [FILE...] [options]\nexample: helixfold doctor")
 
 
 @app.default
@@ -18,13 +18,13 @@ def doctor(
     search: SearchOptions = _SEARCH,
     operators: OperatorOptions = _OPERATORS,
 ) -> None:
-    """Show what this machine has: device, memory, the models that fit for a number of residues, search programs and
-    databases; and what targets would be made from.
+    """Check this installation: devices, memory, models and the lengths that fit, search programs and databases. With
+    FILE, also show which alignments, templates and models each target would use.
 
     Parameters
     ----------
     inputs
-        Targets, as for `helixfold predict`.
+        Targets, as in `helixfold predict`.
     """
     from helixfold.benchmark.operators import operator_backends, operator_lines
     from helixfold.predict.doctor import facts, report

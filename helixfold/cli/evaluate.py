@@ -9,22 +9,22 @@ from cyclopts import App, Parameter
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
 from helixfold.evaluation.options import BenchmarkOptions
-from helixfold.options import Output
+from helixfold.options import MOST_USED, Output
 from helixfold.standard_streams import optional_output
 
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 _USUAL = BenchmarkOptions()
-_EXAMPLES = """examples:
-  helixfold evaluate predictions/ references/
-      what was predicted before, by whatever program
+_EXAMPLES = """more examples:
   helixfold evaluate --benchmark targets.tsv --output benchmark
-      predict the targets of a table, into benchmark/predictions/, and compare them
+      predict the targets of a table into benchmark/predictions/, and compare them
   helixfold evaluate --benchmark casp14 --data natives/ sequences.fasta alignments/
-      AlphaFold's and HelixFold's domains of CASP14, beside published means
+      the CASP14 domains of AlphaFold and HelixFold, next to their published means
 """
 app = App(
     name="evaluate",
-    usage="helixfold evaluate PREDICTIONS REFERENCES | --benchmark FILE [options]",
+    usage="helixfold evaluate PREDICTIONS REFERENCES [options]\n"
+    "       helixfold evaluate --benchmark FILE [options]\n"
+    "example: helixfold evaluate predictions/ references/",
     help_epilogue=_EXAMPLES,
 )
 
@@ -32,32 +32,31 @@ app = App(
 @app.default
 @optional_output()
 def evaluate(
-    predictions: Path | None = None,
-    references: Path | None = None,
+    predictions: Annotated[Path | None, Parameter(group=MOST_USED)] = None,
+    references: Annotated[Path | None, Parameter(group=MOST_USED)] = None,
     /,
     *,
-    output: Output = Path("evaluation"),
-    all_ranks: bool = False,
+    output: Annotated[Output, Parameter(group=MOST_USED)] = Path("evaluation"),
+    all_ranks: Annotated[bool, Parameter(group=MOST_USED)] = False,
     options: BenchmarkOptions = _USUAL,
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
-    """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD in tables and a plot, and for complexes
-    DockQ, interface lDDT and TM-score. With --benchmark, predict the targets of a table first; the same command again
-    goes on with them.
+    """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD; for complexes also DockQ, interface lDDT
+    and interface TM-score. With --benchmark, predict the targets of a table first; run the command again to resume.
 
-    Predictions and references are matched by name (T1031 with T1031-D1 and T1031-D2, 1abc_A with chain A of 1abc), else
-    by sequence; residues are matched by sequence, whatever they are numbered by.
+    Predictions and references are matched by name (T1031 with T1031-D1 and T1031-D2, 1abc_A with chain A of 1abc) or
+    else by sequence. Residues are matched by sequence, not by number.
 
     Parameters
     ----------
     predictions
-        What `helixfold predict` wrote, or structure files of any program: a directory, or one file.
+        Output directory of `helixfold predict`, or a structure file, or a directory of structure files.
     references
-        Known structures, PDB or mmCIF (.gz too): a directory, or one file.
+        Known structures, PDB or mmCIF (.gz too): a directory or one file.
     output
-        Directory for the tables and the plot, and for the predictions of a benchmark.
+        Output directory for tables and plot, and for the predictions of a benchmark.
     all_ranks
-        Compare all predictions of each target, not only the best one.
+        Compare all predictions of each target, not only the highest-ranked one.
     """
     require("evaluate", "biotite", action="helixfold evaluate")
     if output.exists() and not output.is_dir():

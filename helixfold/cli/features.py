@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from data_pipeline.errors import InputError
-from helixfold.options import File, Output, given, part_of_all, reads
+from helixfold.options import MOST_USED, File, Output, given, part_of_all, reads
 from helixfold.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions, TargetOptions
 from helixfold.training.options import StoreOptions
 
@@ -18,14 +18,15 @@ app = App(
     usage="helixfold features FILE... [--output DIR] [options]\n"
     "       helixfold features --pulldown BAITS PREYS [--output DIR] [options]\n"
     "       helixfold features --from-pickle features.pkl [--output DIR]\n"
-    "       helixfold features --structures DIR [--output DIR] [options]",
+    "       helixfold features --structures DIR [--output DIR] [options]\n"
+    "example: helixfold features proteins.fasta --databases /data/alphafold",
 )
 
 
 @app.default
 def features(
-    *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
-    output: Annotated[Output, Parameter(group=TARGETS)] = Path("features"),
+    *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED)],
+    output: Annotated[Output, Parameter(group=MOST_USED)] = Path("features"),
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
     shared: Annotated[bool, Parameter(group=TARGETS)] = False,
     pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS", group=TARGETS)] = None,
@@ -35,30 +36,29 @@ def features(
     complexes: ComplexOptions = _COMPLEXES,
     store: Annotated[StoreOptions, Parameter(group=_STORES)] = _STORE,
 ) -> int:
-    """Make features of targets for `helixfold predict --features`, or, with --structures, a training set for
-    `helixfold train`. Run the same command again to finish or extend them: nothing is made twice.
+    """Make the features of targets, for `helixfold predict --features`. With --structures, make a training set for
+    `helixfold train`. Run the same command again to finish or extend the output.
 
     Parameters
     ----------
     inputs
-        FASTA files (all records), tables (.csv, .tsv: id, sequence), a3m alignments (.gz too), directories of them, or
-        sequences.
+        Sequences to predict: FASTA files, tables (.csv, .tsv with columns id and sequence), a3m alignments, directories
+        of such files, or sequences typed here.
     output
-        Directory for the features, or for the training set.
+        Output directory for the features or the training set.
     shard
-        Make only part I of N, counted from 0, to divide the work among machines; parts of a training set are read as
-        one store.
+        Make only part I of N, counted from 0, to divide the work among machines. The shards of a training set are read
+        as one store.
     shared
-        Share the output directory with other runs of the same targets, on any machines: each claims some targets
-        before it begins, and goes on with those of runs that have died.
+        Share the output directory with other runs of the same targets, on any number of machines. Each run claims
+        targets before it starts them, and takes over the targets of runs that have died.
     pulldown
-        Make the features of each bait with each prey, which are the records of two FASTA files; `helixfold predict
-        --features` ranks them in one table and page. Each chain is searched once.
+        Make the features of every bait with every prey (the records of two FASTA files), searching each chain once.
+        `helixfold predict --features` ranks the pairs.
     pulldown_table
-        Complexes of --pulldown in place of all pairs: a table (.csv, .tsv) with the columns bait and prey.
+        With --pulldown: make the complexes in this table (.csv, .tsv; columns bait and prey) instead of all pairs.
     from_pickle
-        Convert the features.pkl files of AlphaFold 2 (one chain each) instead; only arrays are read from them, and
-        nothing is run.
+        Convert features.pkl files of AlphaFold 2, one chain each. Only arrays are read; no code in them is run.
     """
     pairs = pulldown or pulldown_table
     if from_pickle:

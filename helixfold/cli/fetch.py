@@ -8,7 +8,11 @@ from cyclopts import App, Parameter
 from helixfold.options import File, Output
 from helixfold.standard_streams import optional_output
 
-app = App(name="fetch", usage="helixfold fetch JOB... --server URL [--output DIR]")
+app = App(
+    name="fetch",
+    usage="helixfold fetch JOB... --server URL [--output DIR]\n"
+    "example: helixfold fetch 3f2a9c --server https://fold.example.org",
+)
 
 
 @app.default
@@ -19,18 +23,18 @@ def fetch(
     token_file: File | None = None,
     output: Output = Path("predictions"),
 ) -> int:
-    """Wait for jobs of a service, and write their results below a directory.
+    """Wait for jobs of a service, and download their results.
 
     Parameters
     ----------
     jobs
-        Ids, as `helixfold submit` prints them.
+        Job ids printed by `helixfold submit`.
     server
-        Address of a `helixfold serve`.
+        URL of the service.
     token_file
         File with your token.
     output
-        Directory for the results; each job has its own directory in it.
+        Output directory; each job gets its own subdirectory.
     """
     from data_pipeline.errors import InputError, printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client

@@ -7,29 +7,32 @@ from cyclopts import App
 from data_pipeline.errors import InputError
 from helixfold.finetune.options import FinetuneOptions
 
-_EXAMPLES = """examples:
-  helixfold finetune kinases/ --weights params_model_1_ptm.npz --held-out kinases.txt --output kinases_lora
-      train low-rank changes of the attention, and compare held-out chains before and after
-  helixfold predict protein.fasta --weights params_model_1_ptm.npz --adapter kinases_lora/adapter.safetensors
-      predict with them
-  helixfold finetune --jobs jobs.toml --weights model_1_ptm.npz --output many
-      several at once, over one set of parameters in memory
+_EXAMPLES = """more examples:
+  helixfold finetune kinases/ --held-out kinases.txt --output kinases_lora
+      compare the held-out chains before and after
+  helixfold predict protein.fasta --adapter kinases_lora/adapter.safetensors
+      predict with the trained adapter
+  helixfold finetune --jobs jobs.toml --output many
+      run several fine-tunings over one set of parameters in memory
 
-Run the same command again to go on.
+Run the same command again to resume.
 """
+_USAGE = (
+    "helixfold finetune TRAINING_SET --output DIR [options]\nexample: helixfold finetune kinases/ --output kinases_lora"
+)
 _USUAL = FinetuneOptions()
-app = App(name="finetune", usage="helixfold finetune TRAINING_SET --output DIR [options]", help_epilogue=_EXAMPLES)
+app = App(name="finetune", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default
 def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = _USUAL) -> int:
-    """Train a model further on a training set that `helixfold features` made: small changes of its weights, its heads,
-    or all parameters.
+    """Adapt a trained model to a training set made by `helixfold features`, or to values in a table: with a low-rank
+    adapter, or by training the heads or all parameters.
 
     Parameters
     ----------
     training_set
-        The training set; required, as --output is, except with --jobs, for --show-settings and --dry-run.
+        Training set. Required, like --output, except with --jobs, --show-settings or --dry-run.
     """
     from helixfold.execution.allocator import keeping_freed_memory
     from helixfold.finetune import run

@@ -5,7 +5,7 @@ from typing import Any
 
 from cyclopts.help import HelpEntry, HelpPanel
 
-_COLUMN = 28  # where the descriptions of options begin
+_OPTION_COLUMN, _COMMAND_COLUMN = 28, 14  # where the descriptions begin
 
 
 class PlainHelp:
@@ -18,8 +18,10 @@ class PlainHelp:
         note = _plain(panel.description)
         title = _plain(panel.title).replace("Parameters", "Options")  # cyclopts's title for entries without a group
         lines = textwrap.wrap(f"{title}{f' ({note})' if note else ''}:", console.width - 1)
-        for entry in panel.entries:
-            lines += _rows(_names(entry), _text(entry), console.width - 1)
+        rows = [(_names(entry), _text(entry)) for entry in panel.entries]
+        is_commands = panel.format == "command" and not rows[0][0].startswith("-")
+        for names, text in rows:
+            lines += _rows(names, text, console.width - 1, _COMMAND_COLUMN if is_commands else _OPTION_COLUMN)
         _write(console, "\n" + "\n".join(lines))
 
     def render_usage(self, console: Any, options: Any, usage: Any) -> None:
@@ -54,10 +56,10 @@ def _text(entry: HelpEntry) -> str:
     return f"{_plain(entry.description)} {note}".strip()
 
 
-def _rows(names: str, text: str, width: int) -> list[str]:
+def _rows(names: str, text: str, width: int, column: int) -> list[str]:
     """Return the lines of one entry; long names get a line of their own."""
-    indent = " " * _COLUMN
+    indent = " " * column
     lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-    if len(names) > _COLUMN - 4 or not lines:
+    if len(names) > column - 4 or not lines:
         return [f"  {names}", *lines]
-    return [f"  {names}".ljust(_COLUMN) + lines[0].lstrip(), *lines[1:]]
+    return [f"  {names}".ljust(column) + lines[0].lstrip(), *lines[1:]]

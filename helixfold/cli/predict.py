@@ -10,43 +10,44 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from helixfold.cli.main import exit_code
+from helixfold.options import MOST_USED
 from helixfold.predict.compat.options import CompatibilityOptions, listing, resolve
-from helixfold.predict.options import TARGETS, PredictOptions
+from helixfold.predict.options import PredictOptions
 
 if TYPE_CHECKING:
     from data_pipeline.complexes.complex_input import AnyTarget
     from helixfold.report.drawing import Drawers
 
-_EXAMPLES = """examples:
+_EXAMPLES = """more examples:
   helixfold predict --example
-      the protein that comes with helixfold, to try the installation
-  helixfold predict protein.fasta
-      all records of a file, into predictions/<name>/
+      predict the protein that comes with helixfold, to try the installation
   helixfold predict msas/ --preset monomer_ptm --num-seeds 2 --output results
-      every a3m of a directory, by five models with two seeds each
+      predict every a3m file of a directory with five models and two seeds each
   helixfold predict proteins.csv --databases /data/alphafold --dry-run
-      what a batch will take, and whether it fits; nothing is done yet
+      show how much memory and time a batch takes, without predicting anything
 
-Run the same command again to go on: finished predictions are not made again.
+Run the same command again to resume: finished predictions are kept.
 """
+_USAGE = "helixfold predict FILE... [--output DIR] [options]\nexample: helixfold predict protein.fasta --msa-server"
 _OPTIONS, _OTHERS = PredictOptions(), CompatibilityOptions()
-app = App(name="predict", usage="helixfold predict FILE... [--output DIR] [options]", help_epilogue=_EXAMPLES)
+app = App(name="predict", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default
 def predict(
-    *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
+    *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED)],
     options: PredictOptions = _OPTIONS,
     others: CompatibilityOptions = _OTHERS,
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
-    """Predict protein structures, each into a directory of its own: PDB, mmCIF, confidences, plots and a report.
+    """Predict the structures of proteins and complexes. Each target gets its own output directory with PDB and mmCIF
+    files, confidences, plots and a report page.
 
     Parameters
     ----------
     inputs
-        FASTA files (all records), tables (.csv, .tsv: id, sequence), a3m alignments (.gz too), directories of them, or
-        sequences.
+        Sequences to predict: FASTA files, tables (.csv, .tsv with columns id and sequence), a3m alignments, directories
+        of such files, or sequences typed here.
     """
     if others.other_names:
         print("\n".join(listing()))

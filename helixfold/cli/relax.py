@@ -7,7 +7,9 @@ from cyclopts import App, Parameter
 
 from helixfold.options import Integer, Number, Output
 
-app = App(name="relax", usage="helixfold relax STRUCTURE... [--output DIR] [options]")
+app = App(
+    name="relax", usage="helixfold relax STRUCTURE... [--output DIR] [options]\nexample: helixfold relax model.pdb"
+)
 
 
 @app.default
@@ -19,22 +21,22 @@ def relax(
     max_seconds: Annotated[Number, Parameter(metavar="SECONDS")] = 3600.0,
     device: Annotated[str, Parameter(metavar="NAME")] = "auto",
 ) -> int:
-    """Relax protein structures of any origin with AlphaFold's protocol: the Amber99sb force field, hydrogens and
-    missing atoms added, every atom held near its place.
+    """Relax protein structures from any source with AlphaFold's protocol: add missing atoms and hydrogens, then
+    minimise the energy (Amber99sb) with each heavy atom restrained to its position.
 
     Parameters
     ----------
     structures
         PDB or mmCIF files (.gz too).
     output
-        Directory for the relaxed structures.
+        Output directory for the relaxed structures.
     overwrite
-        Replace files that exist.
+        Replace existing files.
     max_rounds
-        Number of minimisations; before each but the first, residues with violations lose their restraints. AlphaFold
-        makes three; before each further one, chains can pass through each other.
+        Maximum number of minimisations. Before each new one, residues with violations lose their restraints. AlphaFold
+        runs three; from the fourth on, chains may pass through each other.
     max_seconds
-        Time for one structure.
+        Time limit per structure.
     device
         auto, cpu or cuda.
     """

@@ -10,7 +10,9 @@ from data_pipeline.errors import InputError
 from helixfold.standard_streams import optional_output
 
 SOME_FAILED = 1
-app = App(name="report", usage="helixfold report DIRECTORY [--reference FILE...]")
+app = App(
+    name="report", usage="helixfold report DIRECTORY [--reference FILE...]\nexample: helixfold report predictions/"
+)
 
 
 @app.default
@@ -21,16 +23,15 @@ def report(
     *,
     reference: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", consume_multiple=True)] = (),
 ) -> int:
-    """Write report.html of every finished target again, ensemble.html of those with more than five predictions, and
-    index.html and pulldown.html of their batch, from the files that `helixfold predict` wrote. The pages are offline:
-    open them in any browser.
+    """Rewrite the pages of finished predictions: report.html of every target, ensemble.html of targets with more than
+    five predictions, and index.html and pulldown.html of the batch. All pages work offline.
 
     Parameters
     ----------
     directory
-        The output directory, or the directory of one target in it.
+        Output directory of `helixfold predict`, or the directory of one target in it.
     reference
-        Structures (mmCIF or PDB), such as two known conformations, to which ensemble.html compares all samples.
+        Structures (mmCIF or PDB), such as two known conformations; ensemble.html compares all predictions with them.
     """
     from helixfold.report.ensemble import PAGE_FILE as ENSEMBLE_FILE
     from helixfold.report.ensemble import write_ensemble

@@ -6,35 +6,37 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from helixfold.predict.options import TARGETS
+from helixfold.options import MOST_USED
 from helixfold.scoring.options import ScanOptions
 
-_EXAMPLES = """examples:
-  helixfold scan protein.fasta --positions 10-20 --msa-server
-      each of these residues to all other amino acids, with one search
+_EXAMPLES = """more examples:
   helixfold scan complex.fasta --positions A.30 B.all --to A
-      an alanine scan of a residue and a chain of a complex
+      alanine scan of one residue of chain A and of all of chain B
   helixfold scan protein.fasta --table mutations.tsv
-      the mutations of a table
+      the mutations listed in a table
 
-Run the same command again to go on: finished mutants are not made again.
+Run the same command again to resume: finished mutants are kept.
 """
+_USAGE = (
+    "helixfold scan FILE... [--output DIR] [options]\n"
+    "example: helixfold scan protein.fasta --positions 10-20 --msa-server"
+)
 _USUAL = ScanOptions()
-app = App(name="scan", usage="helixfold scan FILE... [--output DIR] [options]", help_epilogue=_EXAMPLES)
+app = App(name="scan", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default
 def scan(
-    *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS, required=True)], options: ScanOptions = _USUAL
+    *inputs: Annotated[Path, Parameter(name="FILE", group=MOST_USED, required=True)], options: ScanOptions = _USUAL
 ) -> int:
-    """Predict mutants of proteins and complexes from one alignment, and compare them with the wild type: pLDDT, PAE,
-    lDDT of the structures, and how likely the network thinks each amino acid is.
+    """Predict mutants of proteins and complexes from the wild type's alignment, and compare them with the wild type:
+    pLDDT, PAE, lDDT between the structures, and the network's likelihood of each amino acid.
 
     Parameters
     ----------
     inputs
-        FASTA files (all records), tables (.csv, .tsv: id, sequence), a3m alignments (.gz too), directories of them, or
-        sequences.
+        Sequences to predict: FASTA files, tables (.csv, .tsv with columns id and sequence), a3m alignments, directories
+        of such files, or sequences typed here.
     """
     from helixfold.imports import collecting_no_garbage
 

@@ -6,33 +6,36 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from helixfold.options import MOST_USED
 from helixfold.scoring.options import ScoreOptions
 
-_EXAMPLES = """examples:
-  helixfold score decoys/ --reference native.pdb
-      every structure of a directory, and how well the scores rank them
+_EXAMPLES = """more examples:
   helixfold score --rescore predictions/ colabfold/ --model model_2_ptm
-      all ranked models of earlier predictions, by another model
+      score the ranked models of earlier predictions with another model
   helixfold score --binders designs/
-      complexes of designed binders with their target, ranked by the error between both
+      rank complexes by the predicted error between binder and target
 
-Run the same command again to go on: finished structures are not scored again.
+Run the same command again to resume: finished structures are kept.
 """
+_USAGE = (
+    "helixfold score STRUCTURE... [--output DIR] [options]\nexample: helixfold score decoys/ --reference native.pdb"
+)
 _USUAL = ScoreOptions()
-app = App(name="score", usage="helixfold score STRUCTURE... [--output DIR] [options]", help_epilogue=_EXAMPLES)
+app = App(name="score", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default
 def score(
-    *structures: Annotated[Path, Parameter(name="STRUCTURE", required=True)], options: ScoreOptions = _USUAL
+    *structures: Annotated[Path, Parameter(name="STRUCTURE", required=True, group=MOST_USED)],
+    options: ScoreOptions = _USUAL,
 ) -> int:
-    """Score structures of any program by what a network makes of them, without an alignment, and rank them: decoys of a
-    target, ranked models, designed binders.
+    """Rank structures from any program by the confidence that the network gives them, without an alignment: decoys,
+    ranked models, designed binders.
 
     Parameters
     ----------
     structures
-        Structure files, PDB or mmCIF (.gz too), and directories of them, or of directories of them by target.
+        PDB or mmCIF files (.gz too), or directories of them, with one subdirectory per target if there are several.
     """
     from helixfold.imports import collecting_no_garbage
 

@@ -23,7 +23,7 @@ _EXAMPLES = """examples:
   helixfold serve
       on this machine alone: http://127.0.0.1:8000
   helixfold serve token create anna --data /data/service
-  helixfold serve --data /data/service --host 0.0.0.0 --databases /data/colabfold
+  helixfold serve --data /data/service --host 0.0.0.0 --databases /data/db
       for a network, to those with tokens
   helixfold serve worker http://server:8000 --token-file worker.token
       on another machine
@@ -31,7 +31,7 @@ _EXAMPLES = """examples:
       --cluster cluster.toml --work /shared/jobs
       on the nodes of a cluster
 """
-app = App(name="serve", usage="helixfold serve [ACTION] [options]", help_epilogue=_EXAMPLES)
+app = App(name="serve", usage="helixfold serve [ACTION] [options]\nexample: helixfold serve", help_epilogue=_EXAMPLES)
 tokens = App(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke tokens of users.")
 app.command(tokens)
 

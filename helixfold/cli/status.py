@@ -8,7 +8,11 @@ from cyclopts import App, Parameter
 from helixfold.options import File
 from helixfold.standard_streams import optional_output
 
-app = App(name="status", usage="helixfold status DIRECTORY | helixfold status --server URL [JOB...]")
+app = App(
+    name="status",
+    usage="helixfold status DIRECTORY\n       helixfold status --server URL [JOB...]\n"
+    "example: helixfold status predictions/",
+)
 
 
 @app.default
@@ -18,16 +22,17 @@ def status(
     server: Annotated[str | None, Parameter(metavar="URL")] = None,
     token_file: File | None = None,
 ) -> None:
-    """Tell how far a batch of predictions is: targets done and failed and, of one with --cluster, what its pools do.
+    """Show the progress of a batch of predictions: finished and failed targets and, with --cluster, its nodes. With
+    --server, show jobs of a service.
 
     Parameters
     ----------
     words
-        The output directory of `helixfold predict`; with --server, ids of jobs, or nothing for the newest.
+        Output directory of `helixfold predict`. With --server: job ids, or nothing for the newest jobs.
     server
-        Address of a `helixfold serve`, whose jobs are told instead.
+        URL of a service.
     token_file
-        File with your token for the server.
+        File with your token for the service.
     """
     if server is not None:
         _tell_jobs(server, token_file, words)

@@ -8,7 +8,11 @@ from cyclopts import App, Parameter
 from helixfold.options import File, reads, whole_number
 from helixfold.standard_streams import optional_output
 
-app = App(name="submit", usage="helixfold submit FILE... --server URL [options]")
+app = App(
+    name="submit",
+    usage="helixfold submit FILE... --server URL [options]\n"
+    "example: helixfold submit protein.fasta --server https://fold.example.org",
+)
 
 
 @app.default
@@ -17,7 +21,7 @@ def submit(
     *inputs: Annotated[Path, Parameter(name="FILE")],
     server: Annotated[str, Parameter(metavar="URL")],
     token_file: File | None = None,
-    model: str | None = None,
+    model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     num_recycles: Annotated[int | None, reads(whole_number(0, 50), "N")] = None,
     num_seeds: Annotated[int, reads(whole_number(1, 20), "N")] = 1,
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = (),
@@ -29,23 +33,23 @@ def submit(
     Parameters
     ----------
     inputs
-        FASTA files, all records, with ':' between the chains of a complex; or sequences.
+        FASTA files (every record is a job, with ':' between the chains of a complex), or sequences.
     server
-        Address of a `helixfold serve`.
+        URL of the service.
     token_file
         File with your token.
     model
-        One of the models that the service offers.
+        Model to use; it must be offered by the service.
     num_recycles
-        Number of passes after the first.
+        Recycling iterations after the first one.
     num_seeds
-        Number of predictions.
+        Number of predictions per sequence.
     msa
-        Alignments of the one sequence.
+        Alignments to use, for a single sequence.
     templates
-        Template structures of the one sequence.
+        Template structures to use, for a single sequence.
     wait
-        Wait until all jobs have ended.
+        Wait until all jobs have finished.
     """
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
     from helixfold.serve.submitted_files import records_of

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from helixfold.training.config import TrainingConfig
 
 _USUAL = TrainOptions()
-app = App(name="train", usage="helixfold train TRAINING_SET --output DIR [options]")
+_USAGE = (
+    "helixfold train TRAINING_SET --output DIR [options]\n"
+    "example: helixfold train set/ --preset small --output runs/first"
+)
+app = App(name="train", usage=_USAGE)
 
 
 @app.default
@@ -25,13 +29,13 @@ def train(
     options: TrainOptions = _USUAL,
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
-    """Train a model on a training set that `helixfold features` made. The same command again goes on with the run;
-    torchrun starts it on several GPUs.
+    """Train a model on a training set made by `helixfold features`. Run the same command again to resume; start it with
+    torchrun to use several GPUs.
 
     Parameters
     ----------
     training_set
-        The training set; required, as --output is, except for --show-settings and --dry-run.
+        Training set. Required, like --output, except with --show-settings or --dry-run.
     """
     if not (timeout := _timeout(options)) > 0:
         raise InputError(f"--timeout is a number of seconds greater than 0, got {timeout:g}")

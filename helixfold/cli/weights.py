@@ -12,8 +12,8 @@ from helixfold.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 
 app = App(
     name="weights",
-    usage="helixfold weights ACTION [options]",
-    help="Model parameters: DeepMind's .npz, OpenFold's .pt and helixfold's own .safetensors.",
+    usage="helixfold weights ACTION [options]\nexample: helixfold weights download",
+    help="Download, inspect, verify and convert model parameters (DeepMind's .npz, OpenFold's .pt, .safetensors).",
 )
 
 
@@ -23,20 +23,19 @@ def download(
     models: Annotated[
         tuple[str, ...], Parameter(choices=MONOMER + MONOMER_PTM + MULTIMER, show_choices=False, metavar="MODEL...")
     ] = ("model_1_ptm",),
-    directory: Annotated[Directory | None, Parameter(show_default="the cache directory, where predict looks")] = None,
+    directory: Annotated[Directory | None, Parameter(show_default="the cache directory")] = None,
     url: Annotated[str | None, Parameter(metavar="URL", show_default="DeepMind's")] = None,
 ) -> None:
-    """Download DeepMind's published parameters (CC BY 4.0), 373 MB per model. A download that was interrupted goes on.
+    """Download DeepMind's parameters (CC BY 4.0, 373 MB per model). An interrupted download resumes.
 
     Parameters
     ----------
     models
-        Models to download: model_1 to model_5, those with _ptm after them, and those of complexes, with _multimer_v3,
-        _multimer_v2 or _multimer.
+        Models to download: model_1 to model_5, alone or with suffix _ptm, _multimer_v3, _multimer_v2 or _multimer.
     directory
-        Directory for the files.
+        Output directory.
     url
-        A copy of DeepMind's archive.
+        Mirror of DeepMind's archive.
     """
     from helixfold.weights import files
 
@@ -45,14 +44,14 @@ def download(
 
 @app.command(usage="helixfold weights inspect FILE [options]")
 def inspect(path: Annotated[Path, Parameter(name="FILE")], /, *, arrays: bool = False) -> None:
-    """Show what a parameter file holds, which presets it fits and where it comes from.
+    """Show the contents, the matching models and the origin of a parameter file.
 
     Parameters
     ----------
     path
-        The parameter file.
+        Parameter file.
     arrays
-        Also list the arrays with their shapes.
+        Also list all arrays with their shapes.
     """
     from helixfold.weights import files
 
@@ -65,22 +64,22 @@ def convert(
     target: Path,
     /,
     *,
-    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="what the file or its name says")] = None,
+    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None,
     dtype: Dtype = "float32",
     overwrite: bool = False,
 ) -> None:
-    """Rewrite a parameter file for another program.
+    """Convert a parameter file to another format.
 
     Parameters
     ----------
     source
-        The parameter file to read.
+        Parameter file to read.
     target
-        The file to write; its name ends in .npz, .pt or .safetensors.
+        File to write, ending in .npz (DeepMind), .pt (OpenFold) or .safetensors (helixfold).
     preset
-        The model: model_1 to model_5, those with _ptm or _multimer_v3 after them, small or tiny.
+        Model: model_1 to model_5, alone or with suffix _ptm or _multimer_v3; small or tiny.
     dtype
-        Precision of the numbers in a .safetensors file; bfloat16 takes half the space.
+        Precision in a .safetensors file; bfloat16 halves its size.
     overwrite
         Replace TARGET if it exists.
     """
@@ -96,21 +95,21 @@ def merge(
     /,
     *,
     adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]...")] = (),
-    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="what the file or its name says")] = None,
+    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None,
     overwrite: bool = False,
 ) -> None:
-    """Add adapters that helixfold finetune trained to the parameters in a file, for other programs, too.
+    """Merge adapters from `helixfold finetune` into a parameter file, so that other programs can use them.
 
     Parameters
     ----------
     source
-        The parameter file that the adapters were trained on.
+        Parameter file that the adapters were trained on.
     target
-        The file to write; its name ends in .npz, .pt or .safetensors.
+        File to write, ending in .npz (DeepMind), .pt (OpenFold) or .safetensors (helixfold).
     adapter
-        The adapters, each perhaps with a weight; required.
+        Adapters, optionally with weights. At least one is required.
     preset
-        The model: model_1 to model_5, those with _ptm or _multimer_v3 after them, small or tiny.
+        Model: model_1 to model_5, alone or with suffix _ptm or _multimer_v3; small or tiny.
     overwrite
         Replace TARGET if it exists.
     """
@@ -125,7 +124,7 @@ def verify(
     path: Annotated[Path, Parameter(name="FILE")],
     /,
     *,
-    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="what the file or its name says")] = None,
+    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None,
     dtypes: Annotated[tuple[ComputeDtype, ...], Parameter(name="--dtype")] = ("float32", "bfloat16"),
     own: Annotated[bool, Parameter(negative=())] = False,
     against: Annotated[str | None, Parameter(metavar="jax|FILE")] = None,
@@ -134,32 +133,31 @@ def verify(
     device: Annotated[str, Parameter(metavar="NAME")] = "cpu",
     report: Annotated[Path | None, Parameter(metavar="PAGE.html")] = None,
 ) -> int:
-    """Prove that a parameter file is intact and gives the outputs that it should; the exit code is 1 if it does not.
+    """Verify that a parameter file is intact and produces the expected outputs. The exit code is 1 if it does not.
 
-    Names, shapes and values are checked, then DeepMind's checksum where copies have one, the outputs that are published
-    for ten residues of 5AWL (model_1_ptm), and a small fixed input in each precision.
+    Checks names, shapes and values, DeepMind's checksums, the published outputs for ten residues of 5AWL (model_1_ptm),
+    and a small fixed input in each precision.
 
     Parameters
     ----------
     path
-        The parameter file.
+        Parameter file.
     preset
-        The model: model_1 to model_5, those with _ptm, _multimer_v3, _multimer_v2 or _multimer after them, small or
-        tiny.
+        Model: model_1 to model_5, alone or with suffix _ptm, _multimer_v3, _multimer_v2 or _multimer; small or tiny.
     dtypes
-        Precisions to run in, float32 among them.
+        Precisions to run in; float32 must be one of them.
     own
-        The parameters are not DeepMind's: nothing published is compared.
+        The parameters are not DeepMind's: skip comparisons with published values.
     against
-        jax: also run DeepMind's program. Or another file of the same parameters, to compare every bit.
+        jax: also run DeepMind's program. FILE: compare bit by bit with another file of the same parameters.
     jax_python
-        The Python interpreter that has jax and alphafold.
+        Python interpreter that has jax and alphafold.
     target
-        A sequence or an alignment to run as well.
+        Also run this sequence or alignment.
     device
         auto, cpu, cuda or cuda:N.
     report
-        Also write what was found as a page.
+        Also write the results to this page.
     """
     from helixfold.verification.command import run
 

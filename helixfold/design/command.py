@@ -17,11 +17,11 @@ class DesignTargetOptions:
     """Options for how many designs there are, what they are made of, and where they go."""
 
     designs: Annotated[int, reads(whole_number(1, 10_000), "N")] = 1
-    """Number of designs of each target, from the seed and those after it, at most 10,000."""
+    """Designs per target, at most 10,000, with consecutive seeds."""
     excluded: Annotated[str, Parameter(metavar="LETTERS")] = ""
-    """One-letter codes of amino acids that are not used, such as C."""
+    """Amino acids not to use, as one-letter codes, such as C."""
     output: Output = Path("designs")
-    """Directory for the results; each target has its own directory in it."""
+    """Output directory; each target gets its own subdirectory."""
     overwrite: bool = False
     """Design finished targets again."""
 
@@ -31,25 +31,25 @@ class DesignTargetOptions:
 class DesignModelOptions:
     """Options for the models that design and those that check."""
 
-    models: Annotated[tuple[str, ...], Parameter(metavar="MODEL...", show_default="what predict would take")] = ()
-    """Models that design; of several, a random one makes each step."""
+    models: Annotated[tuple[str, ...], Parameter(metavar="MODEL...", show_default="as in `helixfold predict`")] = ()
+    """Models to design with. With several, each step uses a randomly chosen one."""
     weights: Path | None = None
-    """Parameter file of the models that design, or a directory of such files."""
+    """Parameter file of the design models, or a directory of such files."""
     check_weights: Path | None = None
-    """Parameters of other models, which fold each finished design again from its sequence alone; designs are ranked by
-    what these say. They should not be those that design."""
+    """Parameters of other models that predict each finished design from its sequence alone. Designs are ranked by these
+    predictions, so use models that did not design them."""
     check_models: Annotated[
-        tuple[str, ...], Parameter(metavar="MODEL...", show_default="what --check-weights holds")
+        tuple[str, ...], Parameter(metavar="MODEL...", show_default="the models in --check-weights")
     ] = ()
-    """Models that check."""
+    """Models to check designs with."""
     seed: Integer = 0
     """Seed of all random numbers."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the arithmetic in the trunk of the network."""
-    memory: Annotated[MemorySize | None, Parameter(show_default="what is free on the device")] = None
-    """Memory that a step may take, such as 8GiB; what does not fit is told before it begins."""
+    """Precision of the trunk."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory of the device")] = None
+    """Memory limit of a step, such as 8GiB. Targets that do not fit are reported before the run starts."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Optimisation"))
@@ -58,23 +58,23 @@ class DesignStepOptions:
     """Options for the steps of each design."""
 
     logits_steps: Annotated[int, reads(_STEPS, "N")] = 60
-    """Steps that go from numbers without bounds to probabilities."""
+    """Steps from unbounded logits to probabilities."""
     soft_steps: Annotated[int, reads(_STEPS, "N")] = 30
     """Steps that lower the temperature of the probabilities from 1 to 0.01."""
     hard_steps: Annotated[int, reads(_STEPS, "N")] = 10
-    """Steps with one amino acid for each residue; the best of them is the design."""
+    """Steps with one amino acid per residue; the best one is the design."""
     learning_rate: Number = 0.1
-    """Length of a step, for each residue."""
+    """Step size for each residue."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """How steps follow from gradients."""
+    """How gradients update the sequence."""
     num_recycles: Annotated[int, reads(whole_number(0, MAX_RECYCLES), "N")] = 0
-    """Number of passes after the first, in each step."""
+    """Recycling iterations after the first one, in each step."""
     gradients_through: Literal["all", "last"] = "all"
-    """Passes that have gradients: all, whose memory adds up, or the last alone."""
+    """Iterations that gradients flow through: all, which adds up their memory, or only the last."""
     no_dropout: bool = False
-    """Drop nothing out of the network, in place of what training drops, in all but the hard steps."""
+    """Switch dropout off in all steps; by default only the hard steps run without it."""
     loss: Annotated[tuple[str, ...], Parameter(metavar="NAME=WEIGHT...", show_default="the protocol's")] = ()
-    """Weights of losses: con, plddt, pae, helix, dgram, i_con, i_pae; of weight 0 one is only reported."""
+    """Weights of losses: con, plddt, pae, helix, dgram, i_con, i_pae. A loss of weight 0 is only reported."""
 
 
 @Parameter(name="*")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from helixfold.annotations import Group, Parameter
-from helixfold.options import given
+from helixfold.options import MOST_USED, given
 from helixfold.predict.options import (
     ComputeOptions,
     DeviceOptions,
@@ -26,11 +26,11 @@ from helixfold.predict.options import (
 class TableOptions:
     """Options for the targets of a benchmark."""
 
-    benchmark: Annotated[str | None, Parameter(metavar="FILE")] = None
-    """Predict the targets of this table (.tsv or .csv: id, sequence, references, msa, templates, date), or of a list in
-    the package (casp14, cameo_2021, cameo_2022), and compare them with their references."""
+    benchmark: Annotated[str | None, Parameter(metavar="FILE", group=MOST_USED)] = None
+    """Predict the targets of this table (.tsv or .csv: id, sequence, references, msa, templates, date) or of a packaged
+    list (casp14, cameo_2021, cameo_2022), and compare them with their references."""
     data: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
-    """Directories with what the table does not name: known structures, <id>.fasta and <id>.a3m; or FASTA files."""
+    """Directories of files that the table does not name: known structures, <id>.fasta and <id>.a3m; or FASTA files."""
     overwrite: bool = False
     """Predict finished targets again."""
 

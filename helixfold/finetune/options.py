@@ -31,20 +31,20 @@ class AdapterOptions:
     """Options for what of a model is trained."""
 
     adapter: Adapter = "lora"
-    """lora: small changes of weights, a file of a few MB. heads: the confidence heads and the distogram alone. full:
-    all parameters, a file of all of them."""
+    """lora: low-rank changes of weights, a file of a few MB. heads: only the confidence heads and the distogram. full:
+    all parameters."""
     rank: Annotated[int, reads(whole_number(1, 1024), "N")] = 4
-    """Rank of the changes of each weight, for lora."""
+    """Rank of each weight's change, for lora."""
     alpha: Annotated[Number | None, Parameter(show_default="twice the rank")] = None
-    """Changes are multiplied by this number divided by the rank."""
+    """Scale of the changes: they are multiplied by alpha / rank."""
     targets: Annotated[str, Parameter(metavar="PATTERN,...", show_default="all attention of the evoformer")] = (
         "evoformer.*attention*"
     )
-    """Linear maps whose weights change, by patterns of their names in the model."""
+    """Which linear maps to adapt: patterns of their names in the model."""
     rank_stabilised: bool = False
     """rsLoRA: divide --alpha by the square root of the rank."""
     decomposed: bool = False
-    """DoRA: also train the length of each row of a weight."""
+    """DoRA: also train the norm of each row of a weight."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Several fine-tunings"))
@@ -53,11 +53,13 @@ class JobsOptions:
     """Options for several fine-tunings at once over one model."""
 
     jobs: File | None = None
-    """Fine-tunings of one model (TOML), which take turns and share its frozen parameters in memory."""
+    """Run several fine-tunings of one model, described in this TOML file. They take turns and share the frozen
+    parameters in memory."""
     turns: Literal["steps", "deadline"] = "steps"
-    """Who is next. steps: the one with the fewest steps. deadline: the one with the least time to spare."""
-    memory: Annotated[MemorySize | None, Parameter(show_default="what is free")] = None
-    """Memory that all of them together may take, such as 8GiB."""
+    """Which job runs next. steps: the one with the fewest steps done. deadline: the one with the least time to
+    spare."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory")] = None
+    """Memory limit of all jobs together, such as 8GiB."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Values of whole targets"))
@@ -66,16 +68,16 @@ class TaskOptions:
     """Options for learning a value of whole targets from a table."""
 
     table: File | None = None
-    """Table (.csv, .tsv) with the columns name, sequence (colons between chains), value, and perhaps split: train,
-    test or predict."""
+    """Table (.csv, .tsv) of values to learn. Columns: name, sequence (colons between chains), value and optionally
+    split (train, test or predict)."""
     task: Literal["binder", "classification", "regression"] = "regression"
-    """Kind of the values. binder, classification: 0 or 1. regression: numbers."""
+    """Kind of value. binder, classification: 0 or 1. regression: a number."""
     head: Annotated[Literal["pae", "single", "pair"] | None, Parameter(show_default="pae for binder, else single")] = (
         None
     )
-    """Input of the head. pae: the predicted error between chains. single, pair: representations."""
+    """Input of the new head. pae: predicted aligned error between chains. single, pair: representations."""
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
-    """Directory with <name>.a3m for each target of the table."""
+    """Directory with <name>.a3m for each target in the table."""
 
 
 @Parameter(name="*")
@@ -84,37 +86,37 @@ class FinetuneOptions:
     """All options of `helixfold finetune`."""
 
     output: Output | None = None
-    """Directory of the run; the same command again goes on with it."""
+    """Output directory of the run. Run the same command again to resume."""
     weights: Annotated[
         Path | None,
-        Parameter(show_default="file of `helixfold weights download`, else the demonstration model in the package"),
+        Parameter(show_default="file from `helixfold weights download`, else the packaged demonstration model"),
     ] = None
-    """Parameters to begin with (.npz, .pt, .safetensors)."""
-    model: Annotated[str | None, Parameter(metavar="MODEL", show_default="what --weights or its name says")] = None
-    """The model, such as model_1_ptm."""
+    """Parameters to start from (.npz, .pt, .safetensors)."""
+    model: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None
+    """Model that the parameters belong to, such as model_1_ptm."""
     held_out: File | None = None
-    """Names of chains, or for complexes of assemblies, that are not trained on. Training ends when their lDDT no longer
-    gets better, and the page compares each before and after."""
+    """File of chain names (assembly names for complexes) that are not trained on. Training stops when their lDDT no
+    longer improves; the report compares each before and after."""
     steps: Annotated[Positive | None, Parameter(show_default="1000")] = None
-    """Most steps."""
+    """Maximum number of steps."""
     learning_rate: Annotated[Number | None, Parameter(show_default="lora 2.5e-4, full 2.5e-5, heads 1e-3")] = None
-    """Learning rate after 20 steps of warm-up."""
+    """Learning rate after 20 warm-up steps."""
     seed: Integer = 0
     """Seed of all random numbers."""
     settings: Settings = ()
-    """Change a setting of the training run (batch_size=8, example.crop_size=128); may be given repeatedly."""
+    """Change a setting of the training, such as batch_size=8 or example.crop_size=128. May be repeated."""
     show_settings: bool = False
-    """Print all settings, and do nothing else."""
+    """Print all settings and stop."""
     dry_run: bool = False
-    """Only show the forecast of memory, and do nothing else."""
+    """Show the estimated memory and stop."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     workers: Annotated[
         int | None, reads(whole_number(0, MAX_PROCESSES), "N"), Parameter(show_default="4 for a GPU, else 0")
     ] = None
-    """Processes that prepare examples ahead."""
+    """Loader processes."""
     layout: Annotated[str | None, Parameter(metavar="LAYOUT")] = None
-    """Under torchrun: how ranks share the work, as for helixfold train."""
+    """Under torchrun: how ranks divide the work, as in `helixfold train`."""
     what: AdapterOptions = field(default_factory=AdapterOptions)
     task: TaskOptions = field(default_factory=TaskOptions)
     several: JobsOptions = field(default_factory=JobsOptions)

@@ -11,6 +11,7 @@ from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES
 from data_pipeline.residue_ranges import Replacement
 from helixfold.annotations import Group, Parameter
 from helixfold.options import (
+    MOST_USED,
     CudaGraphs,
     Day,
     Directory,
@@ -68,35 +69,36 @@ class TargetOptions:
     """Options for what is predicted, in which order, and where results go."""
 
     features: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
-    """Also predict from features that `helixfold features` made: features.npz files, or its output directory."""
+    """Also predict from features made by `helixfold features`: features.npz files, or its output directory."""
     pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS")] = None
-    """Predict each bait with each prey, which are the records of two FASTA files, and rank them in one table and page:
-    pulldown.tsv and pulldown.html."""
+    """Predict every bait with every prey (the records of two FASTA files) and rank the pairs in pulldown.tsv and
+    pulldown.html."""
     pulldown_table: File | None = None
-    """Complexes to predict in place of all pairs: a table (.csv, .tsv) with the columns bait and prey, whose cells are
-    names with numbers of copies, such as heavy:light and antigen*2, and perhaps id."""
+    """With --pulldown: predict the complexes in this table (.csv, .tsv) instead of all pairs. Columns: bait, prey and
+    optionally id; a cell may name several chains and copies, such as heavy:light or antigen*2."""
     example: bool = False
-    """Predict the protein that comes with helixfold (the SH3 domain of Src, 64 residues) to try the installation,
-    from the template that comes with it, an SH3 domain of spectrin, unless --templates names others."""
-    output: Output = Path("predictions")
-    """Directory for the results; each target has its own directory in it."""
+    """Predict the protein that comes with helixfold (the SH3 domain of Src, 64 residues) from its template, to try the
+    installation."""
+    output: Annotated[Output, Parameter(group=MOST_USED)] = Path("predictions")
+    """Output directory; each target gets its own subdirectory."""
     overwrite: bool = False
     """Predict finished targets again."""
     slim: bool = False
-    """Leave few files of each finished target: ranked structures, confidences, ranking, settings, search results."""
+    """Keep only ranked structures, confidences, ranking, settings and search results of each finished target."""
     zip: bool = False
     """Also pack each finished target into <target>.result.zip."""
     shared: bool = False
-    """Share the output directory with other runs of the same targets, on any machines: each claims a target before it
-    begins, and goes on with those of runs that have died."""
+    """Share the output directory with other runs of the same targets, on any number of machines. Each run claims a
+    target before it starts, and takes over the targets of runs that have died."""
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1)] = None
-    """Predict only part I of N of the targets, counted from 0, beside runs of the other parts; shares the directory."""
+    """Predict only part I of N of the targets, counted from 0. The output directory may be shared with the other
+    parts."""
     output_format: OutputFormat = "helixfold"
-    """colabfold: beside the targets' directories, also write files with ColabFold's names and contents."""
+    """colabfold: also write files with ColabFold's names and contents."""
     sort_queries_by: Order = "length"
-    """Order of the targets. length: short ones first, on several devices long ones first."""
-    dry_run: bool = False
-    """Only show what would be done, how much memory and about how long each target takes, and whether it fits."""
+    """Order of the targets. length: shortest first, or longest first on several devices."""
+    dry_run: Annotated[bool, Parameter(group=MOST_USED)] = False
+    """Show what would be done, with the estimated memory and time of each target, and stop."""
     refuse_other_settings: Annotated[bool, Parameter(parse=False)] = False
     """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
@@ -114,40 +116,43 @@ class TargetOptions:
 @Parameter(
     name="*",
     group=Group.create_ordered(
-        "Alignments and templates", help="without these options nothing is searched, only the sequence is used"
+        "Searches and alignments", help="by default, nothing is searched: only the sequence is used"
     ),
 )
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """Options for where alignments and templates come from."""
 
-    msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
-    """Ready alignments (a3m, Stockholm, ...) of the one target, or a directory with <name>.a3m for each target."""
-    templates: Annotated[tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None))] = None
-    """Template structures (mmCIF or PDB files, or directories of them), used instead of a template search. Without any:
-    those that the MMseqs2 server finds."""
-    databases: Path | None = None
-    """Databases to search: a profile (TOML), or the directory that AlphaFold's or ColabFold's script filled."""
+    msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...", group=MOST_USED)] = ()
+    """Alignments to use (a3m, Stockholm, ...) for a single target, or a directory with <name>.a3m for each target."""
+    templates: Annotated[
+        tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None), group=MOST_USED)
+    ] = None
+    """Template structures (mmCIF or PDB files, or directories of them); they replace a template search. Without PATH:
+    use the templates that the MMseqs2 server finds."""
+    databases: Annotated[Path | None, Parameter(group=MOST_USED)] = None
+    """Search these databases: a profile (TOML), or a directory set up by AlphaFold's or ColabFold's download script."""
     db_preset: DatabasePreset = "full_dbs"
     """For AlphaFold's directory: search BFD and UniRef30, or small_bfd instead of both."""
     database: Annotated[tuple[File, ...], Parameter(metavar="FASTA...")] = ()
-    """Sequence files to search with jackhmmer."""
-    msa_server: Annotated[str | bool, Parameter(metavar="[URL]")] = False
-    """Send the sequences to an MMseqs2 server; without URL to ColabFold's, a shared public service."""
+    """Search these sequence files with jackhmmer."""
+    msa_server: Annotated[str | bool, Parameter(metavar="[URL]", group=MOST_USED)] = False
+    """Search with an MMseqs2 server; sends it the sequences. Without URL: ColabFold's public server."""
     msa_server_timeout: Annotated[float, Parameter(metavar="SECONDS")] = 120.0
-    """Give up a request to the server after this time, and one second more for each 128 KiB of its answer."""
+    """Time limit of one request, plus one second for each 128 KiB of the response."""
     msa_server_wait: Annotated[float, Parameter(metavar="SECONDS")] = 10800.0
-    """Wait this long for a search on the server."""
+    """Time limit of one search on the server."""
     msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
-    """auto: use all that is given. databases, server: use only these. single_sequence: use no alignment at all.
-    mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences;
-    mmseqs2_uniref_env_envpair: also pair these, for complexes."""
+    """auto: use every source that is configured. databases, server: use only this source. single_sequence: use no
+    alignment. mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences.
+    mmseqs2_uniref_env_envpair: also pair environmental sequences of complexes."""
     pair_strategy: PairStrategy = "greedy"
-    """Rows of a complex that a server pairs. complete: of species that all chains have. greedy: that two have."""
-    max_template_date: Annotated[Day | None, Parameter(show_default="the profile's, else any day")] = None
-    """Use only templates released up to this day."""
+    """Which rows a server pairs in a complex. complete: from species found for all chains. greedy: from species found
+    for at least two."""
+    max_template_date: Annotated[Day | None, Parameter(show_default="the profile's, else none")] = None
+    """Use only templates released on or before this day."""
     threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None
-    """Threads of each search."""
+    """Threads per search."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Complexes"))
@@ -156,14 +161,14 @@ class ComplexOptions:
     """Options for complexes, whose chains stand between colons in a FASTA file, a table or a typed sequence."""
 
     records_as_chains: bool = False
-    """Take each FASTA file for one complex, named after the file, whose chains are its records."""
+    """Treat each FASTA file as one complex: its records are the chains, the file name is the target name."""
     chain_ids: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="letters")] = ()
-    """Names of the chains of the one target, in their order; in a file, write chain_ids=H:L behind a record's name."""
+    """Chain ids of a single target, in order. In a FASTA file, add chain_ids=H:L after the record's name instead."""
     pair_mode: PairMode = "unpaired_paired"
-    """Rows of the alignment: those that are paired between different chains and others, or only one of both."""
+    """Which MSA rows a complex uses: rows paired across chains, unpaired rows, or both."""
     cyclic: Annotated[tuple[str, ...] | None, Parameter(metavar="ID...", consume_multiple=(0, None))] = None
-    """Close chains to rings, as cyclic peptides are: their ends are bonded. Without a name: all chains of all targets;
-    a target of one chain has chain A."""
+    """Close chains into rings, as in cyclic peptides: the first and last residue are bonded. Without ID: all chains of
+    all targets; the chain of a monomer is A."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Models"))
@@ -177,64 +182,71 @@ class ModelOptions:
             choices=tuple(PREDICTION_PRESETS),
             show_choices=False,
             metavar="NAME",
-            help=f"Models, recycling and ensembling by one name; options given beside it take precedence. {_PRESETS}.",
+            help=f"Set of models, recycling and ensembling; other options override it. {_PRESETS}.",
         ),
     ] = None
     models: Annotated[
         tuple[str, ...],
-        Parameter(metavar="MODEL...", show_default="model_1_ptm or model_1_multimer_v3, or what --weights holds"),
+        Parameter(
+            metavar="MODEL...",
+            show_default="model_1_ptm or model_1_multimer_v3, or the models in --weights",
+            group=MOST_USED,
+        ),
     ] = ()
-    """model_1 to model_5, with _ptm or, for complexes, _multimer_v3, _multimer_v2 or _multimer; small (demonstration
-    model), tiny or tiny_multimer (random parameters). Predictions are ranked by pLDDT, those of complexes by ipTM."""
+    """model_1 to model_5; with suffix _ptm; for complexes with _multimer_v3, _multimer_v2 or _multimer; small
+    (demonstration model); tiny, tiny_multimer (random parameters). Predictions are ranked by pLDDT, or by ipTM for
+    complexes."""
     weights: Annotated[
         Path | None,
-        Parameter(show_default="files of `helixfold weights download`, else the demonstration model in the package"),
+        Parameter(
+            show_default="files from `helixfold weights download`, else the packaged demonstration model",
+            group=MOST_USED,
+        ),
     ] = None
-    """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz."""
+    """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz files."""
     adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]...")] = ()
-    """Add what `helixfold finetune` trained to these parameters; several, also between commas, add up, each times its
-    weight (1)."""
+    """Add adapters trained by `helixfold finetune` to the parameters, each multiplied by its WEIGHT (1). Several
+    adapters, separated by spaces or commas, add up."""
     seed: Integer = 0
     """Seed of all random numbers, at most 2^62."""
-    num_seeds: Annotated[int, reads(whole_number(1, 10_000), "N")] = 1
-    """Number of predictions by each model, at most 10,000, with this seed and the ones after it."""
+    num_seeds: Annotated[int, reads(whole_number(1, 10_000), "N"), Parameter(group=MOST_USED)] = 1
+    """Predictions per model, at most 10,000, with consecutive seeds."""
     stop_at_score: Annotated[Number | None, Parameter(metavar="PLDDT", show_default="never")] = None
-    """Stop recycling, and make no more predictions of a target, once one has this mean pLDDT."""
+    """Stop recycling and predicting a target once a prediction reaches this mean pLDDT."""
 
 
 @Parameter(
     name="*",
-    group=Group.create_ordered(
-        "Conformations", help="further predictions of a target from variants of its alignment, all from one search"
-    ),
+    group=Group.create_ordered("Conformations", help="more predictions of a target, from variants of its alignment"),
 )
 @dataclass(frozen=True, kw_only=True)
 class ConformationOptions:
     """Options for predictions from variants of the alignment, which show other conformations than the whole one."""
 
     cluster_msa: bool = False
-    """Also predict from each cluster of the alignment's rows (DBSCAN), as AF_Cluster does."""
+    """Also predict from each cluster of MSA rows (DBSCAN), as AF_Cluster does."""
     cluster_eps: Annotated[
         Number | None,
-        Parameter(metavar="EPS", show_default="of 3 to 20, what puts a quarter of the rows into most clusters"),
+        Parameter(metavar="EPS", show_default="3 to 20, whichever gives most clusters for a quarter of the rows"),
     ] = None
-    """Largest distance of neighbours in a cluster: the root of twice the columns in which they differ."""
+    """Maximum distance of neighbours in a cluster: the square root of twice the number of columns that differ."""
     cluster_min_samples: Positive = 3
-    """Rows within that distance of a row, itself included, that make it the core of a cluster."""
+    """Minimum number of rows within this distance, the row itself included, that makes a row a core of a cluster."""
     cluster_max_gaps: Annotated[Number, Parameter(metavar="SHARE")] = 0.25
-    """Share of gaps from which on rows are in no cluster."""
+    """Rows with at least this fraction of gaps are not clustered."""
     mask_columns: Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")] = ()
-    """Also predict with these residues replaced in all rows but the target's, as SPEACH_AF does: one prediction for
-    each word, such as 10-20,45 (of a complex A:10-20)."""
+    """Also predict with these residues replaced in all MSA rows except the target's, as SPEACH_AF does. One prediction
+    for each argument, such as 10-20,45, or A:10-20 in a complex."""
     mask_window: Annotated[str | None, Parameter(metavar="N[:STEP]")] = None
-    """The same with each window of so many residues; the next one begins STEP residues later, or where it ends."""
+    """The same for a sliding window of N residues that moves by STEP residues."""
     mask_with: Replacement = "alanine"
     """Residue that replaces the masked ones; gaps stay gaps."""
     subsample_msa: Annotated[tuple[str, ...], Parameter(metavar="ROWS:EXTRA...")] = ()
-    """Also predict with at most so many rows of the alignment and extra rows in each pass, such as 16:32,32:64; drawn
-    anew with each seed (--num-seeds)."""
+    """Also predict with at most this many MSA rows and extra rows per recycling iteration, such as 16:32,32:64. The
+    rows are sampled again for each seed (--num-seeds)."""
     reference: Annotated[tuple[File, ...], Parameter(metavar="FILE...")] = ()
-    """Structures (mmCIF or PDB), such as two known conformations, to which the ensemble page compares all samples."""
+    """Structures (mmCIF or PDB), such as two known conformations; the ensemble page compares all predictions with
+    them."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Recycling, relaxation and precision"))
@@ -245,46 +257,49 @@ class ComputeOptions:
     num_recycles: Annotated[
         int | None,
         reads(whole_number(0, MAX_RECYCLES), "N"),
-        Parameter(show_default="the preset's or the model's; 3, or 20 for _multimer_v3"),
+        Parameter(show_default="3; 20 for _multimer_v3; or the preset's", group=MOST_USED),
     ] = None
-    """Number of passes after the first, at most 1,000."""
+    """Recycling iterations after the first one, at most 1,000."""
     recycle_tolerance: Annotated[
         Number | None,
         Parameter(
             metavar="ANGSTROM",
-            show_default="the preset's or the model's: 0.5 for _multimer_v3, else 0, never",
+            show_default="never; 0.5 for _multimer_v3; or the preset's",
         ),
     ] = None
     """Stop recycling when distances change by less than this."""
     initial_guess: Annotated[Path | None, Parameter(metavar="PATH")] = None
-    """Structure (mmCIF or PDB) from which recycling starts, as if a first pass had predicted its atoms; for several
-    targets a directory with <target>.cif or <target>.pdb for each."""
+    """Structure (mmCIF or PDB) to start recycling from, in place of the first iteration's atoms. For several targets: a
+    directory with <target>.cif or <target>.pdb."""
     num_ensemble: Annotated[
         int | None, reads(whole_number(1, MAX_ENSEMBLE), "N"), Parameter(show_default="the preset's, or 1")
     ] = None
-    """Number of random samples of the alignment in each pass, at most 100."""
+    """MSA samples averaged in each recycling iteration, at most 100."""
     dropout: bool = False
-    """Drop out parts of the network as in training, so that predictions differ from seed to seed: several of them, with
-    --num-seeds, show where the network is unsure, and other conformations that it knows."""
+    """Keep dropout on, as in training. Predictions then differ between seeds (--num-seeds), which shows where the
+    network is uncertain and may show other conformations."""
     models_to_relax: Annotated[
         ToRelax | None,
-        Parameter(show_default="best; none without OpenMM, and for untrained parameters and the demonstration model"),
+        Parameter(
+            show_default="best; none without OpenMM, or with untrained or demonstration parameters", group=MOST_USED
+        ),
     ] = None
     """Predictions to relax with OpenMM."""
     save_logits: bool = False
-    """Also write the logits of all heads to logits_<model>.npz; N residues take 512 x N x N bytes more memory."""
+    """Also write the logits of all heads to logits_<model>.npz. Takes 512 x N x N bytes more memory for N residues."""
     save_recycles: bool = False
-    """Also write the structures of all passes to recycles_<model>.pdb, superposed, each a model of the file."""
+    """Also write the superposed structures of all recycling iterations to recycles_<model>.pdb, as models of one
+    file."""
     save_representations: Annotated[tuple[RepresentationName, ...], Parameter(metavar="NAME...")] = ()
-    """Also write these representations of the network after the last pass to representations_<model>.npz: the target's
-    row of the MSA, single, pair, and the structure module's. pair takes 512 x N x N bytes for N residues. With
-    --save-recycles, those of all passes."""
+    """Also write these representations to representations_<model>.npz: the target's MSA row, single, pair, or the
+    structure module's single representation. pair takes 512 x N x N bytes for N residues. With --save-recycles: of all
+    recycling iterations."""
     representations_format: RepresentationFormat = "npz"
-    """Format of that file."""
+    """Format of the representations file."""
     dtype: DtypeOrAuto = "auto"
-    """Precision of the arithmetic in the trunk of the network. auto: bfloat16 on NVIDIA GPUs that have it (compute
-    capability 8.0 and later), else float32; targets that were begun go on as they began. float16, for older cards, is
-    more exact than bfloat16 but overflows at 65,504: a target that does so fails and says it."""
+    """Precision of the trunk. auto: bfloat16 on NVIDIA GPUs with compute capability 8.0 or later, else float32; a
+    resumed target keeps its precision. float16, for older GPUs, is more precise than bfloat16 but overflows at 65,504;
+    the target then fails with a message."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Devices"))
@@ -292,21 +307,21 @@ class ComputeOptions:
 class DeviceOptions:
     """Options for the devices and processes that predict."""
 
-    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
+    device: Annotated[str, Parameter(metavar="NAME", group=MOST_USED)] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     devices: Annotated[str | None, Parameter(metavar="LIST")] = None
-    """Several GPUs of this machine by number (0,1,3), or all; with --device cpu the number of processes, at most 1,024.
-    Each takes the next target when it is free."""
+    """Use several GPUs of this machine, by index (0,1,3) or all; with --device cpu, this many processes (at most
+    1,024). Each takes the next target when it is idle."""
     ranks_per_target: Workers = 1
-    """Number of processes that predict one target together, each with a part of its memory."""
+    """Processes that predict one target together, each holding part of the memory."""
     targets_at_once: Annotated[Workers | None, Parameter(show_default="64 on a GPU, else 1")] = None
-    """Number of targets that are predicted in the same passes, if they are short (up to 256 residues), alike in size,
-    and fit into memory together; results do not depend on it, but for rounding."""
+    """Short targets (up to 256 residues) of similar length that are predicted in one batch, if they fit into memory.
+    Results are the same up to rounding."""
     cuda_graphs: CudaGraphs = "auto"
-    """auto: an NVIDIA GPU records passes of short targets (up to 256 residues), and replays them where sizes repeat:
-    that needs no processor. off: launch everything."""
+    """auto: capture CUDA graphs of short targets (up to 256 residues) on an NVIDIA GPU and replay them for equal sizes,
+    which takes load off the CPU. off: launch every kernel."""
     cluster: File | None = None
-    """Search and fold on the nodes of a cluster (SLURM, PBS, LSF, Kubernetes), which this file (TOML) describes."""
+    """Search and predict on the nodes of a cluster (Slurm, PBS, LSF, Kubernetes) described in this TOML file."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Memory"))
@@ -315,27 +330,27 @@ class MemoryLimits:
     """Options for the memory that a prediction may take."""
 
     executor: Executor = "auto"
-    """whole: for short chains, on a GPU for all that fit. slabs: takes the memory of two pair tensors. spilled: keeps
-    these on disk (of a GPU: in the host's memory). auto: the first of them that fits."""
-    memory: Annotated[MemorySize | None, Parameter(show_default="what is free on its device")] = None
-    """Memory that a process may take, such as 8GiB."""
+    """How the network is computed. whole: fastest, for chains that fit. slabs: needs the memory of two pair tensors.
+    spilled: keeps these tensors on disk (for a GPU: in host memory). auto: the first one that fits."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory of its device")] = None
+    """Memory limit of a process, such as 8GiB."""
     spill_directory: Annotated[Directory | None, Parameter(show_default="the target's directory")] = None
-    """Directory on a disk for what is spilled."""
-    max_msa_rows: Annotated[Positive | None, Parameter(show_default="as many as the model was trained with")] = None
-    """Most rows of the alignment, drawn as cluster centres."""
-    max_extra_rows: Annotated[Positive | None, Parameter(show_default="as many as the model was trained with")] = None
-    """Most rows of the alignment beside the cluster centres."""
+    """Directory for spilled tensors, on a fast disk."""
+    max_msa_rows: Annotated[Positive | None, Parameter(show_default="as in the model's training")] = None
+    """Maximum number of MSA rows used as cluster centres."""
+    max_extra_rows: Annotated[Positive | None, Parameter(show_default="as in the model's training")] = None
+    """Maximum number of extra MSA rows."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Screen"))
+@Parameter(name="*", group=Group.create_ordered("Output on the screen"))
 @dataclass(frozen=True, kw_only=True)
 class ScreenOptions:
     """Options for what a run shows."""
 
     log_file: File | None = None
-    """Also add all lines that are shown to this file, with the time."""
+    """Append all output to this file, with time stamps."""
     progress: Progress = "bars"
-    """bars: for people. json: instead of bars, a JSON object in a line of stderr after each stage of each target."""
+    """bars: progress bars. json: one JSON object on stderr after each stage of each target."""
 
 
 @Parameter(name="*")
@@ -363,12 +378,12 @@ class OperatorOptions:
     length: Annotated[int, reads(whole_number(1, 100_000), "N")] = 256
     """Number of residues, at most 100,000."""
     device: DoctorDevice = "auto"
-    """A device of this machine, or the name of a card that need not be in it."""
+    """A device of this machine, or the name of a GPU that it need not have."""
     operators: bool = False
-    """Also list which backend computes each operator of the network, and why no other does."""
+    """Also list the backend that computes each operator, and why others cannot."""
     rows: Annotated[int, reads(whole_number(1, 1_000_000), "N")] = 128
-    """Number of rows of the alignment, for --operators."""
+    """Number of MSA rows, for --operators."""
     dtype: DtypeOrAuto = "auto"
-    """Precision of the arithmetic, for --operators; auto: as predict and train choose it for the device."""
+    """Precision, for --operators. auto: as in predict and train."""
     json: bool = False
-    """Print one JSON object for programs; sizes are in bytes."""
+    """Print one JSON object; sizes are in bytes."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from data_pipeline.config import MAX_RECYCLES
 from helixfold.annotations import Group, Parameter
-from helixfold.options import Directory, File, Integer, MemorySize, Output, Workers, reads, whole_number
+from helixfold.options import MOST_USED, Directory, File, Integer, MemorySize, Output, Workers, reads, whole_number
 from helixfold.predict.options import ComplexOptions, DtypeOrAuto, Executor, SearchOptions
 
 # What a structure is to the network that scores it.
@@ -22,24 +22,24 @@ class StructureOptions:
     """Options for which structures are scored, and how."""
 
     rescore: bool = False
-    """STRUCTURES are output directories of helixfold, AlphaFold or ColabFold: score all their ranked models, and show
-    the ranks and the pLDDT that they have beside the scores."""
+    """Score the ranked models in output directories of helixfold, AlphaFold or ColabFold, and show their ranks and
+    pLDDT next to the scores."""
     binders: bool = False
-    """STRUCTURES are complexes of a designed binder and its target: start from them, with the target's chains as
-    templates where the model reads them, and rank them by the predicted error between both."""
+    """Score complexes of a designed binder and its target, starting from the given structures (target chains as
+    templates if the model reads templates). Ranked by the predicted aligned error between binder and target."""
     binder_chains: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="the first chain")] = ()
-    """Chains of the binder, for --binders; all others are the target."""
-    reference: Annotated[Path | None, Parameter(metavar="PATH")] = None
-    """Native structure, or a directory of them, which are matched by name, else by sequence: also show how close
-    structures are to it, and how scores correlate with that."""
+    """Chains of the binder, for --binders; all other chains are the target."""
+    reference: Annotated[Path | None, Parameter(metavar="PATH", group=MOST_USED)] = None
+    """Native structure, or a directory of native structures matched by name or sequence. Also show how close each
+    structure is to its native structure, and how well the scores correlate."""
     protocol: Protocol = "auto"
-    """template: the structure is a template of the sequence, with backbone and C-beta atoms alone (AF2Rank).
-    initial_guess: its atoms are the first that are recycled. auto: template for single chains by a model that reads
+    """How the network sees a structure. template: as a template, backbone and C-beta atoms only (AF2Rank).
+    initial_guess: as the atoms that recycling starts from. auto: template for single chains if the model reads
     templates, else initial_guess."""
     save_structures: bool = False
-    """Also write what the network makes of each structure, to structures/<target>/<name>.pdb."""
-    output: Output = Path("scores")
-    """Directory for the table and the page."""
+    """Also write the predicted structures to structures/<target>/<name>.pdb."""
+    output: Annotated[Output, Parameter(group=MOST_USED)] = Path("scores")
+    """Directory for the table and the report page."""
     overwrite: bool = False
     """Score finished structures again."""
 
@@ -49,21 +49,24 @@ class StructureOptions:
 class MutationOptions:
     """Options for which mutations are scanned, and where results go."""
 
-    positions: Annotated[tuple[str, ...], Parameter(metavar="POSITION...", show_default="all")] = ()
-    """Residues to mutate, counted from 1 in each chain: 30, 10-20, of a complex A.30 or A.10-20, or all."""
-    to: Annotated[str, Parameter(metavar="LETTERS", show_default="all twenty")] = "ACDEFGHIKLMNPQRSTVWY"
-    """Amino acids that each position is mutated to, such as A for an alanine scan."""
+    positions: Annotated[tuple[str, ...], Parameter(metavar="POSITION...", show_default="all", group=MOST_USED)] = ()
+    """Residues to mutate, counted from 1 in each chain: 30, 10-20, or all; in a complex A.30 or A.10-20."""
+    to: Annotated[str, Parameter(metavar="LETTERS", show_default="all twenty", group=MOST_USED)] = (
+        "ACDEFGHIKLMNPQRSTVWY"
+    )
+    """Amino acids to mutate to, such as A for an alanine scan."""
     table: File | None = None
-    """Table (.tsv, .csv) of mutations instead of positions: the column mutation, such as K30A, of a complex A.K30A,
-    with colons between several at once; and id, if there are several targets."""
+    """Table (.tsv, .csv) of mutations, instead of --positions. Column mutation: K30A, A.K30A in a complex, colons
+    between several at once. Column id: the target, if there are several."""
     likelihoods: bool = True
-    """Also compute the likelihoods of the masked-residue head; false saves a pass for each position."""
+    """Also compute amino-acid likelihoods with the masked-MSA head. --likelihoods=false saves one run of the network
+    per position."""
     save_structures: bool = False
-    """Also write the structure of each mutant, to <target>/structures/<mutation>.pdb."""
-    output: Output = Path("scan")
-    """Directory for the results; each target has its own directory in it."""
+    """Also write each mutant's structure to <target>/structures/<mutation>.pdb."""
+    output: Annotated[Output, Parameter(group=MOST_USED)] = Path("scan")
+    """Output directory; each target gets its own subdirectory."""
     overwrite: bool = False
-    """Make finished mutants again."""
+    """Predict finished mutants again."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Model and device"))
@@ -73,34 +76,41 @@ class NetworkOptions:
 
     model: Annotated[
         str | None,
-        Parameter(metavar="NAME", show_default="model_1_ptm or model_1_multimer_v3, or what --weights holds"),
+        Parameter(
+            metavar="MODEL",
+            show_default="model_1_ptm or model_1_multimer_v3, or the model in --weights",
+            group=MOST_USED,
+        ),
     ] = None
-    """The model: one of those of `helixfold predict` that predicts aligned errors."""
+    """Model to use; it must predict aligned errors."""
     weights: Annotated[
         Path | None,
-        Parameter(show_default="files of `helixfold weights download`, else the demonstration model in the package"),
+        Parameter(
+            show_default="files from `helixfold weights download`, else the packaged demonstration model",
+            group=MOST_USED,
+        ),
     ] = None
-    """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz."""
+    """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz files."""
     num_recycles: Annotated[
         int | None,
         reads(whole_number(0, MAX_RECYCLES), "N"),
-        Parameter(show_default="1 for scores, 3 for binders; the model's own for mutations"),
+        Parameter(show_default="1 for scores, 3 for binders, the model's own for mutations"),
     ] = None
-    """Number of passes after the first, at most 1,000."""
+    """Recycling iterations after the first one, at most 1,000."""
     seed: Integer = 0
     """Seed of all random numbers, at most 2^62."""
     dtype: DtypeOrAuto = "auto"
-    """Precision of the arithmetic in the trunk of the network; auto: bfloat16 on NVIDIA GPUs that have it."""
-    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
+    """Precision of the trunk. auto: bfloat16 on NVIDIA GPUs that support it, else float32."""
+    device: Annotated[str, Parameter(metavar="NAME", group=MOST_USED)] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     at_once: Annotated[Workers | None, Parameter(show_default="64 on a GPU, else 1")] = None
-    """Number of short chains (up to 256 residues) of one length that share passes, if they fit into memory."""
+    """Short chains (up to 256 residues) of equal length that are predicted in one batch, if they fit into memory."""
     executor: Executor = "auto"
-    """whole, slabs or spilled; auto: the first of them that fits."""
-    memory: Annotated[MemorySize | None, Parameter(show_default="what is free on its device")] = None
-    """Memory that may be taken, such as 8GiB."""
+    """How the network is computed: whole, slabs or spilled. auto: the first one that fits."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory of its device")] = None
+    """Memory limit, such as 8GiB."""
     spill_directory: Annotated[Directory | None, Parameter(show_default="the output directory")] = None
-    """Directory on a disk for what is spilled."""
+    """Directory for spilled tensors, on a fast disk."""
 
 
 @Parameter(name="*")

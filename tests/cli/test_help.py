@@ -1,10 +1,11 @@
 """Help pages fit the screen, describe every option, and show defaults in one way."""
 
 import re
+import shlex
 
 import pytest
 
-from helixfold.cli.app import COMMANDS
+from helixfold.cli.app import COMMANDS, GROUPS, application
 from helixfold.cli.benchmark import BENCHMARKS
 from helixfold.cli.main import main
 
@@ -53,16 +54,18 @@ def test_defaults_and_choices_are_plain_words(words: list[str], capsys: pytest.C
         assert not re.search(r"\d\.0\b|'(?!s\b)|\w\(", default), default
 
 
-def test_the_first_page_names_the_commands_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_page_lists_the_commands_by_group(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of([], capsys)
-    places = [text.index(f"\n  {command} ") for command in COMMANDS]
+    lines = [f"\n{title}:" if not name else f"\n  {name} " for title in GROUPS for name in ("", *GROUPS[title])]
+    places = [text.index(line) for line in lines]
     assert places == sorted(places)
+    assert list(GROUPS) == ["Predict", "Analyse", "Design", "Train", "Serve", "Maintain"]
 
 
 def test_defaults_are_shown_and_required_words_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     page = " ".join(help_of(["evaluate"], capsys).split())
     assert "(default: evaluation)" in page
-    page = page[page.index("Arguments:") :]
+    page = page[page.index("Most used options:") :]
     assert page.index("PREDICTIONS") < page.index("REFERENCES") < page.index("--output") < page.index("--benchmark")
     page = " ".join(help_of(["relax"], capsys).split())
     page = page[page.index("Arguments:") :]
@@ -70,10 +73,35 @@ def test_defaults_are_shown_and_required_words_come_first(capsys: pytest.Capture
     page = " ".join(help_of(["plan"], capsys).split())
     assert "(default: a100x128)" in page
     page = " ".join(help_of(["predict"], capsys).split())
-    for default in ("predictions", "0", "never", "auto", "as many as the model was trained with"):
+    for default in ("predictions", "0", "never", "auto", "as in the model's training"):
         assert f"(default: {default})" in page
     assert "None" not in page
-    assert page.index("--memory SIZE") < page.index("examples: helixfold predict --example")
+    assert page.index("--memory SIZE") < page.index("more examples: helixfold predict --example")
+
+
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)], ids=" ".join)
+def test_the_first_screen_has_an_example_that_can_be_parsed(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(words, capsys).replace("\\\n", "")
+    first_screen = text.splitlines()[:24]
+    assert any(line.startswith(" ".join(["example: helixfold", *words])) for line in first_screen)
+    for example in re.findall(r"^(?:example:|\ ) helixfold (.*)", text, re.MULTILINE):
+        arguments = shlex.split(example)
+        application(arguments).parse_args(arguments, exit_on_error=False, print_error=False)
+
+
+def test_the_most_used_options_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, names in (
+        ("predict", ("FILE", "--output", "--msa", "--templates", "--msa-server", "--models", "--num-recycles")),
+        ("scan", ("FILE", "--positions", "--to", "--output")),
+        ("score", ("STRUCTURE", "--reference", "--output", "--model")),
+    ):
+        page = help_of([command], capsys)
+        most_used, _, others = page.partition("Most used options:")[2].partition("\n\n")
+        entries = re.findall(r"^  (?:-o, )?(\S+)", most_used, re.MULTILINE)
+        assert [name for name in entries if name in names] == list(names)
+        assert not set(names) & set(re.findall(r"^  (?:-o, )?(\S+)", others, re.MULTILINE))
 
 
 def test_hidden_options_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
