@@ -1,7 +1,9 @@
 """The service behind its routes: submissions that are checked and queued, and who may see which job."""
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +14,7 @@ from helixfold.serve.forecast_curve import JobForecast, forecast
 from helixfold.serve.queue.audit import AuditLog
 from helixfold.serve.queue.database import Database
 from helixfold.serve.queue.jobs import Job, NewJob, new_id
+from helixfold.serve.queue.limits import BusyError
 from helixfold.serve.queue.queue import JobQueue
 from helixfold.serve.queue.shares import Shares
 from helixfold.serve.queue.views import QueueViews
@@ -23,6 +26,7 @@ from helixfold.serve.tokens import TokenFile
 from helixfold.serve.upload_check import check_upload
 
 _PRESENT_SECONDS = 1.0  # for which the list of workers is not read again
+_MAX_CHECKS = 2  # of uploads at a time, at most one of each user
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Service:
         self.workers = Workers(self.database, self.clock)
         self.waiting_jobs = ChangeSignal()
         self._offers: tuple[float, list[WorkerOffers]] = (0.0, [])
+        self._checking: set[str] = set()  # users whose uploads are being checked
+        self._checks_lock = threading.Lock()
 
     @classmethod
     def open(cls, settings: ServeSettings) -> "Service":
@@ -72,34 +78,54 @@ class Service:
     ) -> tuple[Job, bool]:
         """Queue a submission and return its job with True, or the one that its idempotency key has with False.
 
-        Raise `InputError` for what cannot be predicted, `QuotaError` where there is no room for it.
+        Raise `InputError` for what cannot be predicted, `QuotaError` where there is no room for it, and `BusyError`
+        while other uploads are checked.
         """
         self._check(submission, webhook)
-        request, job, size = submission.request(), new_id(), 0
-        if submission.files:
-            directory = self.storage.inputs(job)
-            try:
-                for name, file in submission.stored_files().items():
-                    write_durably(directory / name, file.content)
-                self.storage.flush_names(directory)
-                check_upload(request, directory)
-                size = self.storage.size(directory)
-            except BaseException:
-                self.storage.remove(job)
-                raise
         new = NewJob(
-            id=job,
+            id=new_id(),
             user=user.name,
             address=user.address,
             name=submission.name,
-            request=request,
+            request=submission.request(),
             request_digest=submission.digest(),
             residues=submission.residues,
             idempotency_key=idempotency_key,
             webhook=webhook,
-            bytes=size,
+            bytes=sum(len(file.content) for file in submission.files),
         )
+        if submission.files:
+            if (earlier := self.queue.earlier(new)) is not None:
+                return earlier, False
+            with self._upload_check_of(user.name):
+                self._store_files(submission, new)
         return self.enqueue(new)
+
+    def _store_files(self, submission: Submission, new: NewJob) -> None:
+        directory = self.storage.inputs(new.id)
+        try:
+            for name, file in submission.stored_files().items():
+                write_durably(directory / name, file.content)
+            self.storage.flush_names(directory)
+            check_upload(new.request, directory)
+        except BaseException:
+            self.storage.remove(new.id)
+            raise
+
+    @contextmanager
+    def _upload_check_of(self, user: str) -> Iterator[None]:
+        """Let a user's upload be checked. Raise `BusyError` if another one of the user's, or too many others, are."""
+        with self._checks_lock:
+            if user in self._checking:
+                raise BusyError("another upload of yours is being checked; wait until it is queued")
+            if len(self._checking) >= _MAX_CHECKS:
+                raise BusyError("the service is checking the uploads of other users; submit again in a few seconds")
+            self._checking.add(user)
+        try:
+            yield
+        finally:
+            with self._checks_lock:
+                self._checking.remove(user)
 
     def enqueue(self, new: NewJob) -> tuple[Job, bool]:
         """Add a job to the queue, and wake up the workers that wait for one."""

@@ -15,12 +15,15 @@ from typing import Any, Final
 
 from data_pipeline.child_processes import leave_interruptions_to_parent
 from data_pipeline.errors import InputError
+from data_pipeline.parse.text_files import read_chunks
 from helixfold.predict.options import ComplexOptions
 from helixfold.predict.targets import read_targets
 from helixfold.serve.storage import file_name_of
 
-_MEMORY: Final = 3 * 2**30
-_SECONDS: Final = 60
+# Reading an mmCIF file takes up to 26 times its size, an alignment hardly any memory.
+_MEMORY: Final = 160 * 2**20  # beyond what the process has when it starts
+_UNPACKED: Final = 64 * 2**20  # bytes of all files of an upload
+_SECONDS: Final = 30
 _OPEN_FILES: Final = 256
 _METHOD: Final = "forkserver"
 
@@ -83,14 +86,18 @@ def _too_much(what: str) -> str:
 
 def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None:
     leave_interruptions_to_parent()
+    os.nice(10)  # the server answers other requests meanwhile
     for kind, limit in (
-        (resource.RLIMIT_AS, _MEMORY),
+        (resource.RLIMIT_DATA, _writable_memory() + _MEMORY),
         (resource.RLIMIT_CPU, _SECONDS),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(kind, (limit, limit))
     try:
+        left = _UNPACKED
+        for name in (*request["alignments"], *request["templates"]):
+            left -= sum(map(len, read_chunks(directory / name, left)))
         request_targets(request, directory)
     except (InputError, ValueError) as error:
         answer.send(str(error).replace(f"{directory}{os.sep}", ""))
@@ -98,3 +105,9 @@ def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None
         answer.send(_too_much("memory"))
     else:
         answer.send(None)
+
+
+def _writable_memory() -> int:
+    """Return the bytes of writable memory that this process has, as RLIMIT_DATA counts them (on Linux; else 0)."""
+    statistics = Path("/proc/self/statm")
+    return int(statistics.read_text().split()[5]) * resource.getpagesize() if statistics.is_file() else 0

@@ -13,6 +13,10 @@ class QuotaError(InputError):
     """Error for a job that its user has no room for; it may be submitted again later."""
 
 
+class BusyError(QuotaError):
+    """Error for an upload that cannot be checked while others are; it may be submitted again in a few seconds."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
     """Limits of the queue for each user, how often a job is tried, and how long leases and results last."""

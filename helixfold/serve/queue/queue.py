@@ -50,15 +50,8 @@ class JobQueue:
         Raise `DuplicateKeyError` if that was another request, `QuotaError` if its user has no room for it.
         """
         with self._database.transaction() as connection:
-            row = connection.execute(
-                "SELECT * FROM jobs WHERE id = ? OR (user = ? AND idempotency_key = ?)",
-                (new.id, new.user, new.idempotency_key),
-            ).fetchone()
-            if row is not None:
-                if row["request_digest"] != new.request_digest:
-                    raise DuplicateKeyError("this idempotency key belongs to another job of yours; choose a new one")
-                return Job.of(row), False
-            self.options.check(new, _usage(connection, new.user))
+            if (earlier := self._earlier(connection, new)) is not None:
+                return earlier, False
             values = {
                 "id": new.id,
                 "user": new.user,
@@ -79,6 +72,26 @@ class JobQueue:
             record = AuditRecord(time=self._clock(), user=new.user, address=new.address, action="submit", job=new.id)
             record.insert(connection)
         return self._changed(row), True
+
+    def earlier(self, new: NewJob) -> Job | None:
+        """Return the job that `submit` would return instead of adding this one; None if it would be added.
+
+        Raise as `submit` does.
+        """
+        with self._database.transaction() as connection:
+            return self._earlier(connection, new)
+
+    def _earlier(self, connection: sqlite3.Connection, new: NewJob) -> Job | None:
+        row = connection.execute(
+            "SELECT * FROM jobs WHERE id = ? OR (user = ? AND idempotency_key = ?)",
+            (new.id, new.user, new.idempotency_key),
+        ).fetchone()
+        if row is None:
+            self.options.check(new, _usage(connection, new.user))
+            return None
+        if row["request_digest"] != new.request_digest:
+            raise DuplicateKeyError("this idempotency key belongs to another job of yours; choose a new one")
+        return Job.of(row)
 
     def claim(self, worker: str, kinds: Sequence[JobKind], longest: int | None = None) -> Job | None:
         """Give the first waiting job of these kinds to a worker, with a new lease; return None if there is none.

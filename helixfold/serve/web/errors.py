@@ -6,11 +6,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from data_pipeline.errors import InputError, printable
-from helixfold.serve.queue.limits import QuotaError
+from helixfold.serve.queue.limits import BusyError, QuotaError
 from helixfold.serve.queue.queue import DuplicateKeyError, JobStateError, LostLeaseError
 from helixfold.serve.web.pages import error_page, wants_page
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (BusyError, 429),
     (QuotaError, 429),
     (DuplicateKeyError, 409),
     (JobStateError, 409),
@@ -24,7 +25,7 @@ def add_error_answers(app: FastAPI) -> None:
     for kind, status in _STATUS:
         app.add_exception_handler(kind, _answer_with(status))
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(HTTPException, refusal)
     app.add_exception_handler(Exception, _broken)
 
 
@@ -37,7 +38,8 @@ def problem_answer(request: Request, status: int, text: str, headers: dict[str, 
 
 def _answer_with(status: int):  # type: ignore[no-untyped-def]  # a handler, as Starlette wants it
     def answer(request: Request, error: Exception) -> Response:
-        return problem_answer(request, status, printable(str(error), 1_000))
+        headers = {"Retry-After": "5"} if isinstance(error, BusyError) else None
+        return problem_answer(request, status, printable(str(error), 1_000), headers)
 
     return answer
 
@@ -51,7 +53,8 @@ def _invalid(request: Request, error: Exception) -> Response:
     return problem_answer(request, 422, printable("; ".join(parts), 1_000))
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def refusal(request: Request, error: Exception) -> Response:
+    """Return the answer that an `HTTPException` stands for."""
     assert isinstance(error, HTTPException)
     if error.status_code == 303:
         return RedirectResponse((error.headers or {})["Location"], 303)
