@@ -2,6 +2,7 @@
 
 import json
 import logging
+import resource
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,14 @@ from helixfold.serve.service import Service
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.upload_check import prepare_checks
 from helixfold.serve.web.app import create_app
-from helixfold.serve.web.protocol import TimedProtocol
+from helixfold.serve.web.protocol import MAX_CONNECTIONS, TimedProtocol
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.run import WorkerCall
 
 _LOGGER = logging.getLogger("helixfold.serve")
 _IDLE_SECONDS: Final = 15  # after which a connection without a request is ended
 _LAST_ANSWERS_SECONDS: Final = 5
+_OPEN_FILES: Final = 2 * MAX_CONNECTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,7 @@ def serve(settings: ServeSettings, workers: LocalWorkerOptions, say: Callable[[s
             if settings.needs_token and not service.tokens.all():
                 say("no user has a token yet: helixfold serve token create USER")
             prepare_checks()
+            allow_connections()
             app = create_app(service)
             config = uvicorn.Config(
                 app,
@@ -114,6 +117,14 @@ class _Server(uvicorn.Server):
             uvicorn.Server.handle_exit(self, sig, frame)
 
         threading.Thread(target=end, daemon=True).start()
+
+
+def allow_connections() -> None:
+    """Let this process have as many connections as are served, and files next to them, if its hard limit does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _OPEN_FILES:
+        allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _bound(config: uvicorn.Config) -> Any:

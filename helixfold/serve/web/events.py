@@ -2,52 +2,65 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 
-from fastapi import HTTPException
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service, described
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_SIGNS = 15.0  # of life, without which proxies end a silent connection
-_MOST_STREAMS = 500
+_MAX_STREAMS, _MAX_STREAMS_OF_USER = 500, 50
 _PLACES_SECONDS = 5.0  # between looks at the place of a job that waits
 
-_open_streams = 0
+_streams: Counter[str] = Counter()  # open ones of this process, by user
 
 
-def events(service: Service, job: Job) -> StreamingResponse:
-    """Return the events of a job; the last one has its final state. Answer 503 if too many are watched already."""
-    if _open_streams >= _MOST_STREAMS:
-        raise HTTPException(503, "too many jobs are watched; ask for the status now and then instead")
-    return StreamingResponse(_stream(service, job.id), media_type="text/event-stream")
+class Events(StreamingResponse):
+    """The events of a job, of which the last one has its final state.
+
+    Answers 429 if the user watches too many jobs already, and 503 if all users do.
+    """
+
+    def __init__(self, service: Service, job: Job) -> None:
+        super().__init__(_stream(service, job.id), media_type="text/event-stream")
+        self._user = job.user
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        is_own_limit = _streams[self._user] >= _MAX_STREAMS_OF_USER
+        if is_own_limit or _streams.total() >= _MAX_STREAMS:
+            text = "too many jobs are watched; ask for the status now and then instead"
+            await JSONResponse({"error": text}, 429 if is_own_limit else 503)(scope, receive, send)
+            return
+        _streams[self._user] += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _streams[self._user] -= 1
 
 
 async def _stream(service: Service, job_id: str) -> AsyncIterator[str]:
-    global _open_streams  # noqa: PLW0603  # of this process, whatever the application
-    _open_streams += 1
-    try:
-        revision, sent, silent, unlooked = -1, "", 0.0, 0.0
-        while True:
-            newest = service.queue.revision(job_id)
-            if newest != revision or unlooked >= _PLACES_SECONDS:
-                revision, unlooked = newest, 0.0
-                job = await run_in_threadpool(service.views.job, job_id)
-                if job is None:
-                    return
-                content = json.dumps(described(job, await run_in_threadpool(service.views.place, job)))
-                if content != sent:
-                    sent, silent = content, 0.0
-                    yield f"event: job\ndata: {content}\n\n"
-                if job.has_ended:
-                    return
-            if silent >= _SECONDS_BETWEEN_SIGNS:
-                silent = 0.0
-                yield ": still there\n\n"
-            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-            silent, unlooked = silent + _SECONDS_BETWEEN_LOOKS, unlooked + _SECONDS_BETWEEN_LOOKS
-    finally:
-        _open_streams -= 1
+    revision, sent, silent, unlooked = -1, "", 0.0, 0.0
+    while True:
+        newest = service.queue.revision(job_id)
+        if newest != revision or unlooked >= _PLACES_SECONDS:
+            revision, unlooked = newest, 0.0
+            job = await run_in_threadpool(service.views.job, job_id)
+            if job is None:
+                return
+            content = json.dumps(described(job, await run_in_threadpool(service.views.place, job)))
+            if content != sent:
+                sent, silent = content, 0.0
+                yield f"event: job\ndata: {content}\n\n"
+            if job.has_ended:
+                return
+        if silent >= _SECONDS_BETWEEN_SIGNS:
+            silent = 0.0
+            yield ": still there\n\n"
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        silent, unlooked = silent + _SECONDS_BETWEEN_LOOKS, unlooked + _SECONDS_BETWEEN_LOOKS

@@ -1,44 +1,79 @@
-"""End connections on which no request arrives: a thousand of them would otherwise stay for ever."""
+"""End connections on which no request arrives, and idle ones where there are too many."""
 
 import asyncio
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from helixfold.serve.web.rate_limit import network_of
+
 HEADER_SECONDS: Final = 20.0
-MOST_CONNECTIONS: Final = 1_000
+MAX_CONNECTIONS: Final = 1_000
+MAX_CONNECTIONS_OF_ADDRESS: Final = 200
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 of uvicorn, with a time within which the head of each request has to arrive."""
+    """HTTP/1.1 of uvicorn, with a time within which the head of each request has to arrive.
+
+    Where there are too many connections, the one that has been idle for longest is closed for a new one: of the same
+    address, or of the address that has most.
+    """
 
     _timer: asyncio.TimerHandle | None = None
     _last_cycle: Any = None  # the request that was the last one when the timer ended last
+    _address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to count the time; refuse a connection where there are too many."""
+        """Begin to count the time; close another connection, or this one, if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.close()
-            return
-        self._count()
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._look)
+        self._address = network_of(self.client[0]) if self.client is not None else ""
+        state = self.config.app.state  # type: ignore[union-attr]  # of `create_app`
+        # By address; of each one, those that have been idle for longest come first.
+        self._open: dict[str, dict[TimedProtocol, None]] = state.connections
+        own = self._open.setdefault(self._address, {})
+        own[self] = None
+        # Behind a proxy, all connections are the proxy's.
+        if len(own) > MAX_CONNECTIONS_OF_ADDRESS and not state.service.settings.behind_proxy:
+            self._make_room(own)
+        elif sum(map(len, self._open.values())) > MAX_CONNECTIONS:
+            self._make_room(max(self._open.values(), key=len))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting."""
         if self._timer is not None:
             self._timer.cancel()
+        self._forget()
         super().connection_lost(exc)
 
-    def _count(self) -> None:
-        self._timer = self.loop.call_later(HEADER_SECONDS, self._look)
+    def on_response_complete(self) -> None:
+        """Count as idle from now on."""
+        super().on_response_complete()
+        own = self._open.get(self._address, {})
+        if self in own:
+            del own[self]
+            own[self] = None
+
+    def _make_room(self, connections: "dict[TimedProtocol, None]") -> None:
+        victim = next((each for each in connections if each.is_idle() and each is not self), self)
+        victim._forget()
+        victim.transport.close()
+
+    def _forget(self) -> None:
+        own = self._open.get(self._address, {})
+        own.pop(self, None)
+        if not own:
+            self._open.pop(self._address, None)
+
+    def is_idle(self) -> bool:
+        """Return whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _look(self) -> None:
         """End the connection if nothing is being answered, and no request has come since the last look."""
-        cycle: Any = self.cycle
-        is_idle = cycle is None or cycle.response_complete
-        if is_idle and cycle is self._last_cycle:
+        if self.is_idle() and self.cycle is self._last_cycle:
             if not self.transport.is_closing():
                 self.transport.close()
             return
-        self._last_cycle = cycle
-        self._count()
+        self._last_cycle = self.cycle
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._look)

@@ -1,5 +1,6 @@
-"""Limit how many requests a user makes in a minute."""
+"""Limit how many requests a user, or an address without one, makes in a minute."""
 
+import ipaddress
 import math
 import threading
 import time
@@ -39,3 +40,15 @@ class RateLimiter:
         if seconds := self.seconds_to_wait(key):
             wait = str(math.ceil(seconds))
             raise HTTPException(429, f"too many requests; wait {wait} s", headers={"Retry-After": wait})
+
+
+def network_of(address: str) -> str:
+    """Return the network that counts as one client: an IPv4 address, or the /64 that a host with IPv6 has at least."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    mapped = found.ipv4_mapped
+    return str(mapped) if mapped is not None else str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
