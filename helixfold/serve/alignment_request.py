@@ -65,6 +65,9 @@ class AlignmentRequest:
         """Return the request for FASTA records with short names, as clients of ColabFold's server write them."""
         if len(text) > _MAX_TEXT:
             raise InputError(f"the query has {len(text):,} characters, and at most {_MAX_TEXT:,} are read")
+        count = text.count(">")
+        if not 0 < count <= MAX_SEQUENCES:
+            raise InputError(f"a query has 1 to {MAX_SEQUENCES} records, got {count:,}")
         names, sequences = [], []
         for record in text.split(">")[1:]:
             header, _, body = record.partition("\n")
@@ -76,8 +79,8 @@ class AlignmentRequest:
                 raise InputError(f"record {name}: {problem}")
             names.append(name)
             sequences.append(sequence)
-        if not 0 < len(names) <= MAX_SEQUENCES or len(set(names)) < len(names):
-            raise InputError(f"a query has 1 to {MAX_SEQUENCES} records with different names, got {len(names)}")
+        if len(set(names)) < len(names):
+            raise InputError("two records of the query have the same name; name them 101, 102, ...")
         return cls(kind=kind, mode=mode, names=tuple(names), sequences=tuple(sequences))
 
     @classmethod

@@ -138,9 +138,9 @@ def read_submissions(
     own_name = checked_name(name)
     given = text.lstrip()
     has_headers = given.startswith(">")
+    if (count := given.count("\n>") + 1) > MAX_RECORDS:
+        raise InputError(f"the text has {count:,} records, and at most {MAX_RECORDS} are taken at once")
     records = _records(given) if has_headers else _records(f">sequence\n{''.join(given.split())}\n", only_sequence=True)
-    if len(records) > MAX_RECORDS:
-        raise InputError(f"the text has {len(records):,} records, and at most {MAX_RECORDS} are taken at once")
     if len(records) > 1 and files:
         raise InputError("alignments and templates belong to one sequence, and the text has several records")
     found = []

@@ -1,5 +1,7 @@
 """Views of the queue: a job, a user's history, places in the queue, and counts for metrics."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from helixfold.serve.queue.database import Database
@@ -43,6 +45,12 @@ class QueueViews:
             (job.kind, job.number),
         )
         return int(rows[0]["count"])
+
+    def places(self, jobs: Sequence[Job]) -> list[int | None]:
+        """Return the place of each prediction, as `place` does, with one read of the queue."""
+        query = "SELECT number FROM jobs WHERE state = 'queued' AND kind = 'prediction' ORDER BY number"
+        waiting = [row["number"] for row in self.database.rows(query)]
+        return [bisect_right(waiting, job.number) if job.state == "queued" else None for job in jobs]
 
     def residues_before(self, job: Job) -> list[int]:
         """Return the residues of the jobs of the same kind that run, or wait before this one."""

@@ -13,6 +13,7 @@ from helixfold.serve.queue.limits import QuotaError
 from helixfold.serve.service import Service, User
 from helixfold.serve.web.alignment_jobs import submit_alignment
 from helixfold.serve.web.identity import CurrentUser, ServiceOf
+from helixfold.serve.web.threads import ThreadedRoute, parse_in_thread
 from helixfold.serve.web.waiting import finished
 
 _STATUS: dict[JobState, str] = {
@@ -23,21 +24,25 @@ _STATUS: dict[JobState, str] = {
     "cancelled": "ERROR",
     "expired": "UNKNOWN",
 }
-router = APIRouter(tags=["ColabFold"])
+router = APIRouter(tags=["ColabFold"], route_class=ThreadedRoute)
 Query = Annotated[str, Form(max_length=2**20, description="FASTA records named 101, 102, ...")]
 Mode = Annotated[str, Form(max_length=40)]
 
 
 @router.post("/ticket/msa", response_model=None)
-def submit_msa(service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "env") -> Response:
+async def submit_msa(
+    request: Request, service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "env"
+) -> Response:
     """Submit a search for the homologs of sequences."""
-    return _submitted("msa", q, mode, service, user)
+    return await _submitted("msa", q, mode, request, service, user)
 
 
 @router.post("/ticket/pair", response_model=None)
-def submit_pair(service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "pairgreedy") -> Response:
+async def submit_pair(
+    request: Request, service: ServiceOf, user: CurrentUser, q: Query = "", mode: Mode = "pairgreedy"
+) -> Response:
     """Submit a search for rows of the chains of a complex, paired by species."""
-    return _submitted("pair", q, mode, service, user)
+    return await _submitted("pair", q, mode, request, service, user)
 
 
 @router.get("/ticket/{ticket}")
@@ -63,9 +68,12 @@ async def templates(names: str, request: Request, service: ServiceOf, user: Curr
     return _archive(service, await finished(service, job.id, request))
 
 
-def _submitted(kind: AlignmentKind, text: str, mode: str, service: Service, user: User) -> Response:
+async def _submitted(
+    kind: AlignmentKind, text: str, mode: str, request: Request, service: Service, user: User
+) -> Response:
     try:
-        job = submit_alignment(service, AlignmentRequest.of_text(kind, text, mode), user)
+        asked = await parse_in_thread(request, AlignmentRequest.of_text, kind, text, mode)
+        job = await run_in_threadpool(submit_alignment, service, asked, user)
     except QuotaError as error:
         return JSONResponse({"status": "RATELIMIT", "error": str(error)}, 429, headers={"Retry-After": "10"})
     except InputError as error:

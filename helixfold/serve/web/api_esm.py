@@ -8,8 +8,9 @@ from helixfold.serve.submission import MAX_SEQUENCE_TEXT, read_submissions
 from helixfold.serve.web.api_nim import structures_of
 from helixfold.serve.web.bodies import PROBLEMS
 from helixfold.serve.web.identity import CurrentUser, ServiceOf
+from helixfold.serve.web.threads import ThreadedRoute, parse_in_thread
 
-router = APIRouter(tags=["ESM Atlas"], responses=PROBLEMS)
+router = APIRouter(tags=["ESM Atlas"], responses=PROBLEMS, route_class=ThreadedRoute)
 _BODY = {"content": {"text/plain": {"schema": {"type": "string", "maxLength": MAX_SEQUENCE_TEXT}}}, "required": True}
 
 
@@ -19,7 +20,7 @@ async def fold_sequence(request: Request, service: ServiceOf, user: CurrentUser)
     content = await request.body()
     if len(content) > MAX_SEQUENCE_TEXT:
         raise InputError(f"the text has {len(content):,} bytes, and at most {MAX_SEQUENCE_TEXT:,} are read")
-    submissions = read_submissions(content.decode("utf-8", "replace"), "sequence")
+    submissions = await parse_in_thread(request, read_submissions, content.decode("utf-8", "replace"), "sequence")
     if len(submissions) > 1:
         raise InputError("this route takes one sequence; submit several records as jobs")
     best, *_ = await structures_of(submissions[0], request, service, user)

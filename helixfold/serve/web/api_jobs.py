@@ -1,8 +1,10 @@
 """The REST interface for jobs: submit, watch, cancel, try again, fetch, share."""
 
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, HTTPException, Query, Response
+from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, StreamingResponse
 
 from data_pipeline.errors import InputError
@@ -22,34 +24,40 @@ from helixfold.serve.web.bodies import (
     ShareBody,
     SubmissionBody,
 )
-from helixfold.serve.web.events import events
+from helixfold.serve.web.events import Events
 from helixfold.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.serve.web.result_files import archive_response, file_response
+from helixfold.serve.web.threads import ThreadedRoute, parse_in_thread, run_slowly
 
 SHARE_SECONDS = 30 * 86_400.0
-router = APIRouter(prefix=API, tags=["jobs"], responses=PROBLEMS)
+router = APIRouter(prefix=API, tags=["jobs"], responses=PROBLEMS, route_class=ThreadedRoute)
 
 
 @router.post("/jobs", status_code=201)
-def submit(
+async def submit(
     body: SubmissionBody,
+    request: Request,
     service: ServiceOf,
     user: CurrentUser,
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> JobBody:
     """Submit a job. With an Idempotency-Key, the same request again is answered with the job that it made before."""
-    submission = body.submission()
-    job, is_new = service.submit(submission, user, idempotency_key=idempotency_key, webhook=body.webhook)
+    submission = await parse_in_thread(request, body.submission)
+    add = partial(service.submit, submission, user, idempotency_key=idempotency_key, webhook=body.webhook)
+    job, is_new = await run_slowly(request, add)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"{API}/jobs/{job.id}"
-    return shown(service, job)
+    return await run_in_threadpool(shown, service, job)
 
 
 @router.post("/forecast")
-def forecast(body: SubmissionBody, service: ServiceOf, user: CurrentUser) -> ForecastBody | None:
+async def forecast(
+    body: SubmissionBody, request: Request, service: ServiceOf, user: CurrentUser
+) -> ForecastBody | None:
     """Tell what a job would take, before it is submitted; null while no worker has told its forecasts."""
-    found = service.forecast(body.submission())
+    submission = await parse_in_thread(request, body.submission)
+    found = await run_in_threadpool(service.forecast, submission)
     return None if found is None else ForecastBody(**found.to_dict())
 
 
@@ -78,7 +86,8 @@ def history(
 ) -> JobsBody:
     """List your jobs, the newest first."""
     jobs = service.views.history(user.name, before=before, limit=limit)
-    bodies = [JobBody(**described(job, service.views.place(job))) for job in jobs]
+    places = service.views.places(jobs)
+    bodies = [JobBody(**described(job, place)) for job, place in zip(jobs, places, strict=True)]
     return JobsBody(jobs=bodies, next=jobs[-1].number if len(jobs) == limit else None)
 
 
@@ -91,7 +100,7 @@ def status(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
 @router.get("/jobs/{job_id}/events", response_class=StreamingResponse)
 def watch(job_id: str, service: ServiceOf, user: CurrentUser) -> StreamingResponse:
     """Send the job as a server-sent event whenever it changes, until it has ended."""
-    return events(service, own_job(service, user, job_id))
+    return Events(service, own_job(service, user, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -138,9 +147,10 @@ def file(job_id: str, path: str, service: ServiceOf, user: CurrentUser) -> FileR
 
 
 @router.get("/jobs/{job_id}/archive", response_class=FileResponse)
-def archive(job_id: str, service: ServiceOf, user: CurrentUser) -> FileResponse:
+async def archive(job_id: str, request: Request, service: ServiceOf, user: CurrentUser) -> FileResponse:
     """Fetch all files of a result in one zip archive."""
-    return archive_response(service, own_job(service, user, job_id))
+    job = await run_in_threadpool(own_job, service, user, job_id)
+    return await run_slowly(request, archive_response, service, job)
 
 
 @router.post("/jobs/{job_id}/share", status_code=201)

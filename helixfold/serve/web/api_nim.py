@@ -3,6 +3,7 @@
 Options that only its search programs have are taken and left alone: alignments come from this service's databases.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Request
@@ -24,12 +25,13 @@ from helixfold.serve.submission import (
 from helixfold.serve.web.alignment_jobs import submit_alignment
 from helixfold.serve.web.bodies import PROBLEMS
 from helixfold.serve.web.identity import CurrentUser, ServiceOf
+from helixfold.serve.web.threads import ThreadedRoute, parse_in_thread, run_slowly
 from helixfold.serve.web.waiting import finished
 
 _PREFIX = "/protein-structure/alphafold2"
 _FORMATS = {"a3m": "a3m", "sto": "sto", "stockholm": "sto", "fasta": "fasta"}
-router = APIRouter(tags=["NIM"], responses=PROBLEMS)
-Sequence = Annotated[str, Field(min_length=1, max_length=MAX_SEQUENCE_TEXT)]
+router = APIRouter(tags=["NIM"], responses=PROBLEMS, route_class=ThreadedRoute)
+SequenceText = Annotated[str, Field(min_length=1, max_length=MAX_SEQUENCE_TEXT)]
 
 
 class _Lenient(BaseModel):
@@ -39,7 +41,7 @@ class _Lenient(BaseModel):
 class SequenceBody(_Lenient):
     """A sequence to predict, and those of NIM's options that matter here."""
 
-    sequence: Sequence
+    sequence: SequenceText
     relax_prediction: bool = False
     num_predictions_per_model: Annotated[int, Field(ge=1, le=20)] = 1
 
@@ -66,7 +68,8 @@ async def structure_from_alignment(
     body: AlignedBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> list[str]:
     """Predict a structure with the given alignments; return a list of PDB files."""
-    return await _structures(body, tuple(_files(body.alignments)), "none", request, service, user)
+    files = await parse_in_thread(request, _files, body.alignments)
+    return await _structures(body, files, "none", request, service, user)
 
 
 @router.post(f"{_PREFIX}/predict-MSA-from-sequence")
@@ -74,10 +77,10 @@ async def alignment_from_sequence(
     body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> dict[str, Any]:
     """Search the service's databases; return the alignment as `predict-structure-from-MSA` takes it."""
-    (submission,) = read_submissions(body.sequence, "sequence")
-    if len(submission.chains) > 1:
+    submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence")
+    if len(submissions) > 1 or len(submissions[0].chains) > 1:
         raise InputError("an alignment is made of one chain; send each chain alone")
-    asked = AlignmentRequest(kind="msa", mode="env", names=("101",), sequences=submission.chains)
+    asked = AlignmentRequest(kind="msa", mode="env", names=("101",), sequences=submissions[0].chains)
     job = await run_in_threadpool(submit_alignment, service, asked, user)
     done = await finished(service, job.id, request)
     path = service.storage.result_file(done, UNIREF_FILE)
@@ -103,21 +106,21 @@ def live() -> dict[str, str]:
 
 async def structures_of(submission: Submission, request: Request, service: Service, user: User) -> list[str]:
     """Return the PDB files of a submission's predictions when they are done, the best first."""
-    job, _ = await run_in_threadpool(service.submit, submission, user)
+    job, _ = await run_slowly(request, service.submit, submission, user)
     done = await finished(service, job.id, request)
     return await run_in_threadpool(_ranked, service, done)
 
 
 async def _structures(
     body: SequenceBody,
-    files: tuple[UploadedFile, ...],
+    files: Sequence[UploadedFile],
     search: AlignmentSource,
     request: Request,
     service: Service,
     user: User,
 ) -> list[str]:
     options = JobOptions(search=search, relax=body.relax_prediction, predictions=body.num_predictions_per_model)
-    submissions = read_submissions(body.sequence, "sequence", options, files)
+    submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence", options, files)
     return await structures_of(submissions[0], request, service, user)
 
 

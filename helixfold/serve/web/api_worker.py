@@ -17,11 +17,12 @@ from helixfold.serve.queue.queue import LostLeaseError
 from helixfold.serve.settings import API
 from helixfold.serve.storage import MAX_RESULT_FILES
 from helixfold.serve.web.identity import CurrentWorker, ServiceOf
+from helixfold.serve.web.threads import ThreadedRoute
 from helixfold.serve.worker_reports import checked_progress, checked_summary
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LONGEST_WAIT = 10.0
-router = APIRouter(prefix=f"{API}/worker", tags=["workers"])
+router = APIRouter(prefix=f"{API}/worker", tags=["workers"], route_class=ThreadedRoute)
 Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
 
 

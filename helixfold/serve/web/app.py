@@ -19,9 +19,9 @@ from helixfold.serve.web.errors import add_error_answers
 from helixfold.serve.web.identity import CurrentUser, ServiceOf, Sessions
 from helixfold.serve.web.local_tokens import LocalTokens
 from helixfold.serve.web.metrics import CONTENT_TYPE, RequestCounts, metrics
-from helixfold.serve.web.rate_limit import RateLimiter
 from helixfold.serve.web.request_limits import RequestLimits
 from helixfold.serve.web.response_headers import ResponseHeaders
+from helixfold.serve.web.threads import add_threads
 
 _ROUTERS: Final = (api_jobs, api_worker, api_nim, api_esm, api_colabfold, page_user, page_jobs)
 
@@ -39,8 +39,9 @@ def create_app(service: Service) -> FastAPI:
     counts = RequestCounts()
     app.state.service = service
     app.state.sessions = Sessions(service.storage.secret())
-    app.state.limiter = RateLimiter(service.settings.requests_per_minute)
     app.state.local_workers = LocalTokens()
+    app.state.connections = {}  # see `TimedProtocol`
+    add_threads(app)
     for module in _ROUTERS:
         app.include_router(module.router)
     add_error_answers(app)

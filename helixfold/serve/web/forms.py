@@ -17,16 +17,20 @@ from helixfold.serve.submission import (
     read_submissions,
 )
 from helixfold.serve.web.identity import COOKIE, sessions_of
+from helixfold.serve.web.threads import parse_in_thread
 
 _MAX_FIELDS = 50
 
 
 async def checked_form(request: Request) -> AsyncIterator[FormData]:
     """Yield the fields of a form, and close its files; answer 403 if it was not made for the session of the request."""
-    async with request.form(max_files=MAX_FILES + 1, max_fields=_MAX_FIELDS, max_part_size=MAX_SEQUENCE_TEXT) as form:
+    form = await request.form(max_files=MAX_FILES + 1, max_fields=_MAX_FIELDS, max_part_size=MAX_SEQUENCE_TEXT)
+    try:
         if not sessions_of(request).is_form_token(request.cookies.get(COOKIE, ""), text_of(form, "csrf")):
             raise HTTPException(403, "this form is too old, or of another session; load the page again")
         yield form
+    finally:
+        await form.close()
 
 
 CheckedForm = Annotated[FormData, Depends(checked_form)]
@@ -38,7 +42,7 @@ def text_of(form: FormData, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-async def submissions_of(form: FormData) -> list[Submission]:
+async def submissions_of(request: Request, form: FormData) -> list[Submission]:
     """Return what a filled form submits. Raise `InputError` for what cannot be predicted."""
     files = [
         UploadedFile(kind=kind, name=each.filename or "", content=await each.read())
@@ -52,7 +56,7 @@ async def submissions_of(form: FormData) -> list[Submission]:
         if text.strip():
             raise InputError("there is a pasted sequence and a sequence file; leave one of them out")
         text = (await dropped.read(MAX_SEQUENCE_TEXT + 1)).decode("utf-8", "replace")
-    return read_submissions(text, text_of(form, "name"), options_of(form), files)
+    return await parse_in_thread(request, read_submissions, text, text_of(form, "name"), options_of(form), files)
 
 
 _FILE_FIELDS: tuple[tuple[str, FileKind], ...] = (("alignments", "alignment"), ("templates", "template"))

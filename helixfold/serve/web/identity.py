@@ -1,4 +1,4 @@
-"""Who makes a request: a token, or the session that was begun with one; and the tokens of forms."""
+"""Who makes a request: a token, or the session that was begun with one; the tokens of forms; and the public paths."""
 
 import base64
 import binascii
@@ -7,17 +7,24 @@ import hmac
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 from fastapi import Depends, HTTPException, Request
 
 from helixfold.serve.service import Service, User
-from helixfold.serve.tokens import Token, TokenKind
-from helixfold.serve.web.rate_limit import RateLimiter
+from helixfold.serve.settings import API
+from helixfold.serve.tokens import Token
 
 COOKIE: Final = "helixfold_session"
 LOCAL_USER: Final = "local"
 SESSION_SECONDS: Final = 7 * 86_400
+_PUBLIC_PATHS: Final = ("/login", "/logout", "/api/openapi.json")
+_PUBLIC_PREFIXES: Final = ("/static/", "/shared/", "/v1/health/")
+_PATHS_FOR_PROGRAMS: Final = (
+    *("/api/", "/metrics", "/ticket/", "/result/", "/template/", "/v1/health/"),
+    *("/protein-structure/", "/foldSequence/"),
+)
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="helixfold", Basic realm="helixfold"'}
 
 
@@ -108,42 +115,55 @@ def user_or_none(request: Request) -> User | None:
     return User(token.user, address) if token is not None and token.kind == "user" else None
 
 
-def current_user(request: Request) -> User:
-    """Return the user who makes the request, within the rate that one is allowed; else answer 401 or 429."""
-    user = user_or_none(request)
-    limiter: RateLimiter = request.app.state.limiter
-    limiter.take(f"user {user.name}" if user is not None else f"address {client_address(request)}")
-    if user is None:
-        raise HTTPException(401, "show a token, as in 'Authorization: Bearer hf_...'", headers=_CHALLENGE)
-    return user
+def worker_or_none(request: Request) -> Token | None:
+    """Return the token of the worker that makes the request; None if it does not show a good one."""
+    text = shown_token(request) or ""
+    local: Token | None = request.app.state.local_workers.verified(text)
+    return local or service_of(request).tokens.verified(text, "worker")
 
 
-def current_worker(request: Request) -> Token:
-    """Return the token of the worker that makes the request; else answer 401."""
-    return _shown(request, "worker")
+def identify(request: Request) -> User | Token | None:
+    """Return the user or, on the routes for workers, the worker who makes the request, and keep it for its route."""
+    is_for_workers = request.scope["path"].startswith(f"{API}/worker/")
+    caller = worker_or_none(request) if is_for_workers else user_or_none(request)
+    request.state.caller = caller
+    return caller
 
 
-def _shown(request: Request, kind: TokenKind) -> Token:
-    text = shown_token(request)
-    local: Token | None = request.app.state.local_workers.verified(text or "")
-    token = local or service_of(request).tokens.verified(text or "", kind)
-    if token is None:
-        request.app.state.limiter.take(f"address {client_address(request)}")
-        raise HTTPException(401, f"show the token of a {kind}", headers=_CHALLENGE)
-    return token
+def refuse_unknown(request: Request) -> None:
+    """Answer 401 to a request without a token; a page leads to the login instead."""
+    path = request.scope["path"]
+    if is_for_programs(path):
+        kind = "worker" if path.startswith(f"{API}/worker/") else "user"
+        raise HTTPException(401, f"show the token of a {kind}, as in 'Authorization: Bearer hf_...'", _CHALLENGE)
+    raise HTTPException(303, "log in first", {"Location": f"/login?next={quote(path)}"})
 
 
-# What is no coroutine would be called in another thread, which takes longer than the whole of it.
+def is_for_programs(path: str) -> bool:
+    """Return whether a path is for programs, which get data, and not for browsers, which get pages."""
+    return path.startswith(_PATHS_FOR_PROGRAMS)
+
+
+def is_public(path: str) -> bool:
+    """Return whether a path needs no token."""
+    return path in _PUBLIC_PATHS or path.startswith(_PUBLIC_PREFIXES)
+
+
+# FastAPI would call functions that are not coroutines in another thread, which takes longer than they do.
 async def _service(request: Request) -> Service:
     return service_of(request)
 
 
 async def _user(request: Request) -> User:
-    return current_user(request)
+    caller: Any = request.state.caller
+    assert isinstance(caller, User)
+    return caller
 
 
 async def _worker(request: Request) -> Token:
-    return current_worker(request)
+    caller: Any = request.state.caller
+    assert isinstance(caller, Token)
+    return caller
 
 
 ServiceOf = Annotated[Service, Depends(_service)]

@@ -10,37 +10,39 @@ from starlette.responses import RedirectResponse, Response
 from data_pipeline.errors import InputError
 from helixfold.serve.forecast_curve import forecast
 from helixfold.serve.queue.jobs import Job
+from helixfold.serve.queue.limits import QuotaError
 from helixfold.serve.service import Service, User
 from helixfold.serve.storage import checked_name
 from helixfold.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
 from helixfold.serve.web.forms import CheckedForm, submissions_of, text_of
-from helixfold.serve.web.identity import ServiceOf
-from helixfold.serve.web.page_user import PageUser
+from helixfold.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.serve.web.pages import page
 from helixfold.serve.web.result_files import archive_response, file_response
+from helixfold.serve.web.threads import ThreadedRoute, run_slowly
 
 _SHOWN_ON_SUBMIT = 8
 _PER_PAGE = 50
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
 
 
 @router.get("/")
-def submit_page(request: Request, service: ServiceOf, user: PageUser) -> Response:
+def submit_page(request: Request, service: ServiceOf, user: CurrentUser) -> Response:
     """Show the form for a new job, and the newest jobs."""
     return _form_page(request, service, user, {})
 
 
 @router.post("/submit")
-async def submit(request: Request, service: ServiceOf, user: PageUser, form: CheckedForm) -> Response:
+async def submit(request: Request, service: ServiceOf, user: CurrentUser, form: CheckedForm) -> Response:
     """Submit the jobs of the form, or show what they would take."""
     try:
-        submissions = await submissions_of(form)
+        submissions = await submissions_of(request, form)
         if text_of(form, "action") == "forecast":
             found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
             return await run_in_threadpool(_form_page, request, service, user, form, forecasts=found)
-        jobs = [(await run_in_threadpool(service.submit, each, user))[0] for each in submissions]
+        jobs = [(await run_slowly(request, service.submit, each, user))[0] for each in submissions]
     except InputError as error:
-        return await run_in_threadpool(_form_page, request, service, user, form, problem=str(error), code=422)
+        code = 429 if isinstance(error, QuotaError) else 422
+        return await run_in_threadpool(_form_page, request, service, user, form, problem=str(error), code=code)
     return RedirectResponse(f"/jobs/{jobs[0].id}" if len(jobs) == 1 else "/jobs", 303)
 
 
@@ -48,7 +50,7 @@ async def submit(request: Request, service: ServiceOf, user: PageUser, form: Che
 def history(
     request: Request,
     service: ServiceOf,
-    user: PageUser,
+    user: CurrentUser,
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
     """Show the user's jobs, the newest first."""
@@ -56,20 +58,22 @@ def history(
     return page(
         request,
         "jobs.html",
-        jobs=[(job, service.views.place(job)) for job in jobs],
+        jobs=list(zip(jobs, service.views.places(jobs), strict=True)),
         next=jobs[-1].number if len(jobs) == _PER_PAGE else None,
         usage=service.views.usage(user.name),
     )
 
 
 @router.get("/jobs/{job_id}")
-def job_page(request: Request, job_id: str, service: ServiceOf, user: PageUser) -> Response:
+def job_page(request: Request, job_id: str, service: ServiceOf, user: CurrentUser) -> Response:
     """Show a job: how far it is, or its result."""
     return _job_page(request, service, own_job(service, user, job_id))
 
 
 @router.post("/jobs/{job_id}/{action}")
-def act(request: Request, job_id: str, action: str, service: ServiceOf, user: PageUser, form: CheckedForm) -> Response:
+def act(
+    request: Request, job_id: str, action: str, service: ServiceOf, user: CurrentUser, form: CheckedForm
+) -> Response:
     """Do what a button of a job's page says."""
     job = own_job(service, user, job_id)
     match action:
@@ -95,15 +99,16 @@ def act(request: Request, job_id: str, action: str, service: ServiceOf, user: Pa
 
 
 @router.get("/jobs/{job_id}/files/{path:path}")
-def file(job_id: str, path: str, service: ServiceOf, user: PageUser) -> Response:
+def file(job_id: str, path: str, service: ServiceOf, user: CurrentUser) -> Response:
     """Send a file of a result; report.html is the result's page."""
     return file_response(service, own_job(service, user, job_id), path)
 
 
 @router.get("/jobs/{job_id}/archive")
-def archive(job_id: str, service: ServiceOf, user: PageUser) -> Response:
+async def archive(request: Request, job_id: str, service: ServiceOf, user: CurrentUser) -> Response:
     """Send all files of a result."""
-    return archive_response(service, own_job(service, user, job_id))
+    job = await run_in_threadpool(own_job, service, user, job_id)
+    return await run_slowly(request, archive_response, service, job)
 
 
 @router.get("/shared/{secret}")
@@ -120,9 +125,10 @@ def shared_file(secret: str, path: str, service: ServiceOf) -> Response:
 
 
 @router.get("/shared/{secret}/archive")
-def shared_archive(secret: str, service: ServiceOf) -> Response:
+async def shared_archive(request: Request, secret: str, service: ServiceOf) -> Response:
     """Send all files of a shared result."""
-    return archive_response(service, _shared(service, secret))
+    job = await run_in_threadpool(_shared, service, secret)
+    return await run_slowly(request, archive_response, service, job)
 
 
 def _shared(service: Service, secret: str) -> Job:
@@ -165,7 +171,7 @@ def _form_page(
         workers=len(service.workers.present()),
         waiting=counts.get(("prediction", "queued"), 0),
         running=counts.get(("prediction", "running"), 0),
-        recent=[(job, service.views.place(job)) for job in recent],
+        recent=list(zip(recent, service.views.places(recent), strict=True)),
         longest=service.settings.queue.max_residues,
     )
 

@@ -1,43 +1,18 @@
-"""Log in to the pages with a token, and out again; a page for nobody leads to the login."""
+"""Log in to the pages with a token, and out again."""
 
 import re
-from typing import Annotated
-from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import RedirectResponse, Response
 
-from helixfold.serve.service import User
 from helixfold.serve.web.forms import CheckedForm, text_of
-from helixfold.serve.web.identity import (
-    COOKIE,
-    ServiceOf,
-    client_address,
-    sessions_of,
-    user_or_none,
-)
+from helixfold.serve.web.identity import COOKIE, ServiceOf, client_address, sessions_of
 from helixfold.serve.web.pages import STATIC, page, set_session, static_file
+from helixfold.serve.web.threads import ThreadedRoute
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
 # A path of this service: a second slash would make it the address of another one.
 _OWN_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./-]{0,200}")
-
-
-def page_user(request: Request) -> User:
-    """Return the user of a page, or lead to the login."""
-    user = user_or_none(request)
-    address = client_address(request)
-    request.app.state.limiter.take(f"user {user.name}" if user is not None else f"address {address}")
-    if user is None:
-        raise HTTPException(303, "log in first", headers={"Location": f"/login?next={quote(request.url.path)}"})
-    return user
-
-
-async def _user(request: Request) -> User:
-    return page_user(request)
-
-
-PageUser = Annotated[User, Depends(_user)]
 
 
 @router.get("/login")
@@ -50,7 +25,6 @@ def login_page(request: Request, next: str = "/") -> Response:
 def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
     """Begin a session with a token."""
     address = client_address(request)
-    request.app.state.limiter.take(f"address {address}")
     token = service.tokens.verified(text_of(form, "token").strip())
     target = own_path(text_of(form, "next"))
     if token is None:

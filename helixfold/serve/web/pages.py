@@ -15,6 +15,7 @@ from helixfold.serve.web.identity import (
     COOKIE,
     LOCAL_USER,
     SESSION_SECONDS,
+    is_for_programs,
     service_of,
     session_token,
     sessions_of,
@@ -23,13 +24,11 @@ from helixfold.serve.web.identity import (
 
 _PAGES = resources.files("helixfold.serve") / "pages"
 STATIC: Final = {"service.css": "text/css; charset=utf-8", "service.js": "text/javascript; charset=utf-8"}
-_PREFIXES_OF_PROGRAMS: Final = ("/api/", "/ticket/", "/result/", "/template/", "/protein-structure/", "/foldSequence/")
 
 
 def wants_page(request: Request) -> bool:
     """Return whether a browser asks for a page, and not a program for data."""
-    is_for_programs = request.url.path.startswith(_PREFIXES_OF_PROGRAMS)
-    return not is_for_programs and "text/html" in request.headers.get("accept", "")
+    return not is_for_programs(request.scope["path"]) and "text/html" in request.headers.get("accept", "")
 
 
 def page(request: Request, template: str, /, code: int = 200, **content: Any) -> Response:

@@ -1,22 +1,40 @@
-"""Refuse what no request of a well-meaning client is: too large, too slow, from another site, for another host."""
+"""Refuse what well-meaning clients do not send, before the body is read.
+
+A request is refused by its headers if it comes from another site, names another host, shows no token, comes too often,
+or is too large. Only then is its body read, within a time.
+"""
 
 import asyncio
+import math
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from fastapi import HTTPException, Request
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from helixfold.serve.settings import API, ServeSettings
+from helixfold.serve.tokens import Token
+from helixfold.serve.web.errors import refusal
+from helixfold.serve.web.identity import client_address, identify, is_public, refuse_unknown
+from helixfold.serve.web.rate_limit import RateLimiter, network_of
 
+MAX_REQUESTS: Final = 100  # in progress, of a user or an address, such as those that wait for a structure
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _BYTES_PER_SECOND: Final = 2**18
+_MAX_UNKNOWN_BODY: Final = 2**12  # of a request without a token, such as the form of the login
+_MAX_BODY: Final = 2**22  # of routes that take no files; a sequence has 2**20 letters at most
+_SMALL_BODY: Final = 2**16
 _RESULT_PATH = re.compile(rf"{API}/worker/jobs/[0-9a-f]{{32}}/results/.*")
+_UPLOAD_PATHS: Final = (
+    *(f"{API}/jobs", f"{API}/forecast", "/submit"),
+    "/protein-structure/alphafold2/predict-structure-from-MSA",
+)
 
 
 class RequestLimits:
@@ -24,26 +42,77 @@ class RequestLimits:
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app, self._settings = app, settings
+        self._limiter = RateLimiter(settings.requests_per_minute)
+        self._requests: Counter[str] = Counter()  # in progress, by who makes them
+        self._bytes: Counter[str] = Counter()  # of bodies that are larger than small ones
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why it is refused."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        if (problem := self._problem(scope["method"], headers)) is not None:
+        request = Request(scope)
+        if (problem := self._problem(scope["method"], request.headers)) is not None:
             await JSONResponse({"error": problem[1]}, problem[0])(scope, receive, send)
             return
-        limit = self._limit(scope["path"])
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length[:20]) > limit:
-            text = f"the request has {length[:20]} bytes, and at most {limit:,} are read"
-            await JSONResponse({"error": text}, 413)(scope, receive, send)
+        try:
+            who = self._admit(request)
+            limit = self._limit(request)
+            size = self._held_bytes(request, who, limit)
+        except HTTPException as error:
+            await refusal(request, error)(scope, receive, send)
             return
-        await self._app(scope, _Body(receive, limit, self._settings.body_seconds), send)
+        request.state.who = who
+        self._requests[who] += 1
+        self._bytes[who] += size
+        try:
+            await self._app(scope, _Body(receive, limit, self._settings.body_seconds), send)
+        finally:
+            self._requests -= Counter({who: 1})  # without those that have none left
+            self._bytes -= Counter({who: size})
 
-    def _limit(self, path: str) -> int:
-        return self._settings.max_result_bytes if _RESULT_PATH.fullmatch(path) else self._settings.max_upload_bytes
+    def _admit(self, request: Request) -> str:
+        """Return who makes a request, as its requests are counted. Answer 401, 303 or 429 to what is not admitted."""
+        caller = identify(request)
+        if isinstance(caller, Token):
+            return f"worker {caller.id}"  # whose heartbeats are never too many
+        who = f"address {network_of(client_address(request))}" if caller is None else f"user {caller.name}"
+        if seconds := self._limiter.seconds_to_wait(who):
+            raise _too_many("too many requests", math.ceil(seconds))
+        if caller is None and not is_public(request.scope["path"]):
+            refuse_unknown(request)
+        if self._requests[who] >= MAX_REQUESTS:
+            raise _too_many(f"{MAX_REQUESTS} of your requests are in progress, the most allowed")
+        return who
+
+    def _limit(self, request: Request) -> int:
+        """Return the most bytes that the body of a request may have."""
+        path = request.scope["path"]
+        if request.state.caller is None:
+            return _MAX_UNKNOWN_BODY
+        if _RESULT_PATH.fullmatch(path):
+            return self._settings.max_result_bytes
+        return min(self._settings.max_upload_bytes, _MAX_BODY if path not in _UPLOAD_PATHS else 2**62)
+
+    def _held_bytes(self, request: Request, who: str, limit: int) -> int:
+        """Return how much memory the body of a request will take, 0 if hardly any.
+
+        Answer 413 if it is too large, and 429 or 503 if there is no room for it now.
+        """
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > limit:
+            raise HTTPException(413, f"the request has {length[:20]} bytes, and at most {limit:,} are read")
+        size = limit if "transfer-encoding" in request.headers else int(length)
+        is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # which goes to the disk as it arrives
+        if size <= _SMALL_BODY or is_result:
+            return 0
+        room = self._settings.max_upload_bytes
+        if self._bytes[who] + size > room:
+            raise _too_many(f"your requests in progress would have more than {room:,} bytes, the most allowed")
+        if self._bytes.total() + size > room + room // 2:  # a body takes up to six times its size when it is parsed
+            text = "the service reads as many uploads of other users as it can; try again in a few seconds"
+            raise HTTPException(503, text, {"Retry-After": "5"})
+        return size
 
     def _problem(self, method: str, headers: Headers) -> tuple[int, str] | None:
         """Return the status and the text of a refusal; None if nothing is wrong."""
@@ -82,6 +151,10 @@ class _Body:
                 text = f"the request has more than {self._limit:,} bytes, the most that are read"
                 raise HTTPException(413, text, headers={"Connection": "close"})
         return message
+
+
+def _too_many(text: str, seconds: int = 5) -> HTTPException:
+    return HTTPException(429, f"{text}; wait {seconds} s", {"Retry-After": str(seconds)})
 
 
 def _has_name(host: str, accepted: Sequence[str] | None) -> bool:
