@@ -177,7 +177,7 @@ def test_large_and_hostile_uploads_are_refused_and_the_queue_goes_on(server: Run
         files = {"alignments": [{"name": "a.a3m.gz", "content": content, "encoding": "base64"}]}
         assert server.asked("POST", f"{API}/jobs", {**JOB, **files})[0] == 422
     deep = b"[" * 100_000
-    assert server.asked("POST", f"{API}/jobs", body=deep, headers={"Content-Type": "application/json"})[0] == 400
+    assert server.asked("POST", f"{API}/jobs", body=deep, headers={"Content-Type": "application/json"})[0] == 413
     assert list((server.service.storage.directory / "jobs").glob("*/inputs")) == []
     assert server.json("POST", f"{API}/jobs", JOB)["state"] == "queued"
 
