@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ def serve(settings: ServeSettings, workers: LocalWorkerOptions, say: Callable[[s
     Raise `InputError` if the address cannot be used, or if the data directory is another server's.
     """
     _log_to_stderr()
+    os.umask(0o077)  # whatever this process and its workers write is their owner's alone
     with only_server(settings.directory):
         service = Service.open(settings)
         try:
