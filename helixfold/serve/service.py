@@ -13,6 +13,7 @@ from helixfold.serve.queue.audit import AuditLog
 from helixfold.serve.queue.database import Database
 from helixfold.serve.queue.jobs import Job, NewJob, new_id
 from helixfold.serve.queue.queue import JobQueue
+from helixfold.serve.queue.sessions import EndedSessions
 from helixfold.serve.queue.shares import Shares
 from helixfold.serve.queue.views import QueueViews
 from helixfold.serve.queue.workers import WorkerOffers, Workers
@@ -27,10 +28,11 @@ _PRESENT_SECONDS = 1.0  # for which the list of workers is not read again
 
 @dataclass(frozen=True)
 class User:
-    """Whoever makes a request, and from which address."""
+    """Whoever makes a request, from which address, and the id of the token that shows it; None where none is needed."""
 
     name: str
     address: str
+    token: str | None = None
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Service:
         self.views = QueueViews(self.database)
         self.audit = AuditLog(self.database, self.clock)
         self.shares = Shares(self.database, self.clock)
+        self.ended_sessions = EndedSessions(self.database, self.clock)
         self.workers = Workers(self.database, self.clock)
         self.waiting_jobs = ChangeSignal()
         self._offers: tuple[float, list[WorkerOffers]] = (0.0, [])
@@ -142,6 +145,20 @@ class Service:
         """Return a job if it is the user's own; None for others' jobs as for those that there never were."""
         found = self.views.job(job)
         return found if found is not None and found.user == user.name and found.kind == "prediction" else None
+
+    def shared_job(self, secret: str) -> Job | None:
+        """Return the job that a link shows; None for a link that has ended, or whose token has."""
+        job_id, token = self.shares.find(secret) or (None, None)
+        job = None if job_id is None else self.views.job(job_id)
+        return job if job is not None and self._is_good(job.user, token) else None
+
+    def _is_good(self, user: str, token: str | None) -> bool:
+        """Return whether a token of a user is good now; without one, whether any is, or none is needed."""
+        if token is not None:
+            return self.tokens.good(token) is not None
+        now, tokens = time.time(), self.tokens.all()
+        own = (each for each in tokens if each.user == user and each.kind == "user")
+        return not self.settings.needs_token or any(each.is_good(now) for each in own)
 
     def remove_files(self, jobs: Sequence[Job]) -> None:
         """Remove the files and the shared links of jobs that have expired."""

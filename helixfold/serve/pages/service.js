@@ -46,6 +46,9 @@ if (text) {
   });
 }
 
+const link = document.getElementById("share-link");
+if (link) link.textContent = link.href; // with the address by which this browser reaches the service
+
 const progress = document.getElementById("progress");
 if (progress && ["queued", "running"].includes(progress.dataset.state)) {
   const source = new EventSource(`/api/v1/jobs/${progress.dataset.job}/events`);

@@ -68,6 +68,14 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             seen REAL NOT NULL
         ) STRICT""",
     ),
+    (
+        """CREATE TABLE ended_sessions (
+            digest TEXT PRIMARY KEY,
+            expires REAL NOT NULL
+        ) STRICT""",
+        # The token with which a link was made, and with which it ends.
+        "ALTER TABLE shares ADD COLUMN token TEXT",
+    ),
 )
 VERSION: Final = len(MIGRATIONS)
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, HTTPException, Query, Response
+from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from starlette.responses import FileResponse, StreamingResponse
 
 from data_pipeline.errors import InputError
@@ -89,9 +89,9 @@ def status(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
 
 
 @router.get("/jobs/{job_id}/events", response_class=StreamingResponse)
-def watch(job_id: str, service: ServiceOf, user: CurrentUser) -> StreamingResponse:
+def watch(job_id: str, service: ServiceOf, user: CurrentUser, request: Request) -> StreamingResponse:
     """Send the job as a server-sent event whenever it changes, until it has ended."""
-    return events(service, own_job(service, user, job_id))
+    return events(service, own_job(service, user, job_id), request)
 
 
 @router.post("/jobs/{job_id}/cancel")
@@ -176,13 +176,18 @@ def delete_job(service: Service, user: User, job_id: str) -> None:
 
 
 def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
-    """Make a link to a job of the user, and return its path and when it ends."""
+    """Make a link to a job of the user; return its path, its address if the service knows its own, and when it ends."""
     job = own_job(service, user, job_id)
     if job.state == "expired":
         raise InputError("the files of the job are gone; there is nothing to share")
-    secret = service.shares.create(job.id, SHARE_SECONDS)
+    now, token = service.clock(), None if user.token is None else service.tokens.good(user.token)
+    expires = now + SHARE_SECONDS
+    if token is not None and token.expires is not None:
+        expires = min(expires, token.expires)
+    path = f"/shared/{service.shares.create(job.id, expires - now, user.token)}"
     service.audit.add(user.name, user.address, "share", job.id)
-    return {"path": f"/shared/{secret}", "expires": service.clock() + SHARE_SECONDS}
+    public = service.settings.public_url
+    return {"path": path, "url": None if public is None else public + path, "expires": expires}
 
 
 def unshare_job(service: Service, user: User, job_id: str) -> None:

@@ -142,9 +142,13 @@ class NameBody(_Strict):
 
 
 class ShareBody(BaseModel):
-    """A link that shows a job to whoever has it, until a time in seconds since 1970."""
+    """A link that shows a job to whoever has it, until a time in seconds since 1970.
+
+    `url` is null unless the service was started with its public address.
+    """
 
     path: str
+    url: str | None
     expires: float
 
 

@@ -86,7 +86,7 @@ def act(request: Request, job_id: str, action: str, service: ServiceOf, user: Pa
             unshare_job(service, user, job.id)
         case "share":
             link = share_job(service, user, job.id)
-            return _job_page(request, service, job, link=f"{str(request.base_url).rstrip('/')}{link['path']}")
+            return _job_page(request, service, job, link=link)
         case _:
             raise HTTPException(404, "there is no such action")
     if action in ("cancel", "retry", "rename"):
@@ -126,8 +126,7 @@ def shared_archive(secret: str, service: ServiceOf) -> Response:
 
 
 def _shared(service: Service, secret: str) -> Job:
-    job_id = service.shares.job(secret)
-    job = None if job_id is None else service.views.job(job_id)
+    job = service.shared_job(secret)
     if job is None:
         raise HTTPException(404, "this link was withdrawn, or has ended")
     return job
@@ -170,7 +169,7 @@ def _form_page(
     )
 
 
-def _job_page(request: Request, service: Service, job: Job, *, link: str | None = None) -> Response:
+def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, Any] | None = None) -> Response:
     expected = forecast(
         service.offers(),
         residues=job.residues,

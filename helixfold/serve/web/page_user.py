@@ -11,8 +11,10 @@ from helixfold.serve.service import User
 from helixfold.serve.web.forms import CheckedForm, text_of
 from helixfold.serve.web.identity import (
     COOKIE,
+    SESSION_SECONDS,
     ServiceOf,
     client_address,
+    session_token,
     sessions_of,
     user_or_none,
 )
@@ -63,8 +65,11 @@ def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
 
 
 @router.post("/logout")
-def logout(form: CheckedForm) -> Response:
-    """End the session."""
+def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
+    """End the session, for whoever has a copy of its cookie, too."""
+    if (user := user_or_none(request)) is not None and session_token(request):
+        service.ended_sessions.add(request.cookies[COOKIE], SESSION_SECONDS)
+        service.audit.add(user.name, user.address, "logout", detail=user.token)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE)
     return response
