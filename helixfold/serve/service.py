@@ -11,7 +11,7 @@ from helixfold.serve.change_signal import ChangeSignal
 from helixfold.serve.forecast_curve import JobForecast, forecast
 from helixfold.serve.queue.audit import AuditLog
 from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, NewJob, new_id
+from helixfold.serve.queue.jobs import Job, JobKind, NewJob, new_id
 from helixfold.serve.queue.queue import JobQueue
 from helixfold.serve.queue.sessions import EndedSessions
 from helixfold.serve.queue.shares import Shares
@@ -141,10 +141,10 @@ class Service:
         """Return the names of the models that workers offer."""
         return list(dict.fromkeys(name for worker in self.offers() for name in worker.models))
 
-    def visible_job(self, job: str, user: User) -> Job | None:
-        """Return a job if it is the user's own; None for others' jobs as for those that there never were."""
+    def visible_job(self, job: str, user: User, kinds: Sequence[JobKind] = ("prediction",)) -> Job | None:
+        """Return a job of these kinds if it is the user's own; None for others' jobs as for unknown ones."""
         found = self.views.job(job)
-        return found if found is not None and found.user == user.name and found.kind == "prediction" else None
+        return found if found is not None and found.user == user.name and found.kind in kinds else None
 
     def shared_job(self, secret: str) -> Job | None:
         """Return the job that a link shows; None for a link that has ended, or whose token has."""
@@ -161,10 +161,12 @@ class Service:
         return not self.settings.needs_token or any(each.is_good(now) for each in own)
 
     def remove_files(self, jobs: Sequence[Job]) -> None:
-        """Remove the files and the shared links of jobs that have expired."""
+        """Remove the files and the shared links of jobs that have expired, and what they asked for from the disk."""
         for job in jobs:
             self.storage.remove(job.id)
             self.shares.withdraw(job.id)
+        if jobs:
+            self.database.empty_log()
 
     def _check(self, submission: Submission, webhook: str | None) -> None:
         offers, models, options = self.offers(), self.models(), submission.options
@@ -201,6 +203,7 @@ def described(job: Job, place: int | None = None, forecast: JobForecast | None =
     """Return what the REST interface tells of a job."""
     return {
         "id": job.id,
+        "kind": job.kind,
         "name": job.name,
         "state": job.state,
         "place": place,

@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,3 +50,43 @@ def test_a_job_is_cancelled_and_tried_again_by_buttons(server: Running, browser:
     for action, state in (("cancel", "cancelled"), ("retry", "queued")):
         browser.click(f"form[action$='/{action}'] button")
         browser.until(lambda: browser.run(f"return document.body?.innerText.includes('{state}')"))  # noqa: B023
+
+
+def test_page_of_a_worker_reaches_no_network(server: Running, browser: "Browser") -> None:
+    asked: list[str] = []
+
+    class Listening(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Access-Control-Allow-Origin", "*")
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    other = HTTPServer(("127.0.0.1", 0), Listening)
+    thread = Thread(target=other.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{other.server_port}"
+        page = f"""<!doctype html><title>waiting</title><link rel="stylesheet" href="{url}/style">
+            <img src="{url}/image"><iframe src="{url}/frame"></iframe><script src="{url}/script"></script><script>
+            const tries = [fetch("{url}/fetch"), fetch("{url}/post", {{ method: "POST", body: "x" }})];
+            navigator.sendBeacon("{url}/beacon", "x");
+            window.open("{url}/popup");
+            Promise.allSettled(tries).then((ends) => {{ document.title = ends.map((end) => end.status).join(" "); }});
+            </script>"""
+        server.json("POST", "/api/v1/jobs", {"sequence": "MKTAYIAKQR"})
+        while (claimed := server.claim())["request"]["sequence"] != "MKTAYIAKQR":
+            pass
+        server.finish(claimed, {"report.html": page.encode()})
+        browser.driver.get(f"{server.url}/jobs/{claimed['id']}/files/report.html")
+        browser.until(lambda: browser.driver.title == "rejected rejected")
+        assert asked == []
+    finally:
+        other.shutdown()
+        thread.join()
+        other.server_close()

@@ -1,7 +1,8 @@
-"""Only its owner reads the data directory of a service, in whatever order and with whatever umask it was made."""
+"""The data directory of a service: only its owner can read it, and what is deleted is gone."""
 
 import fcntl
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -13,9 +14,13 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.serve.client import Client
+from helixfold.serve.queue.database import Database
+from helixfold.serve.queue.jobs import JobKind, NewJob
+from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.queue import JobQueue
 from helixfold.serve.storage import Storage, make_private
 from helixfold.serve.tokens import TokenFile
-from tests.serve.running import Running
+from tests.serve.running import Running, running
 
 COMMAND = (sys.executable, "-m", "helixfold.cli.main", "serve")
 
@@ -98,3 +103,53 @@ def test_directory_that_all_users_share_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="all users of this machine share it"):
         make_private(tmp_path)
     assert os.stat(tmp_path).st_mode & 0o7777 == 0o1777
+
+
+def test_nothing_of_what_was_asked_for_is_left_on_the_disk_after_a_job_is_deleted(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    sequences = ["".join(draw.choices("ACDEFGHIKLMNPQRSTVWY", k=k)) for k in (30, 3_000, 300, 1_000, 60, 400, 2_000)]
+    with running(tmp_path, offers=None) as server:
+
+        def submitted(sequence: str) -> str:
+            key = {"Idempotency-Key": sequence[:30]}
+            return str(server.json("POST", "/api/v1/jobs", {"sequence": sequence}, headers=key)["id"])
+
+        def on_disk(sequence: str) -> bool:
+            content = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+            return any(part.encode() in content for part in (sequence[:20], sequence[-20:]))
+
+        jobs = [submitted(sequence) for sequence in sequences]
+        for _ in jobs:
+            claimed = server.claim()
+            text = claimed["request"]["sequence"]
+            progress = {"progress": {"stages": [], "lines": [text[:100]]}}
+            server.as_worker("POST", "/heartbeat", claimed, content=progress)
+            server.as_worker("POST", "/fail", claimed, content={"error": f"no room for {text}"})
+        assert all(map(on_disk, sequences))
+        for job in jobs[:-1]:
+            server.json("DELETE", f"/api/v1/jobs/{job}")
+        assert [on_disk(sequence) for sequence in sequences] == [False] * 6 + [True]
+        assert server.json("GET", f"/api/v1/jobs/{jobs[-1]}")["sequence"] == sequences[-1]
+        deleted = server.json("GET", f"/api/v1/jobs/{jobs[0]}")
+        assert (deleted["state"], deleted["sequence"], deleted["residues"]) == ("expired", "", 30)
+        assert server.asked("GET", f"/jobs/{jobs[0]}", headers={"Accept": "text/html"})[0] == 200
+        assert server.service.database.integrity_problem() is None
+        # The same key may be used again.
+        assert server.json("GET", f"/api/v1/jobs/{submitted(sequences[0])}")["state"] == "queued"
+
+
+def test_expired_jobs_and_searches_leave_nothing_of_what_they_asked_for(tmp_path: Path) -> None:
+    now = [0.0]
+    database = Database(tmp_path / "service.sqlite")
+    queue = JobQueue(database, QueueOptions(keep_seconds=10), clock=lambda: now[0])
+    kinds: tuple[JobKind, ...] = ("prediction", "alignment")
+    for kind in kinds:
+        content = {"sequence": f"MKTAYIAKQR{kind}"}
+        new = NewJob(user="anna", name=kind, request=content, request_digest="d", residues=10, kind=kind)
+        queue.cancel(queue.submit(new)[0].id)
+    now[0] = 20
+    assert [job.kind for job in queue.expire()] == list(kinds)
+    database.empty_log()
+    assert b"MKTAYIAKQR" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert [(row["kind"], row["state"]) for row in database.rows("SELECT * FROM jobs")] == [("prediction", "expired")]
+    database.close()

@@ -1,5 +1,6 @@
 """The REST interface for jobs: submit, watch, cancel, try again, fetch, share."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
@@ -7,7 +8,7 @@ from starlette.responses import FileResponse, StreamingResponse
 
 from data_pipeline.errors import InputError
 from helixfold import __version__
-from helixfold.serve.queue.jobs import Job
+from helixfold.serve.queue.jobs import JOB_KINDS, Job, JobKind
 from helixfold.serve.service import Service, User, described
 from helixfold.serve.settings import API
 from helixfold.serve.storage import checked_name
@@ -73,11 +74,12 @@ def describe(service: ServiceOf, user: CurrentUser) -> ServiceBody:
 def history(
     service: ServiceOf,
     user: CurrentUser,
+    kind: JobKind = "prediction",
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> JobsBody:
-    """List your jobs, the newest first."""
-    jobs = service.views.history(user.name, before=before, limit=limit)
+    """List your jobs of a kind, the newest first; searches for other programs are of the kind "alignment"."""
+    jobs = service.views.history(user.name, kind=kind, before=before, limit=limit)
     bodies = [JobBody(**described(job, service.views.place(job))) for job in jobs]
     return JobsBody(jobs=bodies, next=jobs[-1].number if len(jobs) == limit else None)
 
@@ -85,7 +87,7 @@ def history(
 @router.get("/jobs/{job_id}")
 def status(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
     """Tell how far a job is."""
-    return shown(service, own_job(service, user, job_id))
+    return shown(service, own_job(service, user, job_id, JOB_KINDS))
 
 
 @router.get("/jobs/{job_id}/events", response_class=StreamingResponse)
@@ -97,7 +99,7 @@ def watch(job_id: str, service: ServiceOf, user: CurrentUser, request: Request) 
 @router.post("/jobs/{job_id}/cancel")
 def cancel(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
     """Cancel a job that waits or runs; one that has ended stays as it is."""
-    job = own_job(service, user, job_id)
+    job = own_job(service, user, job_id, JOB_KINDS)
     service.audit.add(user.name, user.address, "cancel", job.id)
     return shown(service, service.queue.cancel(job.id))
 
@@ -120,7 +122,7 @@ def rename(job_id: str, body: NameBody, service: ServiceOf, user: CurrentUser) -
 
 @router.delete("/jobs/{job_id}", status_code=204)
 def delete(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
-    """Remove the files of a job that has ended; its line in the history stays."""
+    """Remove the files and the sequence of a job that has ended; its line in the history stays."""
     delete_job(service, user, job_id)
 
 
@@ -155,9 +157,9 @@ def unshare(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
     unshare_job(service, user, job_id)
 
 
-def own_job(service: Service, user: User, job_id: str) -> Job:
+def own_job(service: Service, user: User, job_id: str, kinds: Sequence[JobKind] = ("prediction",)) -> Job:
     """Return a job of the user; else answer 404, whether others have such a job or nobody."""
-    job = service.visible_job(job_id, user)
+    job = service.visible_job(job_id, user, kinds)
     if job is None:
         raise HTTPException(404, "you have no such job")
     return job
@@ -169,7 +171,7 @@ def shown(service: Service, job: Job) -> JobBody:
 
 
 def delete_job(service: Service, user: User, job_id: str) -> None:
-    """Remove the files of a job of the user that has ended."""
+    """Remove the files and the sequence of a job of the user that has ended."""
     job = service.queue.delete(own_job(service, user, job_id).id)
     service.remove_files([job])
     service.audit.add(user.name, user.address, "delete", job.id)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from data_pipeline.errors import InputError
+from helixfold.serve.queue.jobs import JobKind
 from helixfold.serve.submission import (
     MAX_FILES,
     MAX_SEQUENCE_TEXT,
@@ -99,6 +100,7 @@ class JobBody(BaseModel):
     """A job; times are seconds since 1970, and `place` counts from 1 while it waits."""
 
     id: str
+    kind: JobKind
     name: str
     state: Literal["queued", "running", "done", "failed", "cancelled", "expired"]
     place: int | None

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from data_pipeline.errors import InputError
 from helixfold.serve.forecast_curve import forecast
-from helixfold.serve.queue.jobs import Job
+from helixfold.serve.queue.jobs import JOB_KINDS, Job
 from helixfold.serve.service import Service, User
 from helixfold.serve.storage import checked_name
 from helixfold.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
@@ -58,6 +58,7 @@ def history(
         "jobs.html",
         jobs=[(job, service.views.place(job)) for job in jobs],
         next=jobs[-1].number if len(jobs) == _PER_PAGE else None,
+        searches=service.views.active_searches(user.name),
         usage=service.views.usage(user.name),
     )
 
@@ -71,7 +72,7 @@ def job_page(request: Request, job_id: str, service: ServiceOf, user: PageUser) 
 @router.post("/jobs/{job_id}/{action}")
 def act(request: Request, job_id: str, action: str, service: ServiceOf, user: PageUser, form: CheckedForm) -> Response:
     """Do what a button of a job's page says."""
-    job = own_job(service, user, job_id)
+    job = own_job(service, user, job_id, JOB_KINDS if action == "cancel" else ("prediction",))
     match action:
         case "cancel":
             service.queue.cancel(job.id)
@@ -91,7 +92,7 @@ def act(request: Request, job_id: str, action: str, service: ServiceOf, user: Pa
             raise HTTPException(404, "there is no such action")
     if action in ("cancel", "retry", "rename"):
         service.audit.add(user.name, user.address, action, job.id)
-    return RedirectResponse(f"/jobs/{job.id}", 303)
+    return RedirectResponse("/jobs" if job.kind == "alignment" else f"/jobs/{job.id}", 303)
 
 
 @router.get("/jobs/{job_id}/files/{path:path}")
@@ -170,13 +171,14 @@ def _form_page(
 
 
 def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, Any] | None = None) -> Response:
+    options = job.request.get("options", {})  # none of a job that has expired
     expected = forecast(
         service.offers(),
         residues=job.residues,
         chains=str(job.request.get("sequence", "")).count(":") + 1,
-        model=job.request["options"].get("model"),
-        recycles=job.request["options"].get("recycles"),
-        count=job.request["options"].get("predictions", 1),
+        model=options.get("model"),
+        recycles=options.get("recycles"),
+        count=options.get("predictions", 1),
     )
     return page(
         request,

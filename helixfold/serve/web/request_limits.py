@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from helixfold.serve.settings import API, ServeSettings
 
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
+_SUBMITTING_PATH: Final = "/template/"  # ColabFold's clients submit a search with a GET
 _BYTES_PER_SECOND: Final = 2**18
 _RESULT_PATH = re.compile(rf"{API}/worker/jobs/[0-9a-f]{{32}}/results/.*")
 
@@ -31,7 +32,8 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if (problem := self._problem(scope["method"], headers)) is not None:
+        is_safe = scope["method"] in _SAFE_METHODS and not scope["path"].startswith(_SUBMITTING_PATH)
+        if (problem := self._problem(is_safe, headers)) is not None:
             await JSONResponse({"error": problem[1]}, problem[0])(scope, receive, send)
             return
         limit = self._limit(scope["path"])
@@ -45,12 +47,12 @@ class RequestLimits:
     def _limit(self, path: str) -> int:
         return self._settings.max_result_bytes if _RESULT_PATH.fullmatch(path) else self._settings.max_upload_bytes
 
-    def _problem(self, method: str, headers: Headers) -> tuple[int, str] | None:
+    def _problem(self, is_safe: bool, headers: Headers) -> tuple[int, str] | None:
         """Return the status and the text of a refusal; None if nothing is wrong."""
         host = headers.get("host", "")
         if not _has_name(host, self._settings.accepted_hosts):
             return 421, "this service has another name; see --host-name"
-        if method in _SAFE_METHODS:
+        if is_safe:
             return None
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "requests that change something are not taken from other sites"
