@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from data_pipeline.errors import InputError
 from helixfold.serve.change_signal import ChangeSignal
+from helixfold.serve.drafts import Drafts
 from helixfold.serve.forecast_curve import JobForecast, forecast
 from helixfold.serve.queue.audit import AuditLog
 from helixfold.serve.queue.database import Database
@@ -16,7 +17,7 @@ from helixfold.serve.queue.queue import JobQueue
 from helixfold.serve.queue.sessions import EndedSessions
 from helixfold.serve.queue.shares import Shares
 from helixfold.serve.queue.views import QueueViews
-from helixfold.serve.queue.workers import WorkerOffers, Workers
+from helixfold.serve.queue.workers import PROVENANCES, WorkerOffers, Workers
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.storage import Storage, write_durably
 from helixfold.serve.submission import Submission
@@ -51,6 +52,7 @@ class Service:
         self.views = QueueViews(self.database)
         self.audit = AuditLog(self.database, self.clock)
         self.shares = Shares(self.database, self.clock)
+        self.drafts = Drafts(self.storage.drafts, self.settings.max_upload_bytes, self.clock)
         self.ended_sessions = EndedSessions(self.database, self.clock)
         self.workers = Workers(self.database, self.clock)
         self.waiting_jobs = ChangeSignal()
@@ -140,6 +142,10 @@ class Service:
     def models(self) -> list[str]:
         """Return the names of the models that workers offer."""
         return list(dict.fromkeys(name for worker in self.offers() for name in worker.models))
+
+    def provenance(self) -> str:
+        """Return the provenance of the best model of the worker whose best model is the least trustworthy."""
+        return min((worker.best_provenance for worker in self.offers()), key=PROVENANCES.index, default=PROVENANCES[-1])
 
     def visible_job(self, job: str, user: User, kinds: Sequence[JobKind] = ("prediction",)) -> Job | None:
         """Return a job of these kinds if it is the user's own; None for others' jobs as for unknown ones."""

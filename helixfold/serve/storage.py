@@ -3,6 +3,7 @@
 DATA/service.sqlite, tokens.json, secret.key
 DATA/jobs/<id>/inputs/<name>           what a user uploaded, under names given here
 DATA/jobs/<id>/<attempt>/<path>        what a worker sent of that attempt
+DATA/drafts/<user's digest>/<id>/<n>   what a user uploaded with a form that was not submitted yet
 """
 
 import os
@@ -49,9 +50,10 @@ class Storage:
         """Make the directory, which only its owner can read. Raise `InputError` if that cannot be done."""
         make_private(self.directory)
         with os_errors_as_input_errors(self.directory, "cannot be prepared"):
-            (self.directory / "jobs").mkdir(exist_ok=True, mode=0o700)
-            for folder, _, files in os.walk(self.directory / "jobs"):
-                _restrict(Path(folder), *(Path(folder, name) for name in files))
+            for own in (self.directory / "jobs", self.drafts):
+                own.mkdir(exist_ok=True, mode=0o700)
+                for folder, _, files in os.walk(own):
+                    _restrict(Path(folder), *(Path(folder, name) for name in files))
             for flushed in (self.directory, self.directory.parent):
                 _flush_folder(flushed)
 
@@ -59,6 +61,11 @@ class Storage:
     def database(self) -> Path:
         """Return the file of the database."""
         return self.directory / DATABASE_FILE
+
+    @property
+    def drafts(self) -> Path:
+        """Return the directory of what was uploaded for jobs that were not submitted yet."""
+        return self.directory / "drafts"
 
     def secret(self) -> bytes:
         """Return the secret of this service, by which it signs sessions; it is made at the first start."""

@@ -61,6 +61,7 @@ def describe(service: ServiceOf, user: CurrentUser) -> ServiceBody:
     return ServiceBody(
         version=__version__,
         models=service.models(),
+        provenance=service.provenance(),
         databases=any(worker.databases for worker in offers),
         template_databases=any(worker.templates for worker in offers),
         workers=len(service.workers.present()),

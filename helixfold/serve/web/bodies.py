@@ -155,10 +155,14 @@ class ShareBody(BaseModel):
 
 
 class ServiceBody(BaseModel):
-    """Models and limits that the service offers, and how many jobs wait."""
+    """Models and limits that the service offers, and how many jobs wait.
+
+    `provenance` is "demonstration" or "untrained" while a worker has no better model.
+    """
 
     version: str
     models: list[str]
+    provenance: str
     databases: bool
     template_databases: bool
     workers: int

@@ -1,5 +1,6 @@
 """The pages of jobs: submit, the history, one job with its progress and result, and what a shared link shows."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -10,10 +11,12 @@ from starlette.responses import RedirectResponse, Response
 from data_pipeline.errors import InputError
 from helixfold.serve.forecast_curve import forecast
 from helixfold.serve.queue.jobs import JOB_KINDS, Job
+from helixfold.serve.queue.limits import QuotaError
 from helixfold.serve.service import Service, User
 from helixfold.serve.storage import checked_name
+from helixfold.serve.submission import MAX_SEQUENCE_TEXT, UploadedFile
 from helixfold.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
-from helixfold.serve.web.forms import CheckedForm, submissions_of, text_of
+from helixfold.serve.web.forms import CheckedForm, sequence_file_of, submissions_of, text_of, uploads_of
 from helixfold.serve.web.identity import ServiceOf
 from helixfold.serve.web.page_user import PageUser
 from helixfold.serve.web.pages import page
@@ -27,20 +30,24 @@ router = APIRouter(include_in_schema=False)
 @router.get("/")
 def submit_page(request: Request, service: ServiceOf, user: PageUser) -> Response:
     """Show the form for a new job, and the newest jobs."""
-    return _form_page(request, service, user, {})
+    return _form_page(request, service, user)
 
 
 @router.post("/submit")
 async def submit(request: Request, service: ServiceOf, user: PageUser, form: CheckedForm) -> Response:
-    """Submit the jobs of the form, or show what they would take."""
+    """Submit the jobs of the form, or show what they would take; the page of either has all that was filled in."""
+    dropped, files = await sequence_file_of(form), await uploads_of(form, service.drafts, user.name)
+    shown: dict[str, Any] = {"dropped": dropped, "files": files}
     try:
-        submissions = await submissions_of(form)
+        submissions = submissions_of(form, dropped, files)
         if text_of(form, "action") == "forecast":
             found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
-            return await run_in_threadpool(_form_page, request, service, user, form, forecasts=found)
+            return await run_in_threadpool(_form_page, request, service, user, form, **shown, forecasts=found)
         jobs = [(await run_in_threadpool(service.submit, each, user))[0] for each in submissions]
-    except InputError as error:
-        return await run_in_threadpool(_form_page, request, service, user, form, problem=str(error), code=422)
+    except (InputError, QuotaError) as error:
+        code = 429 if isinstance(error, QuotaError) else 422
+        return await run_in_threadpool(_form_page, request, service, user, form, **shown, problem=str(error), code=code)
+    service.drafts.remove(user.name, text_of(form, "draft"))
     return RedirectResponse(f"/jobs/{jobs[0].id}" if len(jobs) == 1 else "/jobs", 303)
 
 
@@ -137,8 +144,10 @@ def _form_page(
     request: Request,
     service: Service,
     user: User,
-    form: "FormData | dict[str, str]",
+    form: FormData | None = None,
     *,
+    dropped: str = "",
+    files: Sequence[UploadedFile] = (),
     problem: str | None = None,
     forecasts: Any = (),
     code: int = 200,
@@ -149,13 +158,20 @@ def _form_page(
         *("name", "sequence", "model", "recycles", "predictions", "seed", "search", "pairing", "newest_template"),
         *("search_templates", "relax", "dropout"),
     )
-    given = {name: text_of(form, name) if isinstance(form, FormData) else "" for name in names}
+    given = {name: text_of(form, name) if form is not None else "" for name in names}
+    if dropped and not given["sequence"].strip() and len(dropped) <= MAX_SEQUENCE_TEXT:
+        given["sequence"] = dropped
+    draft = service.drafts.keep(user.name, files)
+    if draft is not None and form is not None:
+        service.drafts.remove(user.name, text_of(form, "draft"))
     recent = service.views.history(user.name, limit=_SHOWN_ON_SUBMIT)
     return page(
         request,
         "submit.html",
         code,
         given=given,
+        draft=draft,
+        kept=files if draft is not None else (),
         problem=problem,
         forecasts=forecasts,
         models=service.models(),
