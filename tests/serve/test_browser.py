@@ -3,12 +3,13 @@
 import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.serve.running import Running
+from tests.serve.running import Running, running
 
 if TYPE_CHECKING:
     from tests.report.browser import Browser
@@ -90,3 +91,32 @@ def test_page_of_a_worker_reaches_no_network(server: Running, browser: "Browser"
         other.shutdown()
         thread.join()
         other.server_close()
+
+
+def test_chosen_files_stay_after_a_forecast_and_after_every_refusal(tmp_path: Path, browser: "Browser") -> None:
+    rows, large = tmp_path / "rows.a3m", tmp_path / "large.a3m"
+    rows.write_text(">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n")
+    large.write_text(">query\nMKTAYIAKQR\n" * 10_000)
+    shown = "return document.getElementById('messages').innerText"
+    chosen = "return [...document.getElementById('alignments').files].map((file) => file.name).join()"
+    with running(tmp_path / "service", max_upload_bytes=2**16) as server:
+        browser.driver.get(server.url)
+        browser.run("document.querySelector('details').open = true")
+        browser.find("#sequence").send_keys("MKTAYIAKQR")
+        browser.find("#alignments").send_keys(str(large))
+        browser.click("button.primary")
+        browser.until(lambda: "The service" in browser.run(shown))
+        assert browser.run(chosen) == "large.a3m"
+        browser.run("document.getElementById('alignments').value = ''")
+        browser.find("#alignments").send_keys(str(rows))
+        browser.click("#forecast-button")
+        browser.until(lambda: "of folding by tiny" in browser.run(shown))
+        browser.find("#recycles").send_keys("99")
+        browser.click("button.primary")
+        browser.until(lambda: "recycles must be at most 50" in browser.run(shown))
+        assert browser.run(chosen) == "rows.a3m"
+        assert browser.run("return document.getElementById('sequence').value") == "MKTAYIAKQR"
+        browser.run("document.getElementById('recycles').value = ''")
+        browser.click("button.primary")
+        browser.until(lambda: "/jobs/" in browser.driver.current_url)
+        assert server.claim()["request"]["alignments"] == ["alignment_0.a3m"]

@@ -111,7 +111,7 @@ def test_result_of_the_demonstration_model_is_marked_after_the_weights_have_come
             browser.open(path)
             assert "made this result: do not rely on this structure" in browser.text
         browser.open("/jobs")
-        assert browser.text.count("(demonstration)") == 1
+        assert browser.text.count(">demonstration<") == 1
         browser.open(f"/jobs/{other}")
         assert "demonstration" not in browser.text.lower()
 
