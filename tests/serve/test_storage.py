@@ -55,7 +55,7 @@ def test_directory_is_private_when_a_token_is_created_before_the_server_starts(t
             modes = modes_of(data)
         finally:
             process.send_signal(signal.SIGTERM)
-    folders = {".", "jobs", *(f"jobs/{job}{path}" for path in ("", "/1", "/1/msas", "/inputs"))}
+    folders = {".", "jobs", "drafts", *(f"jobs/{job}{path}" for path in ("", "/1", "/1/msas", "/inputs"))}
     assert folders | {f"jobs/{job}/{path}" for path in ("inputs/alignment_0.a3m", "1/report.html")} <= set(modes)
     assert {"server.lock", "secret.key", "service.sqlite", "service.sqlite-wal", "service.sqlite-shm"} <= set(modes)
     assert modes == private(modes, folders)
@@ -77,7 +77,7 @@ def test_modes_of_an_existing_directory_are_repaired(tmp_path: Path) -> None:
     Storage(data).prepare()
     modes = modes_of(data)
     link = modes.pop("server.lock")
-    assert modes == private(modes, {".", "jobs", f"jobs/{'0' * 32}", f"jobs/{'0' * 32}/inputs"})
+    assert modes == private(modes, {".", "jobs", "drafts", f"jobs/{'0' * 32}", f"jobs/{'0' * 32}/inputs"})
     assert link == oct(before)  # what a link leads to is left alone
 
 
