@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ def test_page_of_a_worker_reaches_no_network(server: Running, browser: "Browser"
         def log_message(self, *_: object) -> None:
             pass
 
-    other = HTTPServer(("127.0.0.1", 0), Listening)
+    other = ThreadingHTTPServer(("127.0.0.1", 0), Listening)
     thread = Thread(target=other.serve_forever)
     thread.start()
     try:
