@@ -166,6 +166,8 @@ def test_html_in_every_name_is_text(server: Running) -> None:
     headers = server.asked("GET", f"/jobs/{claimed['id']}/files/report.html")[1]
     assert headers["content-security-policy"].startswith("sandbox ")
     assert "allow-same-origin" not in headers["content-security-policy"]
+    directives = headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "connect-src 'none'", "form-action 'none'"} <= set(directives)
 
 
 def test_large_and_hostile_uploads_are_refused_and_the_queue_goes_on(server: Running) -> None:
