@@ -55,9 +55,9 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def open_lock(path: Path) -> TextIO:
+def open_lock(path: Path, mode: int = 0o666) -> TextIO:
     """Open a lock file for reading and writing, and make it if it is missing; never follow a link or wait at a pipe."""
-    return open(path, "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
+    return open(path, "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode))
 
 
 class MovedDirectoryError(InputError):

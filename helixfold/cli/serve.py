@@ -72,6 +72,8 @@ class ListeningOptions:
     """Demand tokens on a loopback address, too."""
     host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any with tokens")] = ()
     """Names by which browsers know the service."""
+    public_url: Annotated[str | None, Parameter(metavar="URL")] = None
+    """Address by which users reach the service, such as https://fold.example.org; shared links begin with it."""
     webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
     """Hosts that may be told of the end of jobs."""
     workers: Annotated[int | None, Parameter(metavar="N", show_default="one a GPU, or one")] = None
@@ -130,6 +132,7 @@ def serve(
         behind_proxy=listening.behind_proxy,
         demands_token=listening.demand_token,
         host_names=tuple(name.lower() for name in listening.host_name),
+        public_url=None if listening.public_url is None else listening.public_url.lower().rstrip("/"),
         webhook_hosts=listening.webhook_host,
         max_upload_bytes=limits.max_upload,
         requests_per_minute=limits.max_requests,

@@ -56,4 +56,6 @@ def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...]) -> No
             stages = job["progress"].get("stages") or []
             stage = f", {stages[-1]['name']} done" if stages and job["state"] == "running" else ""
             error = f": {job['error']}" if job["error"] else ""
-            print(printable(f"{job['id']}  {job['state']}{place}{stage}  {job['name']}{error}", 400))
+            provenance = job["summary"].get("provenance")
+            mark = f" ({provenance})" if provenance in ("demonstration", "untrained") else ""
+            print(printable(f"{job['id']}  {job['state']}{place}{stage}  {job['name']}{mark}{error}", 400))

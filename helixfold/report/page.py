@@ -33,7 +33,7 @@ def page(
     runs = " ".join(_digest(text) for text in (script, *map(asset, inserted)))
     policy = (
         f"default-src 'none'; script-src {runs}; style-src {_digest(style)}; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
     return (
         _environment()

@@ -96,7 +96,8 @@ class Client:
 
     def share(self, job: str) -> str:
         """Return the address of a new link that shows a job to whoever has it."""
-        return f"{self._http.url}{self._asked('POST', f'/jobs/{_id(job)}/share')['path']}"
+        link = self._asked("POST", f"/jobs/{_id(job)}/share")
+        return str(link.get("url") or f"{self._http.url}{link['path']}")
 
     def delete(self, job: str) -> None:
         """Remove the files of a job that has ended."""

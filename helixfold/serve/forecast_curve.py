@@ -54,11 +54,13 @@ def _on(worker: WorkerOffers, model: str, curve: Mapping[str, Any], residues: in
     seconds = _interpolated([(point[0], point[1]) for point in points], residues)
     peak = _interpolated([(point[0], point[2]) for point in points], residues)
     longest = int(curve.get("longest", 0))
+    fits = not longest or residues <= longest
     return JobForecast(
         seconds=None if seconds is None else passes * seconds,
-        peak_bytes=None if peak is None else int(peak),
+        # A chain that fits, and would need more in memory, is spilled to disk or to a GPU's host.
+        peak_bytes=None if peak is None else int(min(peak, available) if fits and available else peak),
         available_bytes=available or None,
-        fits=not longest or residues <= longest,
+        fits=fits,
         model=model,
         device=worker.device or None,
         longest=longest or None,

@@ -54,6 +54,7 @@ class Maintenance:
             service.waiting_jobs.changed()
         if self._looks % _LOOKS_PER_EXPIRY == 0:
             service.remove_files(service.queue.expire())
+            service.drafts.remove_old()
         self._looks += 1
 
     def _call_webhooks(self) -> None:

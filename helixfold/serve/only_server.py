@@ -7,16 +7,15 @@ from pathlib import Path
 
 from data_pipeline.errors import InputError
 from data_pipeline.files import open_lock, os_errors_as_input_errors
-
-_LOCK_FILE = "server.lock"
+from helixfold.serve.storage import SERVER_LOCK, make_private
 
 
 @contextmanager
 def only_server(directory: Path) -> Iterator[None]:
     """Hold the lock of a data directory, which ends with this process. Raise `InputError` if another server has it."""
+    make_private(directory)
     with os_errors_as_input_errors(directory, "cannot be written"):
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = open_lock(directory / _LOCK_FILE)
+        lock = open_lock(directory / SERVER_LOCK, 0o600)
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import resource
 import sys
 import threading
@@ -44,6 +45,7 @@ def serve(settings: ServeSettings, workers: LocalWorkerOptions, say: Callable[[s
     Raise `InputError` if the address cannot be used, or if the data directory is another server's.
     """
     _log_to_stderr()
+    os.umask(0o077)  # whatever this process and its workers write is their owner's alone
     with only_server(settings.directory):
         service = Service.open(settings)
         try:

@@ -10,15 +10,17 @@ from urllib.parse import urlsplit
 
 from data_pipeline.errors import InputError
 from helixfold.serve.change_signal import ChangeSignal
+from helixfold.serve.drafts import Drafts
 from helixfold.serve.forecast_curve import JobForecast, forecast
 from helixfold.serve.queue.audit import AuditLog
 from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, NewJob, new_id
+from helixfold.serve.queue.jobs import Job, JobKind, NewJob, new_id
 from helixfold.serve.queue.limits import BusyError
 from helixfold.serve.queue.queue import JobQueue
+from helixfold.serve.queue.sessions import EndedSessions
 from helixfold.serve.queue.shares import Shares
 from helixfold.serve.queue.views import QueueViews
-from helixfold.serve.queue.workers import WorkerOffers, Workers
+from helixfold.serve.queue.workers import PROVENANCES, WorkerOffers, Workers
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.storage import Storage, write_durably
 from helixfold.serve.submission import Submission
@@ -31,10 +33,11 @@ _MAX_CHECKS = 2  # of uploads at a time, at most one of each user
 
 @dataclass(frozen=True)
 class User:
-    """Whoever makes a request, and from which address."""
+    """Whoever makes a request, from which address, and the id of the token that shows it; None where none is needed."""
 
     name: str
     address: str
+    token: str | None = None
 
 
 @dataclass
@@ -53,6 +56,8 @@ class Service:
         self.views = QueueViews(self.database)
         self.audit = AuditLog(self.database, self.clock)
         self.shares = Shares(self.database, self.clock)
+        self.drafts = Drafts(self.storage.drafts, self.settings.max_upload_bytes, self.clock)
+        self.ended_sessions = EndedSessions(self.database, self.clock)
         self.workers = Workers(self.database, self.clock)
         self.waiting_jobs = ChangeSignal()
         self._offers: tuple[float, list[WorkerOffers]] = (0.0, [])
@@ -164,16 +169,36 @@ class Service:
         """Return the names of the models that workers offer."""
         return list(dict.fromkeys(name for worker in self.offers() for name in worker.models))
 
-    def visible_job(self, job: str, user: User) -> Job | None:
-        """Return a job if it is the user's own; None for others' jobs as for those that there never were."""
+    def provenance(self) -> str:
+        """Return the provenance of the best model of the worker whose best model is the least trustworthy."""
+        return min((worker.best_provenance for worker in self.offers()), key=PROVENANCES.index, default=PROVENANCES[-1])
+
+    def visible_job(self, job: str, user: User, kinds: Sequence[JobKind] = ("prediction",)) -> Job | None:
+        """Return a job of these kinds if it is the user's own; None for others' jobs as for unknown ones."""
         found = self.views.job(job)
-        return found if found is not None and found.user == user.name and found.kind == "prediction" else None
+        return found if found is not None and found.user == user.name and found.kind in kinds else None
+
+    def shared_job(self, secret: str) -> Job | None:
+        """Return the job that a link shows; None for a link that has ended, or whose token has."""
+        job_id, token = self.shares.find(secret) or (None, None)
+        job = None if job_id is None else self.views.job(job_id)
+        return job if job is not None and self._is_good(job.user, token) else None
+
+    def _is_good(self, user: str, token: str | None) -> bool:
+        """Return whether a token of a user is good now; without one, whether any is, or none is needed."""
+        if token is not None:
+            return self.tokens.good(token) is not None
+        now, tokens = time.time(), self.tokens.all()
+        own = (each for each in tokens if each.user == user and each.kind == "user")
+        return not self.settings.needs_token or any(each.is_good(now) for each in own)
 
     def remove_files(self, jobs: Sequence[Job]) -> None:
-        """Remove the files and the shared links of jobs that have expired."""
+        """Remove the files and the shared links of jobs that have expired, and what they asked for from the disk."""
         for job in jobs:
             self.storage.remove(job.id)
             self.shares.withdraw(job.id)
+        if jobs:
+            self.database.empty_log()
 
     def _check(self, submission: Submission, webhook: str | None) -> None:
         offers, models, options = self.offers(), self.models(), submission.options
@@ -210,6 +235,7 @@ def described(job: Job, place: int | None = None, forecast: JobForecast | None =
     """Return what the REST interface tells of a job."""
     return {
         "id": job.id,
+        "kind": job.kind,
         "name": job.name,
         "state": job.state,
         "place": place,

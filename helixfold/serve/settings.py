@@ -1,6 +1,7 @@
 """Settings of a service: where it listens, who may use it, and what it offers."""
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from helixfold.serve.queue.limits import QueueOptions
 
 DEFAULT_PORT: Final = 8000
 API: Final = "/api/v1"
+_PUBLIC_URL = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class ServeSettings:
     behind_proxy: bool = False  # that ends TLS, and names the client in X-Forwarded-For
     demands_token: bool = False  # on a loopback address, too
     host_names: tuple[str, ...] = ()  # by which browsers know the service, beside its address
+    public_url: str | None = None  # by which users reach the service, such as https://fold.example.org
     webhook_hosts: tuple[str, ...] = ()  # host:port pairs that may be told of the end of jobs
     max_upload_bytes: int = 32 * 2**20
     max_result_bytes: int = 2**31  # of one file that a worker sends
@@ -38,6 +41,11 @@ class ServeSettings:
         check_at_least(self, InputError, max_upload_bytes=1024, requests_per_minute=1, port=0)
         check_at_most(self, InputError, port=65_535)
         check_positive(self, "wait_seconds", "body_seconds", error=InputError)
+        if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
+            raise InputError(
+                f"the public address must be https://HOST or http://HOST, with a port or without, "
+                f"got {self.public_url[:80]!a}"
+            )
         for name in self.webhook_hosts:
             host, _, port = name.rpartition(":")
             if not (host and port.isdecimal()):
@@ -58,7 +66,8 @@ class ServeSettings:
         A page of elsewhere whose name is made to lead to this machine has another one.
         """
         if self.host_names or not self.needs_token:
-            return ("127.0.0.1", "localhost", "[::1]", *self.host_names)
+            public = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port
+            return ("127.0.0.1", "localhost", "[::1]", *self.host_names, *public)
         return None
 
 

@@ -3,12 +3,14 @@
 DATA/service.sqlite, tokens.json, secret.key
 DATA/jobs/<id>/inputs/<name>           what a user uploaded, under names given here
 DATA/jobs/<id>/<attempt>/<path>        what a worker sent of that attempt
+DATA/drafts/<user's digest>/<id>/<n>   what a user uploaded with a form that was not submitted yet
 """
 
 import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -21,8 +23,15 @@ from data_pipeline.parse.fasta import target_name_problem
 from helixfold.serve.queue.jobs import Job
 
 DATABASE_FILE: Final = "service.sqlite"
+TOKEN_FILE: Final = "tokens.json"
+TOKEN_LOCK: Final = "tokens.lock"
+SERVER_LOCK: Final = "server.lock"
 _SECRET_FILE: Final = "secret.key"
 _INPUTS: Final = "inputs"
+_OWN_FILES: Final = (
+    *(DATABASE_FILE, f"{DATABASE_FILE}-wal", f"{DATABASE_FILE}-shm"),
+    *(TOKEN_FILE, TOKEN_LOCK, SERVER_LOCK, _SECRET_FILE),
+)
 _ID = re.compile(r"[0-9a-f]{32}")
 # A name begins with a letter or digit: none is hidden, none leads elsewhere, none is read as an option.
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,199}"
@@ -38,17 +47,25 @@ class Storage:
     directory: Path
 
     def prepare(self) -> None:
-        """Make the directory, which only its owner reads. Raise `InputError` if that cannot be done."""
-        with os_errors_as_input_errors(self.directory, "cannot be made"):
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.directory / "jobs").mkdir(exist_ok=True, mode=0o700)
-            for folder in (self.directory, self.directory.parent):
-                _flush_folder(folder)
+        """Make the directory, which only its owner can read. Raise `InputError` if that cannot be done."""
+        make_private(self.directory)
+        with os_errors_as_input_errors(self.directory, "cannot be prepared"):
+            for own in (self.directory / "jobs", self.drafts):
+                own.mkdir(exist_ok=True, mode=0o700)
+                for folder, _, files in os.walk(own):
+                    _restrict(Path(folder), *(Path(folder, name) for name in files))
+            for flushed in (self.directory, self.directory.parent):
+                _flush_folder(flushed)
 
     @property
     def database(self) -> Path:
         """Return the file of the database."""
         return self.directory / DATABASE_FILE
+
+    @property
+    def drafts(self) -> Path:
+        """Return the directory of what was uploaded for jobs that were not submitted yet."""
+        return self.directory / "drafts"
 
     def secret(self) -> bytes:
         """Return the secret of this service, by which it signs sessions; it is made at the first start."""
@@ -131,6 +148,31 @@ class Storage:
     def size(self, directory: Path) -> int:
         """Return the bytes of all files below a directory."""
         return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def make_private(directory: Path) -> None:
+    """Make the data directory of a service, and let only its owner read what the service keeps there.
+
+    The modes of a directory that others could read are repaired. Raise `InputError` if that cannot be done.
+    """
+    with os_errors_as_input_errors(directory, "cannot be made private"):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if directory.stat().st_mode & stat.S_ISVTX:
+            raise InputError.at(directory, "all users of this machine share it; choose another --data directory")
+        _restrict(directory)
+        lock = directory / TOKEN_LOCK
+        if lock.exists() and lock.stat().st_mode & 0o077:
+            lock.unlink()  # another user may have opened it, and could hold it for ever
+        _restrict(*(directory / name for name in _OWN_FILES))
+
+
+def _restrict(*paths: Path) -> None:
+    """Let only their owner use those of these directories and files that exist."""
+    for path in paths:
+        if path.exists() and not path.is_symlink():
+            mode = 0o700 if path.is_dir() else 0o600
+            if stat.S_IMODE(path.stat().st_mode) != mode:
+                path.chmod(mode)
 
 
 def write_durably(path: Path, content: bytes) -> None:

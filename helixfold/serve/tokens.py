@@ -20,8 +20,8 @@ from typing import Any, Final, Literal
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, open_lock
 from data_pipeline.json_files import read_json
+from helixfold.serve.storage import TOKEN_FILE, TOKEN_LOCK, make_private
 
-TOKEN_FILE: Final = "tokens.json"
 TokenKind = Literal["user", "worker"]
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _FORM = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
@@ -120,8 +120,8 @@ class TokenFile:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:
         """Yield the tokens, and write them when the context ends well; other commands wait meanwhile."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open_lock(self._path.with_suffix(".lock")) as lock:
+        make_private(self._path.parent)
+        with open_lock(self._path.with_name(TOKEN_LOCK), 0o600) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._read()
             tokens = dict(self._tokens)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from data_pipeline.errors import printable
+from helixfold.serve.queue.workers import PROVENANCES
 
 _MOST_STAGES: Final = 200
 _MOST_LINES: Final = 5
@@ -12,11 +13,16 @@ _SCORES: Final = ("plddt", "ptm", "iptm")
 
 
 def checked_summary(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scores of a result, each a number or None, and the name of its best prediction."""
+    """Return the scores of a result, each a number or None, and the name and the provenance of its best prediction."""
     scores = {name: _number(content.get(name)) for name in _SCORES}
     if scores["plddt"] is None:
         return {}
-    return {**scores, "model": printable(str(content.get("model") or ""), 100)}
+    provenance = content.get("provenance")
+    return {
+        **scores,
+        "model": printable(str(content.get("model") or ""), 100),
+        "provenance": provenance if provenance in PROVENANCES else None,
+    }
 
 
 def checked_progress(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,6 +205,7 @@ def test_the_policy_allows_our_scripts_and_nothing_else(target: Path) -> None:
     assert policy is not None
     words = policy[1].replace("&#39;", "'")
     assert words.startswith("default-src 'none';")
+    assert "connect-src 'none';" in words
     assert "unsafe" not in words
     assert "http" not in words
     script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)

@@ -14,12 +14,14 @@ from urllib.parse import urlencode
 
 import pytest
 
+from data_pipeline.errors import InputError
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.tokens import TokenFile
 from helixfold.serve.web import protocol
 from helixfold.serve.web.page_user import own_path
 from helixfold.serve.web.rate_limit import RateLimiter
 from tests.serve.running import WORKER, Running, running
+from tests.serve.test_pages import Browser
 
 API = "/api/v1"
 JOB = {"sequence": "MKTAYIAKQR"}
@@ -164,6 +166,8 @@ def test_html_in_every_name_is_text(server: Running) -> None:
     headers = server.asked("GET", f"/jobs/{claimed['id']}/files/report.html")[1]
     assert headers["content-security-policy"].startswith("sandbox ")
     assert "allow-same-origin" not in headers["content-security-policy"]
+    directives = headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "connect-src 'none'", "form-action 'none'"} <= set(directives)
 
 
 def test_large_and_hostile_uploads_are_refused_and_the_queue_goes_on(server: Running) -> None:
@@ -261,3 +265,122 @@ def test_whatever_a_worker_tells_is_shown_as_numbers_and_text(server: Running) -
     server.finish(claimed, {"report.html": b""}, plddt=1e300, ptm=[], iptm="<script>", model={"a": 1})
     for path in (f"/jobs/{claimed['id']}", "/jobs", f"{API}/jobs/{claimed['id']}"):
         assert server.asked("GET", path, headers={"Accept": "text/html"})[0] == 200
+
+
+def logged_in(server: Running, token: str) -> Browser:
+    browser = Browser(server)
+    browser.open("/login")
+    assert browser.send("/login", token=token) == 303
+    return browser
+
+
+def test_copy_of_a_cookie_is_worth_nothing_after_logout(tmp_path: Path) -> None:
+    with running(tmp_path, demands_token=True) as server:
+        token = server.service.tokens.create("anna")
+        browser, other = logged_in(server, token), logged_in(server, token)
+        copied = browser.cookie
+        assert browser.open("/") == 200
+        assert browser.send("/logout") == 303
+        assert server.asked("GET", "/jobs", headers={"Cookie": copied})[0] == 303
+        assert other.open("/jobs") == 200
+    with running(tmp_path, demands_token=True) as server:  # also once the server was started again
+        assert server.asked("GET", "/jobs", headers={"Cookie": copied})[0] == 303
+        assert server.asked("GET", f"{API}/jobs", headers={"Cookie": copied})[0] == 401
+        assert server.asked("GET", "/jobs", headers={"Cookie": other.cookie})[0] == 200
+
+
+@pytest.mark.parametrize("revoked", ["erin", "its id"])
+def test_shared_links_end_with_the_token_that_made_them(guarded: Running, revoked: str) -> None:
+    tokens = guarded.service.tokens
+    first, second = tokens.create("erin"), tokens.create("erin")
+    job = guarded.json("POST", f"{API}/jobs", JOB, headers=bearer(first))["id"]
+    links = [
+        guarded.json("POST", f"{API}/jobs/{job}/share", headers=bearer(token))["path"] for token in (first, second)
+    ]
+    links.append(
+        "/shared/" + guarded.service.shares.create(job, 1000)
+    )  # as an earlier version kept it, without a token
+    assert [guarded.asked("GET", link)[0] for link in links] == [200, 200, 200]
+    tokens.revoke(revoked if revoked == "erin" else first.split("_")[1])
+    expected = [404, 404, 404] if revoked == "erin" else [404, 200, 200]
+    assert [guarded.asked("GET", link)[0] for link in links] == expected
+    assert guarded.asked("GET", f"{links[0]}/archive")[0] == 404
+
+
+def test_shared_link_lasts_no_longer_than_the_token_that_makes_it(guarded: Running) -> None:
+    token = guarded.service.tokens.create("finn", seconds=3_600)
+    job = guarded.json("POST", f"{API}/jobs", JOB, headers=bearer(token))["id"]
+    expires = guarded.json("POST", f"{API}/jobs/{job}/share", headers=bearer(token))["expires"]
+    assert expires == guarded.service.tokens.good(token.split("_")[1]).expires  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["revoke", "logout"])
+def test_open_event_stream_ends_with_the_right_to_see_it(guarded: Running, how: str) -> None:
+    token = guarded.service.tokens.create("gina")
+    browser = logged_in(guarded, token)
+    job = guarded.json("POST", f"{API}/jobs", JOB, headers=bearer(token))["id"]
+    # Signs of life come every 15 seconds, so a stream that goes on has none within 10.
+    connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=10)
+    connection.request("GET", f"{API}/jobs/{job}/events", headers={"Cookie": browser.cookie})
+    answer = connection.getresponse()
+    assert answer.readline() == b"event: job\n"
+    if how == "revoke":
+        guarded.service.tokens.revoke("gina")
+    else:
+        browser.open("/")
+        browser.send("/logout")
+    answer.read()  # comes to an end
+    connection.close()
+    assert [job.state for job in guarded.service.views.history("gina")][:1] == ["queued"]
+
+
+def test_waiting_for_a_structure_ends_with_the_token(guarded: Running) -> None:
+    token = guarded.service.tokens.create("hans")
+    connection = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=20)
+    connection.request("POST", "/foldSequence/v1/pdb/", b"MKTAYIAKQR", bearer(token))
+    while guarded.service.views.usage("hans").active_jobs == 0:
+        time.sleep(0.01)
+    guarded.service.tokens.revoke("hans")
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+def test_shared_links_begin_with_the_public_address_and_never_with_the_host_of_a_request(tmp_path: Path) -> None:
+    evil = {"Host": "evil.example", "Accept": "text/html", "Content-Type": "application/x-www-form-urlencoded"}
+    for name, public in (("a", None), ("b", "https://fold.example.org")):
+        settings = {} if public is None else {"public_url": public}
+        with running(tmp_path / name, behind_proxy=True, **settings) as server:
+            token = server.service.tokens.create("anna")
+            job = server.json("POST", f"{API}/jobs", JOB, headers=bearer(token))["id"]
+            browser = logged_in(server, token)
+            browser.open(f"/jobs/{job}")
+            csrf = re.search(r'name="csrf" value="([^"]+)"', browser.text)
+            assert csrf is not None
+            body = urlencode({"csrf": csrf[1]}).encode()
+            status, _, page = server.asked(
+                "POST", f"/jobs/{job}/share", body=body, headers={**evil, "Cookie": browser.cookie}
+            )
+            link = re.search(r'href="([^"]*)/shared/[^"]+"', page.decode())
+            assert link is not None
+            assert (status, link[1]) == (200, public or "")
+            assert b"evil.example" not in page
+            assert b"http://" not in page
+            headers = {**bearer(token), "Host": "evil.example"}
+            found = server.json("POST", f"{API}/jobs/{job}/share", headers=headers)
+            assert found["url"] == (None if public is None else public + found["path"])
+            for path in ("/jobs/", f"{API}/jobs/"):  # no redirect to an address that is made of the header
+                assert "location" not in server.asked("GET", path, headers=headers)[1]
+
+
+@pytest.mark.parametrize(
+    "url", ["fold.example.org", "https://a/b", "https://user@a", "ftp://a", "https://a:x", "https://"]
+)
+def test_public_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="public address"):
+        ServeSettings(directory=tmp_path, public_url=url)
+
+
+def test_service_is_known_by_the_host_of_its_public_address(tmp_path: Path) -> None:
+    with running(tmp_path, public_url="https://fold.example.org") as server:
+        for host, status in (("fold.example.org", 200), ("127.0.0.1", 200), ("evil.example", 421)):
+            assert server.asked("GET", "/", headers={"Host": host})[0] == status

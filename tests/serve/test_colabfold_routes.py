@@ -23,6 +23,7 @@ from tests.data_pipeline.search.made_databases import Made
 from tests.serve.msa_clients import PROGRAMS, compare, is_there
 from tests.serve.running import Running, running
 from tests.serve.searching import serve_searches
+from tests.serve.test_pages import Browser
 from tests.sources import ROOT
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -97,6 +98,51 @@ def test_equal_requests_are_one_search(tmp_path: Path) -> None:
         assert server.claim(("alignment",)) is None
         assert server.json("POST", "/ticket/msa", body=body, headers=FORM) == {**first, "status": "COMPLETE"}
         assert server.asked("GET", f"/result/download/{first['id']}")[2][:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}])
+def test_page_of_another_site_submits_no_search(headers: dict[str, str], tmp_path: Path) -> None:
+    with running(tmp_path, offers={"alignments": True}, wait_seconds=0.1) as server:
+        assert server.asked("GET", "/template/1abc_A", headers=headers)[0] == 403
+        assert server.service.views.counts() == {}
+        assert server.asked("GET", "/template/1abc_A")[0] == 504  # a client's own waits for a worker
+        assert server.service.views.counts() == {("alignment", "queued"): 1}
+
+
+def test_session_alone_submits_no_search_by_a_link(tmp_path: Path) -> None:
+    with running(tmp_path, offers={"alignments": True}, wait_seconds=0.1, demands_token=True) as server:
+        token = server.service.tokens.create("anna")
+        browser = Browser(server)
+        browser.open("/login")
+        assert browser.send("/login", token=token) == 303
+        assert browser.open("/template/1abc_A") == 401
+        assert server.service.views.counts() == {}
+        assert server.asked("GET", "/template/1abc_A", headers={"Authorization": f"Bearer {token}"})[0] == 504
+
+
+def test_user_sees_and_cancels_own_searches(tmp_path: Path) -> None:
+    with running(tmp_path, offers={"alignments": True}, demands_token=True) as server:
+        tokens = {name: server.service.tokens.create(name) for name in ("anna", "ben")}
+        anna, ben = ({"Authorization": f"Bearer {tokens[name]}"} for name in ("anna", "ben"))
+        body = urlencode({"q": ">101\nMKTAYIAKQR\n", "mode": "all"}).encode()
+        ticket = server.json("POST", "/ticket/msa", body=body, headers={**FORM, **anna})["id"]
+        (job,) = server.json("GET", "/api/v1/jobs?kind=alignment", headers=anna)["jobs"]
+        assert (job["id"], job["kind"], job["state"]) == (ticket, "alignment", "queued")
+        assert server.json("GET", "/api/v1/jobs", headers=anna)["jobs"] == []
+        assert server.asked("POST", f"/api/v1/jobs/{ticket}/cancel", headers=ben)[0] == 404
+        assert server.json("POST", f"/api/v1/jobs/{ticket}/cancel", headers=anna)["state"] == "cancelled"
+        assert server.json("GET", f"/ticket/{ticket}", headers=anna)["status"] == "ERROR"
+        assert server.claim(("alignment",)) is None
+        server.json("POST", "/ticket/msa", body=body, headers={**FORM, **anna})  # queued once more
+        browser = Browser(server)
+        browser.open("/login")
+        browser.send("/login", token=tokens["anna"])
+        browser.open("/jobs")
+        assert "Searches for other programs" in browser.text
+        assert (browser.send(f"/jobs/{ticket}/cancel"), browser.place) == (303, "/jobs")
+        assert server.claim(("alignment",)) is None
+        browser.open("/jobs")
+        assert "Searches for other programs" not in browser.text
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,15 @@
 """The pages work as plain forms: submit, forecast, history, one job, share, cancel, without any script."""
 
 import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlencode
 
-from tests.serve.running import Running
+from helixfold.serve.drafts import Drafts
+from helixfold.serve.submission import UploadedFile
+from tests.serve.running import Running, running
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
 
@@ -24,6 +30,15 @@ class Browser:
         body = urlencode({"csrf": csrf[1], **fields}).encode()
         status, headers, answer = self.server.asked("POST", path, body=body, headers={**FORM, "Cookie": self.cookie})
         return self._kept(status, headers, answer)
+
+    def send_files(self, path: str, files: Sequence[tuple[str, str, bytes]], **fields: str) -> int:
+        """Send the last page's form with files, each a field, a name and content; earlier files stay ticked."""
+        hidden = re.findall(r'<input type="(?:hidden|checkbox)" name="(csrf|draft|kept)" value="([^"]+)"', self.text)
+        parts = [(f'name="{name}"', value.encode()) for name, value in [*hidden, *fields.items()]]
+        parts += [(f'name="{field}"; filename="{name}"', content) for field, name, content in files]
+        lines = [b"--part\r\nContent-Disposition: form-data; %s\r\n\r\n%s\r\n" % (a.encode(), b) for a, b in parts]
+        headers = {"Accept": "text/html", "Cookie": self.cookie, "Content-Type": "multipart/form-data; boundary=part"}
+        return self._kept(*self.server.asked("POST", path, body=b"".join(lines) + b"--part--\r\n", headers=headers))
 
     def _kept(self, status: int, headers: dict[str, str], body: bytes) -> int:
         if "set-cookie" in headers:
@@ -54,7 +69,7 @@ def test_a_job_is_submitted_watched_shared_and_deleted_by_forms(server: Running)
     assert browser.open(f"{page}/files/report.html") == 200
     browser.open(page)
     assert browser.send(f"{page}/share") == 200
-    link = re.search(r'href="http://[^/]+(/shared/[^"]+)"', browser.text)
+    link = re.search(r'href="(/shared/[^"]+)"', browser.text)
     assert link is not None
     stranger = Browser(server)
     assert stranger.open(link[1]) == 200
@@ -96,3 +111,73 @@ def test_styles_and_scripts_are_the_services_own(server: Running) -> None:
         assert headers["content-type"].startswith(kind)
         assert not re.search(rb"https?://", body)
     assert server.asked("GET", "/static/secret.key")[0] == 404
+
+
+ROWS = b">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n"
+FILES = [("sequence_file", "mine.fasta", b">mine\nMKTAYIAKQR\n"), ("alignments", "rows <b>.a3m", ROWS)]
+
+
+def uploaded(server: Running, page: str) -> bytes:
+    """The alignment of the job at an address, as its worker gets it."""
+    claimed = server.claim()
+    assert page == f"/jobs/{claimed['id']}"
+    assert claimed["request"]["name"] == "mine"
+    content: bytes = server.as_worker("GET", f"/inputs/{claimed['request']['alignments'][0]}", claimed)
+    return content
+
+
+def test_uploads_are_still_there_after_a_forecast_and_after_a_mistake(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        browser = Browser(server)
+        browser.open("/")
+        assert browser.send_files("/submit", FILES, action="forecast") == 200
+        assert "&gt;mine\nMKTAYIAKQR\n</textarea>" in browser.text
+        assert "rows &lt;b&gt;.a3m" in browser.text
+        # Without choosing the files again: a mistake in a number, then the right one.
+        given = {"sequence": ">mine\nMKTAYIAKQR\n"}
+        assert browser.send_files("/submit", [], **given, recycles="many") == 422
+        assert browser.send_files("/submit", [], **given, recycles="1") == 303
+        assert uploaded(server, browser.place) == ROWS
+        assert list(tmp_path.glob("drafts/*/*")) == []
+
+
+def test_uploads_are_still_there_when_there_is_no_room_for_the_job(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        options = server.service.queue.options
+        server.service.queue.options = replace(options, max_active_residues=1)
+        browser = Browser(server)
+        browser.open("/")
+        assert browser.send_files("/submit", FILES, name="typed") == 429
+        assert 'role="alert"' in browser.text
+        assert 'value="typed"' in browser.text
+        assert "MKTAYIAKQR" in browser.text
+        server.service.queue.options = options
+        assert browser.send_files("/submit", [], sequence=">mine\nMKTAYIAKQR\n") == 303
+        assert uploaded(server, browser.place) == ROWS
+
+
+def test_file_that_is_not_ticked_any_more_is_left_out(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        browser = Browser(server)
+        browser.open("/")
+        browser.send_files("/submit", FILES, action="forecast")
+        browser.text = browser.text.replace('name="kept"', 'name="x"')
+        assert browser.send_files("/submit", [], sequence="MKTAYIAKQR") == 303
+        assert server.claim()["request"]["alignments"] == []
+
+
+def test_drafts_belong_to_their_user_and_end(tmp_path: Path) -> None:
+    drafts = Drafts(tmp_path, max_bytes=100)
+    files = [UploadedFile(kind="template", name="../x\n.cif", content=b"x" * 100)]
+    kept = drafts.keep("anna", files)
+    assert kept is not None
+    assert [file.content for file in drafts.files("anna", kept)] == [b"x" * 100]
+    for user, draft in (("ben", kept), ("anna", "../" + kept), ("anna", "0" * 32), ("anna", "")):
+        assert drafts.files(user, draft) == []
+    assert drafts.keep("anna", files * 2) is None  # too large
+    assert drafts.keep("anna", []) is None
+    for _ in range(3):
+        drafts.keep("anna", files)
+    assert len(list(tmp_path.glob("*/*"))) == 3
+    Drafts(tmp_path, max_bytes=100, clock=lambda: time.time() + 3_700).remove_old()
+    assert list(tmp_path.glob("*/*")) == []

@@ -250,11 +250,11 @@ def test_shared_links_end_and_their_secrets_are_not_stored(database: Database, t
     now = [0.0]
     shares = Shares(database, clock=lambda: now[0])
     secret = shares.create("a" * 32, 100)
-    assert shares.job(secret) == "a" * 32
-    assert shares.job(secret[:-1]) is None
+    assert shares.find(secret) == ("a" * 32, None)
+    assert shares.find(secret[:-1]) is None
     assert secret.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
     now[0] = 101
-    assert shares.job(secret) is None
+    assert shares.find(secret) is None
 
 
 def test_a_job_is_read_as_it_was_written(database: Database) -> None:

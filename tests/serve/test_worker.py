@@ -49,6 +49,7 @@ def test_a_worker_predicts_with_one_process_and_releases_what_it_has_when_it_sto
             assert "Mine_1" in report
             (offers,) = server.service.workers.present().values()
             assert offers.models == ("tiny",)
+            assert (offers.best_provenance, ended["summary"]["provenance"]) == ("untrained", "untrained")
             assert client.forecast("MKTAYIAKQR" * 10)["fits"]  # type: ignore[index]
             long = client.submit("MKTAYIAKQR" * 20, recycles=50)
             for state in client.watch(long["id"], seconds=0.1):

@@ -46,6 +46,38 @@ if (text) {
   });
 }
 
+const form = document.getElementById("submit-form");
+if (form) {
+  // Sent by this script, the form stays as it is, with the files that were chosen, whatever the answer.
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const messages = document.getElementById("messages");
+    const buttons = form.querySelectorAll("button");
+    const body = new FormData(form);
+    body.set(event.submitter.name, event.submitter.value);
+    const problem = document.createElement("p");
+    problem.className = "problem";
+    problem.role = "alert";
+    buttons.forEach((button) => { button.disabled = true; });
+    try {
+      const answer = await fetch("/submit", { method: "POST", body, headers: { Accept: "text/html" } });
+      if (answer.redirected) { location.assign(answer.url); return; }
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const found = page.querySelectorAll("main .problem, main .note[role]:not([hidden])");
+      problem.textContent = `The service refuses it (${answer.status}).`;
+      messages.replaceChildren(...(found.length ? found : [problem]));
+    } catch {
+      problem.textContent = "The service did not take it: it is away, or the files are too large.";
+      messages.replaceChildren(problem);
+    }
+    buttons.forEach((button) => { button.disabled = false; });
+    messages.scrollIntoView({ block: "nearest" });
+  });
+}
+
+const link = document.getElementById("share-link");
+if (link) link.textContent = link.href; // with the address by which this browser reaches the service
+
 const progress = document.getElementById("progress");
 if (progress && ["queued", "running"].includes(progress.dataset.state)) {
   const source = new EventSource(`/api/v1/jobs/${progress.dataset.job}/events`);

@@ -35,6 +35,11 @@ class Database:
         with self._reading:
             return self._reader.execute(query, values).fetchall()
 
+    def empty_log(self) -> None:
+        """Copy the write-ahead log into the database and empty it: it may hold what was deleted."""
+        with self._writing, self._reading:
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def integrity_problem(self) -> str | None:
         """Return what SQLite's own check finds wrong with the database, or None."""
         with self._reading:

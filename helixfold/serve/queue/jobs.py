@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 JobKind = Literal["prediction", "alignment"]
+JOB_KINDS: tuple[JobKind, ...] = ("prediction", "alignment")
 # States in which a job waits for nothing any more.
 ENDED: tuple[JobState, ...] = ("done", "failed", "cancelled", "expired")
 

@@ -18,6 +18,11 @@ _AFRESH = (
     "losses = 0, error = NULL, ended = NULL, started = NULL, progress = NULL, worker = NULL, lease = NULL, "
     "webhook_next = NULL, webhook_attempts = 0"
 )
+# Columns of a job that has expired: nothing is left of what it asked for, and its files are removed.
+_EXPIRED = (
+    "bytes = 0, result = NULL, request = '{}', request_digest = '', idempotency_key = NULL, progress = NULL, "
+    "error = NULL"
+)
 _LOST = "its worker ended or fell silent {count} times while it worked on the job; a smaller one may fit into memory"
 
 
@@ -215,19 +220,23 @@ class JobQueue:
             connection.execute("UPDATE jobs SET lease_until = max(lease_until, ?) WHERE state = 'running'", (until,))
 
     def expire(self) -> list[Job]:
-        """Mark the jobs that ended long ago as expired, and return them, whose files are to be removed."""
+        """Mark the jobs that ended long ago as expired, and return them, whose files are to be removed.
+
+        Nothing is left of searches for other programs.
+        """
         before = self._clock() - self.options.keep_seconds
         with self._database.transaction() as connection:
             rows = connection.execute(
-                "UPDATE jobs SET state = 'expired', bytes = 0, result = NULL "
+                f"UPDATE jobs SET state = 'expired', {_EXPIRED} "
                 "WHERE state IN ('done', 'failed', 'cancelled') AND ended < ? RETURNING *",
                 (before,),
             ).fetchall()
+            connection.execute("DELETE FROM jobs WHERE kind = 'alignment' AND state = 'expired'")
         return [self._changed(row) for row in rows]
 
     def delete(self, job: str) -> Job:
         """Mark a job as expired at once, if it has ended; raise `JobStateError` for one that waits or runs."""
-        found, is_changed = self._set(job, "expired", ("done", "failed", "cancelled"), "bytes = 0, result = NULL")
+        found, is_changed = self._set(job, "expired", ("done", "failed", "cancelled"), _EXPIRED)
         if not is_changed and found.state != "expired":
             raise JobStateError(f"the job is {found.state}; cancel it first")
         return found

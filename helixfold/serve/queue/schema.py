@@ -68,6 +68,18 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             seen REAL NOT NULL
         ) STRICT""",
     ),
+    (
+        """CREATE TABLE ended_sessions (
+            digest TEXT PRIMARY KEY,
+            expires REAL NOT NULL
+        ) STRICT""",
+        # The token with which a link was made, and with which it ends.
+        "ALTER TABLE shares ADD COLUMN token TEXT",
+        # Jobs that had expired kept what they asked for.
+        "UPDATE jobs SET request = '{}', request_digest = '', idempotency_key = NULL, progress = NULL, error = NULL "
+        "WHERE state = 'expired'",
+        "DELETE FROM jobs WHERE kind = 'alignment' AND state = 'expired'",
+    ),
 )
 VERSION: Final = len(MIGRATIONS)
 
@@ -83,6 +95,7 @@ def open_database(path: Path) -> sqlite3.Connection:
         # A commit survives a power cut only if the write-ahead log is flushed with it.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         migrate(connection, path)
     except sqlite3.DatabaseError as error:
         connection.close()

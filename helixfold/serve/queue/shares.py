@@ -16,19 +16,28 @@ class Shares:
     database: Database
     clock: Callable[[], float] = time.time
 
-    def create(self, job: str, seconds: float) -> str:
-        """Return the secret of a new link to a job, which is good for so long and shown only now."""
+    def create(self, job: str, seconds: float, token: str | None = None) -> str:
+        """Return the secret of a new link to a job, which is good for so long and shown only now.
+
+        `token` is the id of the token with which its user makes the link; None where no token is needed.
+        """
         secret, now = secrets.token_urlsafe(24), self.clock()
         with self.database.transaction() as connection:
             connection.execute("DELETE FROM shares WHERE expires < ?", (now,))
-            connection.execute("INSERT INTO shares VALUES (?, ?, ?, ?)", (_digest(secret), job, now, now + seconds))
+            connection.execute(
+                "INSERT INTO shares (digest, job, created, expires, token) VALUES (?, ?, ?, ?, ?)",
+                (_digest(secret), job, now, now + seconds, token),
+            )
         return secret
 
-    def job(self, secret: str) -> str | None:
-        """Return the id of the job that a link shows; None for one that was withdrawn, has ended, or never was."""
-        query = "SELECT job FROM shares WHERE digest = ? AND expires >= ?"
+    def find(self, secret: str) -> tuple[str, str | None] | None:
+        """Return the ids of the job that a link shows and of the token that made it.
+
+        Return None for a link that was withdrawn, has ended, or never was.
+        """
+        query = "SELECT job, token FROM shares WHERE digest = ? AND expires >= ?"
         rows = self.database.rows(query, (_digest(secret), self.clock()))
-        return rows[0]["job"] if rows else None
+        return (rows[0]["job"], rows[0]["token"]) if rows else None
 
     def withdraw(self, job: str) -> None:
         """End all links to a job."""

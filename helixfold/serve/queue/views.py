@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, Usage
+from helixfold.serve.queue.jobs import Job, JobKind, Usage
 
 _MOST_LISTED = 200
 
@@ -21,11 +21,22 @@ class QueueViews:
         rows = self.database.rows("SELECT * FROM jobs WHERE id = ?", (job,))
         return Job.of(rows[0]) if rows else None
 
-    def history(self, user: str, *, before: int | None = None, limit: int = 50) -> list[Job]:
-        """Return a user's predictions, the newest first, of those with smaller numbers than `before`."""
+    def history(
+        self, user: str, *, kind: JobKind = "prediction", before: int | None = None, limit: int = 50
+    ) -> list[Job]:
+        """Return a user's jobs of a kind, the newest first, of those with smaller numbers than `before`."""
         rows = self.database.rows(
-            "SELECT * FROM jobs WHERE user = ? AND kind = 'prediction' AND number < ? ORDER BY number DESC LIMIT ?",
-            (user, 2**62 if before is None else before, min(limit, _MOST_LISTED)),
+            "SELECT * FROM jobs WHERE user = ? AND kind = ? AND number < ? ORDER BY number DESC LIMIT ?",
+            (user, kind, 2**62 if before is None else before, min(limit, _MOST_LISTED)),
+        )
+        return [Job.of(row) for row in rows]
+
+    def active_searches(self, user: str) -> list[Job]:
+        """Return a user's searches for other programs that wait or run, the newest first."""
+        rows = self.database.rows(
+            "SELECT * FROM jobs WHERE user = ? AND kind = 'alignment' AND state IN ('queued', 'running') "
+            "ORDER BY number DESC LIMIT ?",
+            (user, _MOST_LISTED),
         )
         return [Job.of(row) for row in rows]
 

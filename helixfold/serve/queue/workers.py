@@ -4,10 +4,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from helixfold.serve.queue.database import Database
 
+# Origins of a model's parameters, the least trustworthy first: random, the demonstration model in the package or
+# training that began with it, any other training.
+PROVENANCES: Final = ("untrained", "demonstration", "trained")
 _SILENT_SECONDS = 120.0  # after which a worker does not count
 _FORGOTTEN_SECONDS = 7 * 86_400.0
 
@@ -23,6 +26,13 @@ class WorkerOffers:
     alignments: bool = False  # searches for other programs, by the interface of ColabFold's server
     relaxes: bool = False
     forecasts: Mapping[str, Any] = field(default_factory=dict)  # of each model, see `forecast_curve`
+    provenance: Mapping[str, str] = field(default_factory=dict)  # of each model's parameters, one of `PROVENANCES`
+
+    @property
+    def best_provenance(self) -> str:
+        """Return the provenance of the most trustworthy model; "trained" of a worker that does not send any."""
+        found = set(self.provenance.values())
+        return next((each for each in reversed(PROVENANCES) if each in found), PROVENANCES[-1])
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "WorkerOffers":

@@ -12,7 +12,7 @@ from helixfold.serve.queue.jobs import Job, JobState
 from helixfold.serve.queue.limits import QuotaError
 from helixfold.serve.service import Service, User
 from helixfold.serve.web.alignment_jobs import submit_alignment
-from helixfold.serve.web.identity import CurrentUser, ServiceOf
+from helixfold.serve.web.identity import CurrentUser, ServiceOf, shown_token
 from helixfold.serve.web.threads import ThreadedRoute, parse_in_thread
 from helixfold.serve.web.waiting import finished
 
@@ -63,7 +63,12 @@ def download(ticket: str, service: ServiceOf, user: CurrentUser) -> FileResponse
 
 @router.get("/template/{names}", response_class=FileResponse)
 async def templates(names: str, request: Request, service: ServiceOf, user: CurrentUser) -> FileResponse:
-    """Fetch the structures of template hits, such as 1abc_A,2xyz_B, in one archive."""
+    """Fetch the structures of template hits, such as 1abc_A,2xyz_B, in one archive.
+
+    A session is not enough: a link on another site's page would submit the search with the session's cookie.
+    """
+    if service.settings.needs_token and shown_token(request) is None:
+        raise HTTPException(401, "show a token; a session is not enough here")
     job = await run_in_threadpool(submit_alignment, service, AlignmentRequest.of_templates(names), user)
     return _archive(service, await finished(service, job.id, request))
 

@@ -1,5 +1,6 @@
 """The REST interface for jobs: submit, watch, cancel, try again, fetch, share."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from starlette.responses import FileResponse, StreamingResponse
 
 from data_pipeline.errors import InputError
 from helixfold import __version__
-from helixfold.serve.queue.jobs import Job
+from helixfold.serve.queue.jobs import JOB_KINDS, Job, JobKind
 from helixfold.serve.service import Service, User, described
 from helixfold.serve.settings import API
 from helixfold.serve.storage import checked_name
@@ -68,6 +69,7 @@ def describe(service: ServiceOf, user: CurrentUser) -> ServiceBody:
     return ServiceBody(
         version=__version__,
         models=service.models(),
+        provenance=service.provenance(),
         databases=any(worker.databases for worker in offers),
         template_databases=any(worker.templates for worker in offers),
         workers=len(service.workers.present()),
@@ -81,11 +83,12 @@ def describe(service: ServiceOf, user: CurrentUser) -> ServiceBody:
 def history(
     service: ServiceOf,
     user: CurrentUser,
+    kind: JobKind = "prediction",
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> JobsBody:
-    """List your jobs, the newest first."""
-    jobs = service.views.history(user.name, before=before, limit=limit)
+    """List your jobs of a kind, the newest first; searches for other programs are of the kind "alignment"."""
+    jobs = service.views.history(user.name, kind=kind, before=before, limit=limit)
     places = service.views.places(jobs)
     bodies = [JobBody(**described(job, place)) for job, place in zip(jobs, places, strict=True)]
     return JobsBody(jobs=bodies, next=jobs[-1].number if len(jobs) == limit else None)
@@ -94,19 +97,19 @@ def history(
 @router.get("/jobs/{job_id}")
 def status(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
     """Tell how far a job is."""
-    return shown(service, own_job(service, user, job_id))
+    return shown(service, own_job(service, user, job_id, JOB_KINDS))
 
 
 @router.get("/jobs/{job_id}/events", response_class=StreamingResponse)
-def watch(job_id: str, service: ServiceOf, user: CurrentUser) -> StreamingResponse:
+def watch(job_id: str, service: ServiceOf, user: CurrentUser, request: Request) -> StreamingResponse:
     """Send the job as a server-sent event whenever it changes, until it has ended."""
-    return Events(service, own_job(service, user, job_id))
+    return Events(service, own_job(service, user, job_id), request)
 
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
     """Cancel a job that waits or runs; one that has ended stays as it is."""
-    job = own_job(service, user, job_id)
+    job = own_job(service, user, job_id, JOB_KINDS)
     service.audit.add(user.name, user.address, "cancel", job.id)
     return shown(service, service.queue.cancel(job.id))
 
@@ -129,7 +132,7 @@ def rename(job_id: str, body: NameBody, service: ServiceOf, user: CurrentUser) -
 
 @router.delete("/jobs/{job_id}", status_code=204)
 def delete(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
-    """Remove the files of a job that has ended; its line in the history stays."""
+    """Remove the files and the sequence of a job that has ended; its line in the history stays."""
     delete_job(service, user, job_id)
 
 
@@ -165,9 +168,9 @@ def unshare(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
     unshare_job(service, user, job_id)
 
 
-def own_job(service: Service, user: User, job_id: str) -> Job:
+def own_job(service: Service, user: User, job_id: str, kinds: Sequence[JobKind] = ("prediction",)) -> Job:
     """Return a job of the user; else answer 404, whether others have such a job or nobody."""
-    job = service.visible_job(job_id, user)
+    job = service.visible_job(job_id, user, kinds)
     if job is None:
         raise HTTPException(404, "you have no such job")
     return job
@@ -179,20 +182,25 @@ def shown(service: Service, job: Job) -> JobBody:
 
 
 def delete_job(service: Service, user: User, job_id: str) -> None:
-    """Remove the files of a job of the user that has ended."""
+    """Remove the files and the sequence of a job of the user that has ended."""
     job = service.queue.delete(own_job(service, user, job_id).id)
     service.remove_files([job])
     service.audit.add(user.name, user.address, "delete", job.id)
 
 
 def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
-    """Make a link to a job of the user, and return its path and when it ends."""
+    """Make a link to a job of the user; return its path, its address if the service knows its own, and when it ends."""
     job = own_job(service, user, job_id)
     if job.state == "expired":
         raise InputError("the files of the job are gone; there is nothing to share")
-    secret = service.shares.create(job.id, SHARE_SECONDS)
+    now, token = service.clock(), None if user.token is None else service.tokens.good(user.token)
+    expires = now + SHARE_SECONDS
+    if token is not None and token.expires is not None:
+        expires = min(expires, token.expires)
+    path = f"/shared/{service.shares.create(job.id, expires - now, user.token)}"
     service.audit.add(user.name, user.address, "share", job.id)
-    return {"path": f"/shared/{secret}", "expires": service.clock() + SHARE_SECONDS}
+    public = service.settings.public_url
+    return {"path": path, "url": None if public is None else public + path, "expires": expires}
 
 
 def unshare_job(service: Service, user: User, job_id: str) -> None:

@@ -35,6 +35,7 @@ def create_app(service: Service) -> FastAPI:
         openapi_url="/api/openapi.json",
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to an address that is made of the Host header
     )
     counts = RequestCounts()
     app.state.service = service

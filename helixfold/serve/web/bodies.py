@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from data_pipeline.errors import InputError
+from helixfold.serve.queue.jobs import JobKind
 from helixfold.serve.submission import (
     MAX_FILES,
     MAX_SEQUENCE_TEXT,
@@ -99,6 +100,7 @@ class JobBody(BaseModel):
     """A job; times are seconds since 1970, and `place` counts from 1 while it waits."""
 
     id: str
+    kind: JobKind
     name: str
     state: Literal["queued", "running", "done", "failed", "cancelled", "expired"]
     place: int | None
@@ -142,17 +144,25 @@ class NameBody(_Strict):
 
 
 class ShareBody(BaseModel):
-    """A link that shows a job to whoever has it, until a time in seconds since 1970."""
+    """A link that shows a job to whoever has it, until a time in seconds since 1970.
+
+    `url` is null unless the service was started with its public address.
+    """
 
     path: str
+    url: str | None
     expires: float
 
 
 class ServiceBody(BaseModel):
-    """Models and limits that the service offers, and how many jobs wait."""
+    """Models and limits that the service offers, and how many jobs wait.
+
+    `provenance` is "demonstration" or "untrained" while a worker has no better model.
+    """
 
     version: str
     models: list[str]
+    provenance: str
     databases: bool
     template_databases: bool
     workers: int

@@ -5,12 +5,14 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service, described
+from helixfold.serve.web.identity import user_or_none
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_SIGNS = 15.0  # of life, without which proxies end a silent connection
@@ -21,13 +23,13 @@ _streams: Counter[str] = Counter()  # open ones of this process, by user
 
 
 class Events(StreamingResponse):
-    """The events of a job, of which the last one has its final state.
+    """The events of a job, up to its final state, or until the token or the session of the request ends.
 
     Answers 429 if the user watches too many jobs already, and 503 if all users do.
     """
 
-    def __init__(self, service: Service, job: Job) -> None:
-        super().__init__(_stream(service, job.id), media_type="text/event-stream")
+    def __init__(self, service: Service, job: Job, request: Request) -> None:
+        super().__init__(_stream(service, job.id, request), media_type="text/event-stream")
         self._user = job.user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,9 +46,9 @@ class Events(StreamingResponse):
             _streams[self._user] -= 1
 
 
-async def _stream(service: Service, job_id: str) -> AsyncIterator[str]:
+async def _stream(service: Service, job_id: str, request: Request) -> AsyncIterator[str]:
     revision, sent, silent, unlooked = -1, "", 0.0, 0.0
-    while True:
+    while user_or_none(request) is not None:
         newest = service.queue.revision(job_id)
         if newest != revision or unlooked >= _PLACES_SECONDS:
             revision, unlooked = newest, 0.0

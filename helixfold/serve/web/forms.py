@@ -1,12 +1,14 @@
 """Read the forms of the pages, which are taken only from the session that they were made for."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from data_pipeline.errors import InputError
+from helixfold.serve.drafts import Drafts
 from helixfold.serve.submission import (
     MAX_FILES,
     MAX_SEQUENCE_TEXT,
@@ -42,20 +44,38 @@ def text_of(form: FormData, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-async def submissions_of(request: Request, form: FormData) -> list[Submission]:
-    """Return what a filled form submits. Raise `InputError` for what cannot be predicted."""
-    files = [
+async def uploads_of(form: FormData, drafts: Drafts, user: str) -> list[UploadedFile]:
+    """Return the files of a filled form: those of its draft that are still ticked, and those that came with it."""
+    draft = await run_in_threadpool(drafts.files, user, text_of(form, "draft"))
+    ticked = form.getlist("kept")
+    kept = [file for number, file in enumerate(draft) if str(number) in ticked]
+    return kept + [
         UploadedFile(kind=kind, name=each.filename or "", content=await each.read())
         for field, kind in _FILE_FIELDS
         for each in form.getlist(field)
         if isinstance(each, UploadFile) and each.filename
     ]
-    text = text_of(form, "sequence")
+
+
+async def sequence_file_of(form: FormData) -> str:
+    """Return the text of the sequence file of a filled form, empty without one; too long a text is cut."""
     dropped = form.get("sequence_file")
-    if isinstance(dropped, UploadFile) and dropped.filename:
-        if text.strip():
-            raise InputError("there is a pasted sequence and a sequence file; leave one of them out")
-        text = (await dropped.read(MAX_SEQUENCE_TEXT + 1)).decode("utf-8", "replace")
+    if not isinstance(dropped, UploadFile) or not dropped.filename:
+        return ""
+    return (await dropped.read(MAX_SEQUENCE_TEXT + 1)).decode("utf-8", "replace")
+
+
+async def submissions_of(
+    request: Request, form: FormData, dropped: str, files: Sequence[UploadedFile]
+) -> list[Submission]:
+    """Return what a filled form with these files submits. Raise `InputError` for what cannot be predicted."""
+    text = text_of(form, "sequence")
+    if text.strip() and dropped:
+        raise InputError(
+            "there is a pasted sequence and a sequence file; submit the pasted one as it is below, or remove it and "
+            "choose the file again"
+        )
+    text = text if text.strip() else dropped
     return await parse_in_thread(request, read_submissions, text, text_of(form, "name"), options_of(form), files)
 
 

@@ -98,7 +98,9 @@ def shown_token(request: Request) -> str | None:
 def session_token(request: Request) -> str | None:
     """Return the id of the token of the session, if there is a good one."""
     cookie = request.cookies.get(COOKIE, "")
-    return sessions_of(request).token_id(cookie) if cookie else None
+    if not cookie or service_of(request).ended_sessions.has(cookie):
+        return None
+    return sessions_of(request).token_id(cookie)
 
 
 def user_or_none(request: Request) -> User | None:
@@ -112,7 +114,7 @@ def user_or_none(request: Request) -> User | None:
     else:
         identifier = session_token(request)
         token = service.tokens.good(identifier) if identifier is not None else None
-    return User(token.user, address) if token is not None and token.kind == "user" else None
+    return User(token.user, address, token.id) if token is not None and token.kind == "user" else None
 
 
 def worker_or_none(request: Request) -> Token | None:

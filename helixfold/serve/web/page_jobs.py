@@ -1,5 +1,6 @@
 """The pages of jobs: submit, the history, one job with its progress and result, and what a shared link shows."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -9,12 +10,13 @@ from starlette.responses import RedirectResponse, Response
 
 from data_pipeline.errors import InputError
 from helixfold.serve.forecast_curve import forecast
-from helixfold.serve.queue.jobs import Job
+from helixfold.serve.queue.jobs import JOB_KINDS, Job
 from helixfold.serve.queue.limits import QuotaError
 from helixfold.serve.service import Service, User
 from helixfold.serve.storage import checked_name
+from helixfold.serve.submission import MAX_SEQUENCE_TEXT, UploadedFile
 from helixfold.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
-from helixfold.serve.web.forms import CheckedForm, submissions_of, text_of
+from helixfold.serve.web.forms import CheckedForm, sequence_file_of, submissions_of, text_of, uploads_of
 from helixfold.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.serve.web.pages import page
 from helixfold.serve.web.result_files import archive_response, file_response
@@ -28,21 +30,24 @@ router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
 @router.get("/")
 def submit_page(request: Request, service: ServiceOf, user: CurrentUser) -> Response:
     """Show the form for a new job, and the newest jobs."""
-    return _form_page(request, service, user, {})
+    return _form_page(request, service, user)
 
 
 @router.post("/submit")
 async def submit(request: Request, service: ServiceOf, user: CurrentUser, form: CheckedForm) -> Response:
-    """Submit the jobs of the form, or show what they would take."""
+    """Submit the jobs of the form, or show what they would take; the page of either has all that was filled in."""
+    dropped, files = await sequence_file_of(form), await uploads_of(form, service.drafts, user.name)
+    shown: dict[str, Any] = {"dropped": dropped, "files": files}
     try:
-        submissions = await submissions_of(request, form)
+        submissions = await submissions_of(request, form, dropped, files)
         if text_of(form, "action") == "forecast":
             found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
-            return await run_in_threadpool(_form_page, request, service, user, form, forecasts=found)
+            return await run_in_threadpool(_form_page, request, service, user, form, **shown, forecasts=found)
         jobs = [(await run_slowly(request, service.submit, each, user))[0] for each in submissions]
     except InputError as error:
         code = 429 if isinstance(error, QuotaError) else 422
-        return await run_in_threadpool(_form_page, request, service, user, form, problem=str(error), code=code)
+        return await run_in_threadpool(_form_page, request, service, user, form, **shown, problem=str(error), code=code)
+    service.drafts.remove(user.name, text_of(form, "draft"))
     return RedirectResponse(f"/jobs/{jobs[0].id}" if len(jobs) == 1 else "/jobs", 303)
 
 
@@ -60,6 +65,7 @@ def history(
         "jobs.html",
         jobs=list(zip(jobs, service.views.places(jobs), strict=True)),
         next=jobs[-1].number if len(jobs) == _PER_PAGE else None,
+        searches=service.views.active_searches(user.name),
         usage=service.views.usage(user.name),
     )
 
@@ -75,7 +81,7 @@ def act(
     request: Request, job_id: str, action: str, service: ServiceOf, user: CurrentUser, form: CheckedForm
 ) -> Response:
     """Do what a button of a job's page says."""
-    job = own_job(service, user, job_id)
+    job = own_job(service, user, job_id, JOB_KINDS if action == "cancel" else ("prediction",))
     match action:
         case "cancel":
             service.queue.cancel(job.id)
@@ -90,12 +96,12 @@ def act(
             unshare_job(service, user, job.id)
         case "share":
             link = share_job(service, user, job.id)
-            return _job_page(request, service, job, link=f"{str(request.base_url).rstrip('/')}{link['path']}")
+            return _job_page(request, service, job, link=link)
         case _:
             raise HTTPException(404, "there is no such action")
     if action in ("cancel", "retry", "rename"):
         service.audit.add(user.name, user.address, action, job.id)
-    return RedirectResponse(f"/jobs/{job.id}", 303)
+    return RedirectResponse("/jobs" if job.kind == "alignment" else f"/jobs/{job.id}", 303)
 
 
 @router.get("/jobs/{job_id}/files/{path:path}")
@@ -132,8 +138,7 @@ async def shared_archive(request: Request, secret: str, service: ServiceOf) -> R
 
 
 def _shared(service: Service, secret: str) -> Job:
-    job_id = service.shares.job(secret)
-    job = None if job_id is None else service.views.job(job_id)
+    job = service.shared_job(secret)
     if job is None:
         raise HTTPException(404, "this link was withdrawn, or has ended")
     return job
@@ -143,8 +148,10 @@ def _form_page(
     request: Request,
     service: Service,
     user: User,
-    form: "FormData | dict[str, str]",
+    form: FormData | None = None,
     *,
+    dropped: str = "",
+    files: Sequence[UploadedFile] = (),
     problem: str | None = None,
     forecasts: Any = (),
     code: int = 200,
@@ -155,13 +162,20 @@ def _form_page(
         *("name", "sequence", "model", "recycles", "predictions", "seed", "search", "pairing", "newest_template"),
         *("search_templates", "relax", "dropout"),
     )
-    given = {name: text_of(form, name) if isinstance(form, FormData) else "" for name in names}
+    given = {name: text_of(form, name) if form is not None else "" for name in names}
+    if dropped and not given["sequence"].strip() and len(dropped) <= MAX_SEQUENCE_TEXT:
+        given["sequence"] = dropped
+    draft = service.drafts.keep(user.name, files)
+    if draft is not None and form is not None:
+        service.drafts.remove(user.name, text_of(form, "draft"))
     recent = service.views.history(user.name, limit=_SHOWN_ON_SUBMIT)
     return page(
         request,
         "submit.html",
         code,
         given=given,
+        draft=draft,
+        kept=files if draft is not None else (),
         problem=problem,
         forecasts=forecasts,
         models=service.models(),
@@ -176,14 +190,15 @@ def _form_page(
     )
 
 
-def _job_page(request: Request, service: Service, job: Job, *, link: str | None = None) -> Response:
+def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, Any] | None = None) -> Response:
+    options = job.request.get("options", {})  # none of a job that has expired
     expected = forecast(
         service.offers(),
         residues=job.residues,
         chains=str(job.request.get("sequence", "")).count(":") + 1,
-        model=job.request["options"].get("model"),
-        recycles=job.request["options"].get("recycles"),
-        count=job.request["options"].get("predictions", 1),
+        model=options.get("model"),
+        recycles=options.get("recycles"),
+        count=options.get("predictions", 1),
     )
     return page(
         request,

@@ -6,7 +6,15 @@ from fastapi import APIRouter, HTTPException, Request
 from starlette.responses import RedirectResponse, Response
 
 from helixfold.serve.web.forms import CheckedForm, text_of
-from helixfold.serve.web.identity import COOKIE, ServiceOf, client_address, sessions_of
+from helixfold.serve.web.identity import (
+    COOKIE,
+    SESSION_SECONDS,
+    ServiceOf,
+    client_address,
+    session_token,
+    sessions_of,
+    user_or_none,
+)
 from helixfold.serve.web.pages import STATIC, page, set_session, static_file
 from helixfold.serve.web.threads import ThreadedRoute
 
@@ -37,8 +45,11 @@ def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
 
 
 @router.post("/logout")
-def logout(form: CheckedForm) -> Response:
-    """End the session."""
+def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
+    """End the session, for whoever has a copy of its cookie, too."""
+    if (user := user_or_none(request)) is not None and session_token(request):
+        service.ended_sessions.add(request.cookies[COOKIE], SESSION_SECONDS)
+        service.audit.add(user.name, user.address, "logout", detail=user.token)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(COOKIE)
     return response

@@ -43,6 +43,7 @@ def page(request: Request, template: str, /, code: int = 200, **content: Any) ->
         .get_template(template)
         .render(
             version=__version__,
+            provenance=service_of(request).provenance(),
             user=user,
             needs_token=service_of(request).settings.needs_token,
             csrf=sessions.form_token(cookie),

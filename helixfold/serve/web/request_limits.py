@@ -26,6 +26,7 @@ from helixfold.serve.web.rate_limit import RateLimiter, network_of
 
 MAX_REQUESTS: Final = 100  # in progress, of a user or an address, such as those that wait for a structure
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
+_SUBMITTING_PATH: Final = "/template/"  # ColabFold's clients submit a search with a GET
 _BYTES_PER_SECOND: Final = 2**18
 _MAX_UNKNOWN_BODY: Final = 2**12  # of a request without a token, such as the form of the login
 _MAX_BODY: Final = 2**22  # of routes that take no files; a sequence has 2**20 letters at most
@@ -52,7 +53,8 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        if (problem := self._problem(scope["method"], request.headers)) is not None:
+        is_safe = scope["method"] in _SAFE_METHODS and not scope["path"].startswith(_SUBMITTING_PATH)
+        if (problem := self._problem(is_safe, request.headers)) is not None:
             await JSONResponse({"error": problem[1]}, problem[0])(scope, receive, send)
             return
         try:
@@ -114,12 +116,12 @@ class RequestLimits:
             raise HTTPException(503, text, {"Retry-After": "5"})
         return size
 
-    def _problem(self, method: str, headers: Headers) -> tuple[int, str] | None:
+    def _problem(self, is_safe: bool, headers: Headers) -> tuple[int, str] | None:
         """Return the status and the text of a refusal; None if nothing is wrong."""
         host = headers.get("host", "")
         if not _has_name(host, self._settings.accepted_hosts):
             return 421, "this service has another name; see --host-name"
-        if method in _SAFE_METHODS:
+        if is_safe:
             return None
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "requests that change something are not taken from other sites"

@@ -18,8 +18,12 @@ _TYPES = {
     ".tsv": "text/tab-separated-values; charset=utf-8",
 }
 _SHOWN = (".html", ".png", ".json", ".pdb", ".cif", ".tsv", ".a3m")
-# The report's own script runs, in an origin of its own that has neither this service's cookies nor its pages.
-_SANDBOX = "sandbox allow-scripts allow-downloads allow-popups"
+# The report's own script runs, in an origin of its own that has neither this service's cookies nor its pages, and
+# reaches no network: a worker may send any page.
+_SANDBOX = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 def file_response(service: Service, job: Job, path: str) -> FileResponse:

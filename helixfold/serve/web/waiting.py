@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service
 from helixfold.serve.settings import API
+from helixfold.serve.web.identity import user_or_none
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -16,7 +17,8 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 async def finished(service: Service, job_id: str, request: Request) -> Job:
     """Return a job when it is done.
 
-    Answer 504 if it takes too long, 502 if it fails, and stop looking if the client has gone; the job goes on.
+    Answer 504 if it takes too long, 502 if it fails, 401 if the token of the request ends, and stop looking if the
+    client has gone; the job goes on.
     """
     until, revision = time.monotonic() + service.settings.wait_seconds, -1
     while time.monotonic() < until and not await request.is_disconnected():
@@ -30,5 +32,7 @@ async def finished(service: Service, job_id: str, request: Request) -> Job:
                 reason = (job.error if job is not None else None) or "it was cancelled"
                 raise HTTPException(502, f"the job failed: {reason[:1_000]}")
         await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        if user_or_none(request) is None:
+            raise HTTPException(401, "the token has ended")
     place = f"{API}/jobs/{job_id}"
     raise HTTPException(504, f"the job is not done yet; see {place}", headers={"Location": place})

@@ -1,6 +1,5 @@
 """Offer of a worker: its models, each with curves of time and memory by the number of residues on its device."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,11 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.predict.search_plan import plan_of
 from helixfold.presets import Preset
 from helixfold.serve.worker.options import WorkerOptions
-from helixfold.weights.find import find_parameters
+from helixfold.weights import demonstration
+from helixfold.weights.find import WeightsProvenance, find_parameters
 
-# Lengths at which time and memory are counted; the server draws curves through them.
-_LENGTHS = (64, 256, 1024)
+# Lengths at which time and memory are counted, of those that fit; the server draws curves through them.
+_LENGTHS = (64, 256, 1024, 2048, 4096)
 
 
 def offers(options: WorkerOptions) -> dict[str, Any]:
@@ -30,11 +30,13 @@ def offers(options: WorkerOptions) -> dict[str, Any]:
     device = pick_device(options.device)
     card = card_of(device)
     available = read_available_memory(device, Path(), options.memory)
-    presets = list(_presets(options))
+    found = _parameters(options)
+    presets = [preset for preset, _ in found]
     searches = plan_of(options.search_options(), announce=False)
     return {
         "device": f"{card.name}",
         "models": [preset.name for preset in presets],
+        "provenance": {preset.name: _provenance(path) for preset, path in found},
         "databases": bool(searches.alignments),
         "templates": searches.templates is not None or searches.complex_templates is not None,
         "alignments": any(isinstance(step.tool, ColabfoldSearch) for step in searches.alignments),
@@ -43,32 +45,41 @@ def offers(options: WorkerOptions) -> dict[str, Any]:
     }
 
 
-def _presets(options: WorkerOptions) -> Iterator[Preset]:
-    """Yield the models that are named, or else those that `helixfold predict` would take for chains and complexes."""
+def _parameters(options: WorkerOptions) -> list[tuple[Preset, Path | None]]:
+    """Return the models that are named, or else those that `helixfold predict` would take for chains and complexes.
+
+    Each comes with its parameter file; None: random parameters.
+    """
     if options.models:
-        yield from (preset for preset, _ in find_parameters(options.models, options.weights))
-        return
-    seen = set()
+        return find_parameters(options.models, options.weights)
+    found: dict[str, tuple[Preset, Path | None]] = {}
     for method in ("monomer", "multimer"):
-        for preset, _ in find_parameters((), options.weights, method=method):
-            if preset.name not in seen:
-                seen.add(preset.name)
-                yield preset
+        for preset, path in find_parameters((), options.weights, method=method):
+            found.setdefault(preset.name, (preset, path))
+    return list(found.values())
+
+
+def _provenance(path: Path | None) -> WeightsProvenance:
+    if path is None:
+        return "untrained"
+    return "trained" if demonstration.ancestor(path) is None else "demonstration"
 
 
 def _curve(preset: Preset, device: torch.device, card: Card, available: AvailableMemory) -> dict[str, Any]:
     """Return seconds of a pass and bytes at the peak at some lengths, and the longest chain that there is room for."""
     dtype = DTYPES[settled_dtype(AUTO, card)]
+    # Memory grows faster with long chains than with short ones, which have large temporaries for their size.
+    size = FeatureRows.at_most(1024, preset.sampling).size(preset, dtype)
+    most = max(longest(preset.model, size, available, card, name) for name in ("slabs", "spilled"))
     points = []
-    for residues in _LENGTHS:
+    for residues in [each for each in _LENGTHS if each <= most] or _LENGTHS[:1]:
         size = FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
         chosen = plan(preset.model, size, available, card)
         seconds = prediction_seconds(preset.model, size, device, passes=1)
         points.append([residues, seconds, chosen.estimate.peak])
-    size = FeatureRows.at_most(_LENGTHS[0], preset.sampling).size(preset, dtype)
     return {
         "points": points,
         "available": available.memory,
-        "longest": max(longest(preset.model, size, available, card, name) for name in ("slabs", "spilled")),
+        "longest": most,
         "recycles": FoldingOptions().recycles(preset),
     }

@@ -10,6 +10,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
 from helixfold.predict.run import run
 from helixfold.report.files import read_order, read_prediction
+from helixfold.report.tables import mark_of
 from helixfold.serve.upload_check import fasta_of
 from helixfold.serve.worker.alignments import search
 from helixfold.serve.worker.forecasts import offers
@@ -54,5 +55,11 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
     best = read_prediction(target, read_order(target)[0])
     for name in _LEFT_OUT:
         (target / name).unlink(missing_ok=True)
-    summary = {"plddt": round(best.mean_plddt, 2), "ptm": best.ptm, "iptm": best.iptm, "model": best.name}
+    summary = {
+        "plddt": round(best.mean_plddt, 2),
+        "ptm": best.ptm,
+        "iptm": best.iptm,
+        "model": best.name,
+        "provenance": (mark_of(best.notes) or "trained").lower(),
+    }
     return {"folder": target, "summary": summary}
