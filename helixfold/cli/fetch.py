@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from helixfold.options import File, Output
+from helixfold.options import File, MemorySize, Output
 from helixfold.standard_streams import optional_output
 
 app = App(name="fetch", usage="helixfold fetch JOB... --server URL [--output DIR]")
@@ -17,7 +17,9 @@ def fetch(
     *jobs: Annotated[str, Parameter(name="JOB")],
     server: Annotated[str, Parameter(metavar="URL")],
     token_file: File | None = None,
+    allow_http: bool = False,
     output: Output = Path("predictions"),
+    max_disk: Annotated[MemorySize, Parameter(show_default="20GiB")] = 20 * 2**30,
 ) -> int:
     """Wait for jobs of a service, and write their results below a directory.
 
@@ -29,8 +31,12 @@ def fetch(
         Address of a `helixfold serve`.
     token_file
         File with your token.
+    allow_http
+        Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     output
         Directory for the results; each job has its own directory in it.
+    max_disk
+        Most bytes of a result.
     """
     from data_pipeline.errors import InputError, printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
@@ -39,7 +45,7 @@ def fetch(
     if not jobs:
         raise InputError("name the jobs to fetch, by the ids that helixfold submit printed")
     failed = 0
-    with refusals_as_input_errors(), server_client(server, token_file) as client:
+    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         for job in jobs:
             ended = client.wait(job)
             if ended["state"] != "done":
@@ -47,6 +53,6 @@ def fetch(
                 print(f"{job}: {ended['state']}: {printable(str(ended['error'] or ''), 300)}")
                 continue
             target = output / f"{file_name_of(ended['name'])}_{job[:8]}"
-            client.fetch(job, target)
+            client.fetch(job, target, max_bytes=max_disk)
             print(target)
     return int(failed > 0)

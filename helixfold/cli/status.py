@@ -17,6 +17,7 @@ def status(
     *words: Annotated[str, Parameter(name="DIRECTORY")],
     server: Annotated[str | None, Parameter(metavar="URL")] = None,
     token_file: File | None = None,
+    allow_http: bool = False,
 ) -> None:
     """Tell how far a batch of predictions is: targets done and failed and, of one with --cluster, what its pools do.
 
@@ -28,9 +29,11 @@ def status(
         Address of a `helixfold serve`, whose jobs are told instead.
     token_file
         File with your token for the server.
+    allow_http
+        Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     """
     if server is not None:
-        _tell_jobs(server, token_file, words)
+        _tell_jobs(server, token_file, words, allow_http=allow_http)
         return
     from data_pipeline.errors import InputError
     from helixfold.cluster.progress import status_lines
@@ -41,11 +44,11 @@ def status(
         print(line)
 
 
-def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...]) -> None:
+def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:
     from data_pipeline.errors import printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
 
-    with refusals_as_input_errors(), server_client(server, token_file) as client:
+    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         for job in [client.job(each) for each in ids] if ids else client.jobs(limit=20):
             place = f", place {job['place']}" if job["place"] else ""
             stages = job["progress"].get("stages") or []

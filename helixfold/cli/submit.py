@@ -17,6 +17,7 @@ def submit(
     *inputs: Annotated[Path, Parameter(name="FILE")],
     server: Annotated[str, Parameter(metavar="URL")],
     token_file: File | None = None,
+    allow_http: bool = False,
     model: str | None = None,
     num_recycles: Annotated[int | None, reads(whole_number(0, 50), "N")] = None,
     num_seeds: Annotated[int, reads(whole_number(1, 20), "N")] = 1,
@@ -34,6 +35,8 @@ def submit(
         Address of a `helixfold serve`.
     token_file
         File with your token.
+    allow_http
+        Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     model
         One of the models that the service offers.
     num_recycles
@@ -47,10 +50,11 @@ def submit(
     wait
         Wait until all jobs have ended.
     """
+    from data_pipeline.errors import printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
     from helixfold.serve.submitted_files import records_of
 
-    with refusals_as_input_errors(), server_client(server, token_file) as client:
+    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         jobs = []
         for name, sequence in records_of(inputs, has_files=bool(msa or templates)):
             job = client.submit(
@@ -63,7 +67,7 @@ def submit(
                 predictions=num_seeds,
             )
             jobs.append(job["id"])
-            print(job["id"], name, flush=True)
+            print(job["id"], printable(name), flush=True)
         states = [client.wait(job)["state"] for job in jobs] if wait else []
         for job, state in zip(jobs, states, strict=False):
             print(job, state)

@@ -83,7 +83,7 @@ class Service:
                     write_durably(directory / name, file.content)
                 self.storage.flush_names(directory)
                 check_upload(request, directory)
-                size = self.storage.size(directory)
+                size = sum(self.storage.sizes(directory).values())
             except BaseException:
                 self.storage.remove(job)
                 raise

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from helixfold.serve.http_client import HttpClient
+from helixfold.serve.queue.workers import WorkerOffers
 from helixfold.serve.service import Service
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.web.app import create_app
@@ -103,7 +104,7 @@ def running(directory: Path, *, offers: Mapping[str, Any] | None = OFFERS, **set
         while not server.started:
             time.sleep(0.01)
         if offers is not None:
-            service.workers.heard("local/test", offers)
+            service.workers.heard("local/test", WorkerOffers.model_validate(offers))
         yield Running(service, socket.getsockname()[1], app.state.local_workers.text())
     finally:
         server.should_exit = server.force_exit = True

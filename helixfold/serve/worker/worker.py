@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+from helixfold.serve.transfer import MAX_INPUT_BYTES
+from helixfold.serve.worker.claim import Claim
 from helixfold.serve.worker.process import Outcome, Progress
 
 _API: Final = "/api/v1/worker"
@@ -61,7 +63,7 @@ class Worker:
                 "wait": _WAIT,
             }
             self._asked("POST", "/hello", {"name": self.name, "offers": offers})
-            self.say(f"worker {self.name}: ready on {offers['device']}, models {', '.join(offers['models'])}")
+            self._report(f"ready on {offers['device']}, models {', '.join(offers['models'])}")
             while not self.stop.is_set():
                 claimed = self._asked("POST", "/claim", claim)
                 if claimed is not None:
@@ -82,31 +84,46 @@ class Worker:
         offers: dict[str, Any] = outcome.result
         return offers
 
-    def _work_on(self, claimed: Mapping[str, Any]) -> None:
-        """Do a claimed job, and tell the server how it ended; what is not this worker's any more is dropped."""
-        job, lease = str(claimed["id"]), {"X-Lease": str(claimed["lease"])}
-        directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
-        beats = _Heartbeats(self, job, lease, float(claimed["lease_seconds"]))
+    def _work_on(self, content: Any) -> None:
+        """Do a claimed job, and report to the server how it ended; a job that is no longer this worker's is dropped."""
         try:
-            self._fetch_inputs(claimed["request"], job, lease, directory)
-            outcome = self.process.do(claimed["kind"], claimed["request"], directory, beats.keep_on)
+            claim = Claim.of(content)
+        except InputError as error:
+            self._report(str(error))
+            self.stop.wait(_LONGEST_PAUSE)
+            return
+        job, lease = claim.id, {"X-Lease": claim.lease}
+        directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
+        beats = _Heartbeats(self, job, lease, claim.lease_seconds)
+        try:
+            self._fetch_inputs(claim, lease, directory)
+            outcome = self.process.do(claim.kind, claim.request, directory, beats.keep_on)
             if self.stop.is_set():
                 self._request("POST", f"/jobs/{job}/release", None, lease)
             elif not beats.is_lost:
                 self._deliver(job, lease, outcome, beats)
         except ServerError as error:
             if error.status != _LOST:
-                self.say(f"worker {self.name}: job {job[:8]}: {error}")
-                self._give_up(job, lease, str(error))
+                self._report(f"job {job[:8]}: {error}")
+                self._give_up(job, lease, str(error), try_again=True)
+        except InputError as error:
+            self._report(f"job {job[:8]}: {error}")
+            self._give_up(job, lease, str(error), try_again=False)
         except ServerUnreachableError as error:
-            self.say(f"worker {self.name}: {error}")
+            self._report(str(error))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _fetch_inputs(self, request: Mapping[str, Any], job: str, lease: Mapping[str, str], directory: Path) -> None:
-        for name in (*request.get("alignments", ()), *request.get("templates", ())):
-            with (directory / str(name)).open("wb") as file:
-                self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, headers=lease)
+    def _report(self, text: str) -> None:
+        """Print a line, of which a server may have written a part."""
+        self.say(printable(f"worker {self.name}: {text}", 1_000))
+
+    def _fetch_inputs(self, claim: Claim, lease: Mapping[str, str], directory: Path) -> None:
+        left = MAX_INPUT_BYTES
+        for name in claim.inputs():
+            with (directory / name).open("wb") as file:
+                place = f"{_API}/jobs/{claim.id}/inputs/{name}"
+                left -= self.client.download(place, file, max_bytes=left, headers=lease)
 
     def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
         if outcome.error is not None:
@@ -130,9 +147,9 @@ class Worker:
 
         self._repeated(send)
 
-    def _give_up(self, job: str, lease: Mapping[str, str], reason: str) -> None:
+    def _give_up(self, job: str, lease: Mapping[str, str], reason: str, *, try_again: bool) -> None:
         try:
-            self._request("POST", f"/jobs/{job}/fail", {"error": reason, "try_again": True}, lease)
+            self._request("POST", f"/jobs/{job}/fail", {"error": reason, "try_again": try_again}, lease)
         except (ServerError, ServerUnreachableError):
             return  # the lease ends by itself
 
@@ -150,7 +167,7 @@ class Worker:
                 return action()
             except ServerUnreachableError as error:
                 if pause == _FIRST_PAUSE:
-                    self.say(f"worker {self.name}: {error}; asking again until the server answers")
+                    self._report(f"{error}; asking again until the server answers")
                 if self.stop.wait(pause):
                     raise StopRequestedError from error
             except ServerError as error:
