@@ -128,7 +128,7 @@ def test_a_refused_token_is_one_sentence_and_a_server_that_is_away_is_said(
     monkeypatch.setattr(HttpClient, "request", lambda *_, **__: raised(answers.pop(0)))
     token = tmp_path / "token"
     token.write_text("nonsense")
-    assert main(["serve", "worker", "http://server:8000", "--token-file", str(token), "--name", "w"]) == 2
+    assert main(["serve", "worker", "https://server:8000", "--token-file", str(token), "--name", "w"]) == 2
     printed = capsys.readouterr()
     assert printed.out == "worker w: nobody answers; asking again until the server answers\n"
     assert printed.err == "helixfold: error: the server refuses it: show the token of a worker\n"
