@@ -40,7 +40,7 @@ SHOWN = {"id": JOB, "name": "protein", "state": "done", "place": None, "progress
 
 @dataclass
 class Fake:
-    """A server that answers each path with the next of its answers, the last one forever, and keeps what it was sent."""
+    """A server that answers each path with the next of its answers, the last one forever, and keeps the requests."""
 
     answers: Mapping[str, list[Any]]
     requests: list[tuple[str, str, bytes]] = field(default_factory=list)
@@ -169,9 +169,7 @@ def test_a_worker_takes_no_more_bytes_than_a_job_may_have(
 ) -> None:
     monkeypatch.setattr(worker_module, "MAX_INPUT_BYTES", 1_000, raising=False)
     names = [f"alignment_{number}.a3m" for number in range(count)]
-    answers: dict[str, list[Any]] = {
-        f"{WORKER}/jobs/{JOB}/inputs/{name}": [b"x" * (1_200 // count)] for name in names
-    }
+    answers: dict[str, list[Any]] = {f"{WORKER}/jobs/{JOB}/inputs/{name}": [b"x" * (1_200 // count)] for name in names}
     claim = {**CLAIM, "request": {**REQUEST, "alignments": names}}
     with answering({**answers, f"{WORKER}/claim": [claim, None]}) as fake, working(fake.url, tmp_path) as (process, _):
         until(lambda: fake.sent("/fail"))
@@ -293,9 +291,12 @@ def test_no_control_character_of_a_server_reaches_the_screen_of_a_user(
 )
 def test_a_result_is_no_larger_than_a_user_allows(files: Any, problem: str, tmp_path: Path) -> None:
     answers = {f"{API}/jobs/{JOB}/files": [files], f"{API}/jobs/{JOB}/files/a": [b"four"]}
-    with answering(answers) as fake, Client(fake.url) as client:
-        with pytest.raises((InputError, ServerUnreachableError), match=problem):
-            client.fetch(JOB, tmp_path / "out", max_bytes=4_000)
+    with (
+        answering(answers) as fake,
+        Client(fake.url) as client,
+        pytest.raises((InputError, ServerUnreachableError), match=problem),
+    ):
+        client.fetch(JOB, tmp_path / "out", max_bytes=4_000)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
