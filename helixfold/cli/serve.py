@@ -172,11 +172,10 @@ def worker(
     work
         Directory of the jobs of a cluster, which all nodes see at the same path.
     """
-    from data_pipeline.files import read_file
-    from helixfold.serve.command_client import refusals_as_input_errors
+    from helixfold.serve.command_client import read_token, refusals_as_input_errors
     from helixfold.serve.worker.run import WorkerCall, run_worker
 
-    token = read_file(token_file, 1_000).decode("ascii", "replace").strip()
+    token = read_token(token_file)
     call = WorkerCall(url=url, token=token, options=_worker_options(predicting), name=name, allow_http=allow_http)
     if cluster is None:
         with refusals_as_input_errors():

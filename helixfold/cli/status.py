@@ -35,13 +35,13 @@ def status(
     if server is not None:
         _tell_jobs(server, token_file, words, allow_http=allow_http)
         return
-    from data_pipeline.errors import InputError
+    from data_pipeline.errors import InputError, printable
     from helixfold.cluster.progress import status_lines
 
     if len(words) != 1:
         raise InputError("DIRECTORY is required, one of them, or --server URL (see helixfold status --help)")
     for line in status_lines(Path(words[0])):
-        print(line)
+        print(printable(line, 1_000))
 
 
 def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:

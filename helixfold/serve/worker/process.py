@@ -58,7 +58,7 @@ class Progress:
         except ValueError:
             content = None
         if isinstance(content, dict) and "stage" in content:
-            stage = {"name": str(content["stage"]), "seconds": float(content.get("seconds", 0.0))}
+            stage = {"name": printable(str(content["stage"]), 90), "seconds": float(content.get("seconds", 0.0))}
             self.stages = [*self.stages, stage][-_MOST_STAGES:]
         elif line:
             self.lines = [*self.lines, printable(line, 300)][-_MOST_LINES:]

@@ -54,5 +54,5 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
     best = read_prediction(target, read_order(target)[0])
     for name in _LEFT_OUT:
         (target / name).unlink(missing_ok=True)
-    summary = {"plddt": round(best.mean_plddt, 2), "ptm": best.ptm, "iptm": best.iptm, "model": best.name}
+    summary = {"plddt": round(best.mean_plddt, 2), "ptm": best.ptm, "iptm": best.iptm, "model": best.name[:100]}
     return {"folder": target, "summary": summary}

@@ -1,4 +1,4 @@
-"""A worker: claim a job, do it in a process of its own, tell how far it is, and send the result."""
+"""A worker: claim a job, do it in a process of its own, report how far it is, and send the result."""
 
 import shutil
 import tempfile
@@ -17,8 +17,10 @@ from helixfold.serve.worker.process import Outcome, Progress
 
 _API: Final = "/api/v1/worker"
 _WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
+_SHORTEST_WAIT: Final = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 _LOST: Final = 409
+_MAX_ERROR: Final = 4_000  # characters of a reason
 JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
 _SHARE_OF_LEASE: Final = 4  # a heartbeat comes so often within the time of a lease
 
@@ -66,7 +68,9 @@ class Worker:
             self._report(f"ready on {offers['device']}, models {', '.join(offers['models'])}")
             while not self.stop.is_set():
                 claimed = self._asked("POST", "/claim", claim)
-                if claimed is not None:
+                if claimed is None:
+                    self.stop.wait(_SHORTEST_WAIT)  # the server may not hold the claim
+                else:
                     self._work_on(claimed)
         except StopRequestedError:
             pass
@@ -127,7 +131,7 @@ class Worker:
 
     def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
         if outcome.error is not None:
-            content = {"error": outcome.error, "try_again": outcome.has_died}
+            content = {"error": outcome.error[:_MAX_ERROR], "try_again": outcome.has_died}
             self._asked("POST", f"/jobs/{job}/fail", content, lease)
             return
         folder = Path(outcome.result["folder"])
@@ -149,7 +153,7 @@ class Worker:
 
     def _give_up(self, job: str, lease: Mapping[str, str], reason: str, *, try_again: bool) -> None:
         try:
-            self._request("POST", f"/jobs/{job}/fail", {"error": reason, "try_again": try_again}, lease)
+            self._request("POST", f"/jobs/{job}/fail", {"error": reason[:_MAX_ERROR], "try_again": try_again}, lease)
         except (ServerError, ServerUnreachableError):
             return  # the lease ends by itself
 
