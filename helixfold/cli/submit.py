@@ -68,7 +68,7 @@ def submit(
             )
             jobs.append(job["id"])
             print(job["id"], printable(name), flush=True)
-        states = [client.wait(job)["state"] for job in jobs] if wait else []
-        for job, state in zip(jobs, states, strict=False):
-            print(job, state)
-    return int(any(state != "done" for state in states))
+        ended = [client.wait(job) for job in jobs] if wait else []
+        for job in ended:
+            print(job["id"], job["state"], *([printable(job["error"], 300)] if job["error"] else []))
+    return int(any(job["state"] != "done" for job in ended))

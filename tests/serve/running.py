@@ -76,9 +76,9 @@ class Running:
         is_json = answer.headers.get("content-type", "").startswith("application/json")
         return answer.json() if is_json else answer.body
 
-    def claim(self, kinds: tuple[str, ...] = ("prediction",)) -> Any:
+    def claim(self, kinds: tuple[str, ...] = ("prediction",), wait: float = 0) -> Any:
         """A job as a worker claims it, or None."""
-        return self.as_worker("POST", "/claim", content={"name": "test", "kinds": list(kinds), "wait": 0}) or None
+        return self.as_worker("POST", "/claim", content={"name": "test", "kinds": list(kinds), "wait": wait}) or None
 
     def finish(self, claimed: Mapping[str, Any], files: Mapping[str, bytes], **summary: Any) -> None:
         """Send the result of a claimed job, as a worker does."""

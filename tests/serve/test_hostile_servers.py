@@ -19,6 +19,7 @@ from helixfold.serve import client as client_module
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+from helixfold.serve.submission import JobOptions
 from helixfold.serve.worker import worker as worker_module
 from helixfold.serve.worker.process import Outcome
 from helixfold.serve.worker.worker import Worker
@@ -30,7 +31,7 @@ REQUEST = {
     "name": "protein",
     "sequence": "MKTAYIAKQR",
     "chain_ids": [],
-    "options": {},
+    "options": {**JobOptions().to_dict()},
     "alignments": [],
     "templates": [],
 }
@@ -177,6 +178,13 @@ def test_a_worker_takes_no_more_bytes_than_a_job_may_have(
         assert f"bytes that are accepted for {WORKER}/jobs/{JOB}/inputs/{names[-1]}" in fake.sent("/fail")[0]["error"]
 
 
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 def test_a_worker_goes_on_after_whatever_a_server_sends_as_a_job(tmp_path: Path) -> None:
     wrong: list[Any] = [
         5,
@@ -197,9 +205,13 @@ def test_a_worker_goes_on_after_whatever_a_server_sends_as_a_job(tmp_path: Path)
         {**CLAIM, "request": {**REQUEST, "alignments": ["alignment_0.a3m"] * 21}},
         {**CLAIM, "request": {**REQUEST, "options": {"recycles": 10**9}}},
         {**CLAIM, "request": {**REQUEST, "options": {"predictions": "x"}}},
+        {**CLAIM, "request": {**REQUEST, "options": {"model": nested(400)}}},
+        {**CLAIM, "request": {**REQUEST, "chain_ids": [5]}},
+        {**CLAIM, "kind": "alignment"},
         {**CLAIM, "request": {**REQUEST, "sequence": "M" * (2**20 + 1)}},
     ]
-    claims = [*wrong, *failing, CLAIM, None]
+    later = {**CLAIM, "request": {**REQUEST, "of a later version": nested(400)}}
+    claims = [*wrong, *failing, later, None]
     with answering({f"{WORKER}/claim": claims}) as fake, working(fake.url, tmp_path) as (process, printed):
         until(lambda: process.asked)
         until(lambda: len(fake.sent("/fail")) > len(failing))
@@ -289,7 +301,7 @@ def test_no_control_character_of_a_server_reaches_the_screen_of_a_user(
         (5, "does not answer as helixfold serve does"),
     ],
 )
-def test_a_result_is_no_larger_than_a_user_allows(files: Any, problem: str, tmp_path: Path) -> None:
+def test_results_that_are_too_large_or_wrongly_described_are_not_fetched(files: Any, problem: str, tmp_path: Path) -> None:
     answers = {f"{API}/jobs/{JOB}/files": [files], f"{API}/jobs/{JOB}/files/a": [b"four"]}
     with (
         answering(answers) as fake,

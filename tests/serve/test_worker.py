@@ -112,7 +112,7 @@ def serve_programs(*arguments: Any) -> None:
 
 
 def run_endless_program(kind: str, content: object, directory: Path, options: object) -> None:
-    command = "echo $$ > started.part; mv started.part started; exec sleep 600"
+    command = "echo $$ > started.part; mv started.part started; exec sleep 60"
     run_program(["sh", "-c", command], timeout=None, directory=directory)
 
 

@@ -13,7 +13,7 @@ from helixfold.serve.http_client import HttpClient, ServerError
 from helixfold.serve.queue import workers
 from helixfold.serve.queue.limits import QueueOptions
 from helixfold.serve.queue.queue import JobQueue
-from helixfold.serve.web import api_worker
+from helixfold.serve.web import api_nim, api_worker
 from helixfold.serve.worker.process import Outcome, Progress
 from helixfold.serve.worker.worker import Worker
 from tests.serve.running import OFFERS, WORKER, Running, running
@@ -191,6 +191,26 @@ def test_a_result_is_limited_in_files_and_bytes(tmp_path: Path, monkeypatch: pyt
         assert [sent("a/b"), sent("b"), sent("d"), sent("e")] == [422, 422, 204, 422]
 
 
+@pytest.mark.parametrize(("structure", "status"), [(b"ATOM \xff\n", 200), (b"ATOM" * 100, 502)])
+def test_structures_that_are_not_text_or_too_large_do_not_break_the_service(
+    server: Running, structure: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_nim, "_MAX_TEXT", 100, raising=False)
+    answers: list[tuple[int, Any, bytes]] = []
+
+    def ask() -> None:
+        answers.append(server.asked("POST", "/foldSequence/v1/pdb/", body=b"MKTAYIAKQR"))
+
+    for _ in iter(server.claim, None):
+        pass  # jobs of other tests
+    thread = threading.Thread(target=ask)
+    thread.start()
+    claimed = server.claim(wait=10)
+    server.finish(claimed, {"ranked_0.pdb": structure})
+    thread.join(20)
+    assert answers[0][0] == status
+
+
 def test_a_job_that_is_tried_again_counts_as_a_new_one(tmp_path: Path) -> None:
     with running(tmp_path, queue=QueueOptions(max_active_jobs=3)) as server:
         ids = []
@@ -275,7 +295,7 @@ def test_a_job_that_runs_over_the_time_limit_fails_and_its_process_is_ended(tmp_
             worker.stop.set()
             thread.join(20)
         assert ended["state"] == "failed"
-        assert "ran for longer than 0.5 hours, the limit of this service" in ended["error"]
+        assert "ran for longer than 0.5 h, the limit of this service" in ended["error"]
         assert "--max-hours" in ended["error"]
         assert ended["attempts"] == 1
         assert process.beats == 37  # the first after half an hour

@@ -20,7 +20,7 @@ _AFRESH = (
     "webhook_next = NULL, webhook_attempts = 0"
 )
 _OVERRUN = (
-    "the job ran for longer than {hours:g} hours, the limit of this service; use fewer predictions or recycles, or a "
+    "the job ran for longer than {hours:g} h, the limit of this service; use fewer predictions or recycles, or a "
     "shorter sequence, or ask whoever runs the service to raise --max-hours"
 )
 _LOST = "its worker ended or fell silent {count} times while it worked on the job; a smaller one may fit into memory"

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Final
 
@@ -63,6 +63,7 @@ class Workers:
 
     database: Database
     clock: Callable[[], float] = time.time
+    _unreadable: set[str] = field(default_factory=set)  # the names of rows that the log mentions already
 
     def heard(self, name: str, offers: WorkerOffers | None = None) -> None:
         """Record that a worker sent a message, and its offers if the message has them."""
@@ -94,6 +95,9 @@ class Workers:
             try:
                 found[row["name"]] = WorkerOffers.model_validate_json(row["offers"])
             except ValidationError:
+                if row["name"] in self._unreadable:
+                    continue
+                self._unreadable.add(row["name"])
                 line = {"event": "stored offers of a worker are unreadable", "worker": printable(row["name"])}
                 _LOGGER.warning(json.dumps(line))
         return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from data_pipeline.errors import InputError
+from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.submission import MAX_FILES, MAX_SEQUENCE_TEXT, JobOptions
 from helixfold.serve.transfer import checked_input_name
 
@@ -38,19 +39,27 @@ class Claim:
                 return cls(id=job, lease=lease, lease_seconds=seconds, kind=kind, request=request)
         raise InputError("the server sent something other than a job; is it helixfold serve, of this version?")
 
-    def inputs(self) -> list[str]:
-        """Return the names of the uploaded files. Raise `InputError` for a request that no server checks and sends."""
-        if self.kind == "alignment":
-            return []
+    def checked_request(self) -> dict[str, Any]:
+        """Return what a worker reads of the request. Raise `InputError` for one that no server would have accepted."""
+        request = self.request
         try:
-            names = [*self.request["alignments"], *self.request["templates"]]
-            words = [self.request["name"], self.request["sequence"], *self.request["chain_ids"]]
+            if self.kind == "alignment":
+                return AlignmentRequest.from_dict(dict(request)).to_dict()
             known = {field.name for field in fields(JobOptions)}
-            JobOptions(**{name: value for name, value in self.request["options"].items() if name in known})
+            options = {name: value for name, value in request["options"].items() if name in known}
+            texts = [request["name"], request["sequence"], *request["chain_ids"]]
+            files = {name: [checked_input_name(each) for each in request[name]] for name in ("alignments", "templates")}
+            is_right = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts) and all(
+                isinstance(value, str | int | None) for value in options.values()
+            )
+            if not is_right or sum(map(len, files.values())) > MAX_FILES:
+                raise TypeError("its values or their number")
+            return {
+                "name": request["name"],
+                "sequence": request["sequence"],
+                "chain_ids": list(request["chain_ids"]),
+                "options": JobOptions(**options).to_dict(),
+                **files,
+            }
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"the server sent a request that is incomplete, or has a wrong type: {error}") from error
-        if not all(isinstance(word, str) and len(word) <= MAX_SEQUENCE_TEXT for word in words):
-            raise InputError("the server sent a request whose sequence, name or chain IDs are too long, or not text")
-        if len(names) > MAX_FILES:
-            raise InputError(f"the server names {len(names)} uploaded files; a job has at most {MAX_FILES}")
-        return [checked_input_name(name) for name in names]
+            raise InputError(f"the server sent a request that cannot be used: {error}") from error

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -100,8 +100,10 @@ class Worker:
         directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
         beats = _Heartbeats(self, job, lease, claim.lease_seconds)
         try:
-            self._fetch_inputs(claim, lease, directory)
-            outcome = self.process.do(claim.kind, claim.request, directory, beats.keep_on)
+            request = claim.checked_request()
+            names = (*request.get("alignments", ()), *request.get("templates", ()))
+            self._fetch_inputs(job, names, lease, directory)
+            outcome = self.process.do(claim.kind, request, directory, beats.keep_on)
             if self.stop.is_set():
                 self._request("POST", f"/jobs/{job}/release", None, lease)
             elif not beats.is_lost:
@@ -122,12 +124,11 @@ class Worker:
         """Print a line, of which a server may have written a part."""
         self.say(printable(f"worker {self.name}: {text}", 1_000))
 
-    def _fetch_inputs(self, claim: Claim, lease: Mapping[str, str], directory: Path) -> None:
+    def _fetch_inputs(self, job: str, names: Iterable[str], lease: Mapping[str, str], directory: Path) -> None:
         left = MAX_INPUT_BYTES
-        for name in claim.inputs():
+        for name in names:
             with (directory / name).open("wb") as file:
-                place = f"{_API}/jobs/{claim.id}/inputs/{name}"
-                left -= self.client.download(place, file, max_bytes=left, headers=lease)
+                left -= self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, max_bytes=left, headers=lease)
 
     def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
         if outcome.error is not None:
