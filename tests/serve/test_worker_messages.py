@@ -141,6 +141,8 @@ def test_workers_of_one_user_are_limited_in_number(tmp_path: Path, monkeypatch: 
         ("/finish", {"summary": {"plddt": 50, "ptm": []}, "files": 0}),
         ("/finish", {"summary": {"plddt": 50, "model": "m" * 101}, "files": 0}),
         ("/finish", {"summary": {}, "files": -1}),
+        ("/finish", {"summary": {}, "files": 0}),
+        ("/finish", {"summary": {}, "files": 1}),
     ],
 )
 def test_a_message_of_a_wrong_type_or_size_is_refused_and_changes_nothing(

@@ -164,7 +164,7 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
     directory = service.storage.attempt(job.id, job.attempts)
     sizes = service.storage.sizes(directory)
     sent = len(sizes)
-    if sent != body.files:
+    if sent != body.files or not sent:
         raise HTTPException(422, f"{sent} files of the result were sent, and it has {body.files}")
     service.storage.flush_names(directory)
     summary = {} if body.summary.plddt is None else body.summary.model_dump()
