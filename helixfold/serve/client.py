@@ -203,25 +203,27 @@ def _file(path: Path) -> dict[str, str]:
 
 
 def _is_job(content: Any) -> bool:
-    if not isinstance(content, dict):
-        return False
-    progress = content.get("progress")
-    stages = progress.get("stages", []) if isinstance(progress, dict) else None
-    return (
-        isinstance(content.get("id"), str)
-        and _ID.fullmatch(content["id"]) is not None
-        and content.get("state") in _STATES
-        and isinstance(content.get("name"), str)
-        and isinstance(content.get("place"), int | None)
-        and isinstance(content.get("error"), str | None)
-        and isinstance(stages, list)
-        and all(isinstance(stage, dict) and isinstance(stage.get("name"), str) for stage in stages)
-    )
+    match content:
+        case {
+            "id": str(job),
+            "state": state,
+            "name": str(),
+            "place": int() | None,
+            "error": str() | None,
+            "progress": dict(progress),
+        } if _ID.fullmatch(job) and state in _STATES:
+            stages = progress.get("stages", [])
+            return isinstance(stages, list) and all(
+                isinstance(stage, dict) and isinstance(stage.get("name"), str) for stage in stages
+            )
+    return False
 
 
 def _is_result_file(content: Any) -> bool:
-    size = content.get("bytes") if isinstance(content, dict) else None
-    return isinstance(size, int) and size >= 0
+    match content:
+        case {"path": str(), "bytes": int(size)} if size >= 0:
+            return True
+    return False
 
 
 def _id(job: str) -> str:

@@ -262,6 +262,7 @@ def test_no_control_character_of_a_server_reaches_the_screen_of_a_worker(tmp_pat
         {**SHOWN, "state": "\x1b[2J"},
         {**SHOWN, "progress": {"stages": [5]}},
         {**SHOWN, "name": 5},
+        {name: value for name, value in SHOWN.items() if name != "error"},
         {"error": "\x1b[2J"},
         b"\x1b[2J",
         5,
@@ -295,13 +296,16 @@ def test_no_control_character_of_a_server_reaches_the_screen_of_a_user(
         ([{"path": f"{number}", "bytes": 0} for number in range(2_001)], "2,001 files"),
         ([{"path": "a/b/c/d/e/f", "bytes": 4}], "at most four folders"),
         ([{"path": "../a", "bytes": 4}], "path of a result"),
-        ([{"path": 5, "bytes": 4}], "path of a result"),
+        ([{"path": 5, "bytes": 4}], "does not answer as helixfold serve does"),
+        ([{"bytes": 4}], "does not answer as helixfold serve does"),
         ([{"path": "a", "bytes": -1}], "does not answer as helixfold serve does"),
         ([{"path": "a", "bytes": "4"}], "does not answer as helixfold serve does"),
         (5, "does not answer as helixfold serve does"),
     ],
 )
-def test_results_that_are_too_large_or_wrongly_described_are_not_fetched(files: Any, problem: str, tmp_path: Path) -> None:
+def test_results_that_are_too_large_or_wrongly_described_are_not_fetched(
+    files: Any, problem: str, tmp_path: Path
+) -> None:
     answers = {f"{API}/jobs/{JOB}/files": [files], f"{API}/jobs/{JOB}/files/a": [b"four"]}
     with (
         answering(answers) as fake,
