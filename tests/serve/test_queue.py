@@ -248,13 +248,24 @@ def test_no_heartbeat_extends_a_lease_beyond_the_time_limit(database: Database) 
         assert queue.recover() == []
     now[0] = 361.0
     queue.heartbeat(claimed.id, claimed.lease)
-    queue.extend_all()
     (job,) = queue.recover()
     assert (job.state, job.attempts) == ("failed", 1)
     assert "longer than 0.1 h," in (job.error or "")
     with pytest.raises(LostLeaseError):
         queue.heartbeat(claimed.id, claimed.lease)
     assert queue.retry(job.id).state == "queued"
+
+
+def test_the_time_of_a_server_that_was_away_is_not_the_time_of_a_job(database: Database) -> None:
+    now = [0.0]
+    queue = JobQueue(database, QueueOptions(max_hours=1), clock=lambda: now[0])
+    queue.submit(new())
+    assert queue.claim("worker", ["prediction"]) is not None
+    now[0] = 10 * 86_400.0
+    queue.extend_all()
+    assert queue.recover() == []
+    now[0] += 61
+    assert [job.state for job in queue.recover()] == ["queued"]
 
 
 def test_a_server_that_was_away_lets_workers_keep_their_jobs(database: Database) -> None:

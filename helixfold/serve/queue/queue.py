@@ -199,16 +199,19 @@ class JobQueue:
     def recover(self) -> list[Job]:
         """Give back the jobs whose leases have ended, or end them as failed after the last attempt; return them.
 
-        A job that ran over the time limit fails at once.
+        A job that ran over the time limit fails at once: its lease was extended up to the limit, while the lease of a
+        worker that died, or of a server that was away, ends at another moment.
         """
         now, rows = self._clock(), []
         overrun = _OVERRUN.format(hours=self.options.max_hours)
         with self._database.transaction() as connection:
             ended = connection.execute(
-                "SELECT number, losses, started FROM jobs WHERE state = 'running' AND lease_until < ?", (now,)
+                "SELECT number, losses, lease_until = started + ? AS is_overrun FROM jobs "
+                "WHERE state = 'running' AND lease_until < ?",
+                (self._max_seconds, now),
             ).fetchall()
             for row in ended:
-                is_overrun = row["started"] is not None and now - row["started"] >= self._max_seconds
+                is_overrun = bool(row["is_overrun"])
                 error = overrun if is_overrun else _LOST.format(count=row["losses"] + 1)
                 again = not is_overrun and row["losses"] + 1 < self.options.max_attempts
                 rows.append(self._end_attempt(connection, row["number"], error, again=again))
@@ -217,12 +220,8 @@ class JobQueue:
     def extend_all(self) -> None:
         """Extend all leases: a server that was away could not hear the heartbeats of workers that are well."""
         with self._database.transaction() as connection:
-            now = self._clock()
-            connection.execute(
-                "UPDATE jobs SET lease_until = max(lease_until, min(?, coalesce(started, ?) + ?)) "
-                "WHERE state = 'running'",
-                (now + self.options.lease_seconds, now, self._max_seconds),
-            )
+            until = self._clock() + self.options.lease_seconds
+            connection.execute("UPDATE jobs SET lease_until = max(lease_until, ?) WHERE state = 'running'", (until,))
 
     def expire(self) -> list[Job]:
         """Mark the jobs that ended long ago as expired, and return them, whose files are to be removed."""
