@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from helixfold.options import File, Output
+from helixfold.options import File, MemorySize, Output
 from helixfold.standard_streams import optional_output
 
 app = App(
@@ -21,7 +21,9 @@ def fetch(
     *jobs: Annotated[str, Parameter(name="JOB")],
     server: Annotated[str, Parameter(metavar="URL")],
     token_file: File | None = None,
+    allow_http: bool = False,
     output: Output = Path("predictions"),
+    max_disk: Annotated[MemorySize, Parameter(show_default="20GiB")] = 20 * 2**30,
 ) -> int:
     """Wait for jobs of a service, and download their results.
 
@@ -33,8 +35,12 @@ def fetch(
         URL of the service.
     token_file
         File with your token.
+    allow_http
+        Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     output
         Output directory; each job gets its own subdirectory.
+    max_disk
+        Maximum size of a result.
     """
     from data_pipeline.errors import InputError, printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
@@ -43,7 +49,7 @@ def fetch(
     if not jobs:
         raise InputError("name the jobs to fetch, by the ids that helixfold submit printed")
     failed = 0
-    with refusals_as_input_errors(), server_client(server, token_file) as client:
+    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         for job in jobs:
             ended = client.wait(job)
             if ended["state"] != "done":
@@ -51,6 +57,6 @@ def fetch(
                 print(f"{job}: {ended['state']}: {printable(str(ended['error'] or ''), 300)}")
                 continue
             target = output / f"{file_name_of(ended['name'])}_{job[:8]}"
-            client.fetch(job, target)
+            client.fetch(job, target, max_bytes=max_disk)
             print(target)
     return int(failed > 0)

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.annotations import Group
-from helixfold.options import Day, Directory, File, MemorySize, Positive, Workers
+from helixfold.options import Day, Directory, File, MemorySize, Number, Positive, Workers
 from helixfold.standard_streams import optional_output
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ _EXAMPLES = """examples:
   helixfold serve token create anna --data /data/service
   helixfold serve --data /data/service --host 0.0.0.0 --databases /data/db
       for a network, to those with tokens
-  helixfold serve worker http://server:8000 --token-file worker.token
+  helixfold serve worker https://fold.example.org --token-file worker.token
       on another machine
-  helixfold serve worker http://server:8000 --token-file worker.token \\
+  helixfold serve worker https://fold.example.org --token-file worker.token \\
       --cluster cluster.toml --work /shared/jobs
       on the nodes of a cluster
 """
@@ -99,6 +99,8 @@ class UserLimits:
     """Days for which results stay."""
     max_attempts: Positive = 3
     """How often a job is tried whose worker dies."""
+    max_hours: Number = 24.0
+    """Hours for which a job may run; one that takes longer fails."""
 
 
 _PREDICTING, _LISTENING, _LIMITS = PredictingOptions(), ListeningOptions(), UserLimits()
@@ -123,6 +125,7 @@ def serve(
         max_active_residues=limits.max_jobs * 1_000,
         max_user_bytes=limits.max_disk,
         max_attempts=limits.max_attempts,
+        max_hours=limits.max_hours,
         keep_seconds=limits.keep_days * 86_400.0,
     )
     settings = ServeSettings(
@@ -148,6 +151,7 @@ def worker(
     /,
     *,
     token_file: File,
+    allow_http: bool = False,
     name: Annotated[str | None, Parameter(show_default="this machine's")] = None,
     cluster: File | None = None,
     work: Directory = _WORK,
@@ -161,6 +165,8 @@ def worker(
         Address of the server, such as https://fold.example.org.
     token_file
         File with a token that `helixfold serve token create NAME --worker` printed.
+    allow_http
+        Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     name
         Name of the worker in the server's log.
     cluster
@@ -169,12 +175,11 @@ def worker(
     work
         Directory of the jobs of a cluster, which all nodes see at the same path.
     """
-    from data_pipeline.files import read_file
-    from helixfold.serve.command_client import refusals_as_input_errors
+    from helixfold.serve.command_client import read_token, refusals_as_input_errors
     from helixfold.serve.worker.run import WorkerCall, run_worker
 
-    token = read_file(token_file, 1_000).decode("ascii", "replace").strip()
-    call = WorkerCall(url=url, token=token, options=_worker_options(predicting), name=name)
+    token = read_token(token_file)
+    call = WorkerCall(url=url, token=token, options=_worker_options(predicting), name=name, allow_http=allow_http)
     if cluster is None:
         with refusals_as_input_errors():
             run_worker(call)

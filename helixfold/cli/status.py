@@ -21,6 +21,7 @@ def status(
     *words: Annotated[str, Parameter(name="DIRECTORY")],
     server: Annotated[str | None, Parameter(metavar="URL")] = None,
     token_file: File | None = None,
+    allow_http: bool = False,
 ) -> None:
     """Show the progress of a batch of predictions: finished and failed targets and, with --cluster, its nodes. With
     --server, show jobs of a service.
@@ -33,24 +34,26 @@ def status(
         URL of a service.
     token_file
         File with your token for the service.
+    allow_http
+        Allow an http:// server on another machine: your token then travels unencrypted.
     """
     if server is not None:
-        _tell_jobs(server, token_file, words)
+        _tell_jobs(server, token_file, words, allow_http=allow_http)
         return
-    from data_pipeline.errors import InputError
+    from data_pipeline.errors import InputError, printable
     from helixfold.cluster.progress import status_lines
 
     if len(words) != 1:
         raise InputError("DIRECTORY is required, one of them, or --server URL (see helixfold status --help)")
     for line in status_lines(Path(words[0])):
-        print(line)
+        print(printable(line, 1_000))
 
 
-def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...]) -> None:
+def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:
     from data_pipeline.errors import printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
 
-    with refusals_as_input_errors(), server_client(server, token_file) as client:
+    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         for job in [client.job(each) for each in ids] if ids else client.jobs(limit=20):
             place = f", place {job['place']}" if job["place"] else ""
             stages = job["progress"].get("stages") or []

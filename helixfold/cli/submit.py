@@ -21,6 +21,7 @@ def submit(
     *inputs: Annotated[Path, Parameter(name="FILE")],
     server: Annotated[str, Parameter(metavar="URL")],
     token_file: File | None = None,
+    allow_http: bool = False,
     model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     num_recycles: Annotated[int | None, reads(whole_number(0, 50), "N")] = None,
     num_seeds: Annotated[int, reads(whole_number(1, 20), "N")] = 1,
@@ -38,6 +39,8 @@ def submit(
         URL of the service.
     token_file
         File with your token.
+    allow_http
+        Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     model
         Model to use; it must be offered by the service.
     num_recycles
@@ -51,10 +54,11 @@ def submit(
     wait
         Wait until all jobs have finished.
     """
+    from data_pipeline.errors import printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
     from helixfold.serve.submitted_files import records_of
 
-    with refusals_as_input_errors(), server_client(server, token_file) as client:
+    with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         jobs = []
         for name, sequence in records_of(inputs, has_files=bool(msa or templates)):
             job = client.submit(
@@ -67,8 +71,8 @@ def submit(
                 predictions=num_seeds,
             )
             jobs.append(job["id"])
-            print(job["id"], name, flush=True)
-        states = [client.wait(job)["state"] for job in jobs] if wait else []
-        for job, state in zip(jobs, states, strict=False):
-            print(job, state)
-    return int(any(state != "done" for state in states))
+            print(job["id"], printable(name), flush=True)
+        ended = [client.wait(job) for job in jobs] if wait else []
+        for job in ended:
+            print(job["id"], job["state"], *([printable(job["error"], 300)] if job["error"] else []))
+    return int(any(job["state"] != "done" for job in ended))

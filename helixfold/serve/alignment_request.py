@@ -37,8 +37,22 @@ class AlignmentRequest:
     sequences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES[self.kind]:
-            raise InputError(f"mode must be one of {', '.join(MODES[self.kind])}, got {self.mode[:40]!a}")
+        if self.kind not in MODES or self.mode not in MODES[self.kind]:
+            raise InputError(f"mode must be one of {', '.join(MODES.get(self.kind, ()))}, got {self.mode[:40]!a}")
+        if self.kind == "template":
+            if not 0 < len(self.names) <= MAX_TEMPLATES or not all(map(_TEMPLATE_NAME.fullmatch, self.names)):
+                raise InputError(f"name 1 to {MAX_TEMPLATES} hits such as 1abc_A, with commas between")
+            return
+        if not 0 < len(self.names) <= MAX_SEQUENCES or len(set(self.names)) < len(self.names):
+            raise InputError(f"a query has 1 to {MAX_SEQUENCES} records with different names, got {len(self.names)}")
+        if len(self.sequences) != len(self.names) or self.residues > _MAX_TEXT:
+            raise InputError(f"a query has a sequence for each name, and at most {_MAX_TEXT:,} residues")
+        for name, sequence in zip(self.names, self.sequences, strict=True):
+            if not _RECORD_NAME.fullmatch(name):
+                raise InputError(f"records are named by digits, letters and _, such as >101, got {name[:40]!a}")
+            if (invalid := find_invalid_letter(sequence)) is not None or not sequence:
+                problem = "it has no sequence" if invalid is None else f"letter {invalid[0] + 1}: {invalid[1]}"
+                raise InputError(f"record {name}: {problem}")
 
     @property
     def residues(self) -> int:
@@ -71,22 +85,12 @@ class AlignmentRequest:
         names, sequences = [], []
         for record in text.split(">")[1:]:
             header, _, body = record.partition("\n")
-            name, sequence = header.strip(), "".join(body.split()).upper()
-            if not _RECORD_NAME.fullmatch(name):
-                raise InputError(f"records are named by digits, letters and _, such as >101, got {name[:40]!a}")
-            if (invalid := find_invalid_letter(sequence)) is not None or not sequence:
-                problem = "it has no sequence" if invalid is None else f"letter {invalid[0] + 1}: {invalid[1]}"
-                raise InputError(f"record {name}: {problem}")
-            names.append(name)
-            sequences.append(sequence)
-        if len(set(names)) < len(names):
-            raise InputError("two records of the query have the same name; name them 101, 102, ...")
+            names.append(header.strip())
+            sequences.append("".join(body.split()).upper())
         return cls(kind=kind, mode=mode, names=tuple(names), sequences=tuple(sequences))
 
     @classmethod
     def of_templates(cls, text: str) -> Self:
         """Return the request for the structures of hits, whose names stand between commas."""
         names = tuple(dict.fromkeys(name for name in text.split(",") if name))
-        if not 0 < len(names) <= MAX_TEMPLATES or not all(map(_TEMPLATE_NAME.fullmatch, names)):
-            raise InputError(f"name 1 to {MAX_TEMPLATES} hits such as 1abc_A, with commas between")
         return cls(kind="template", names=names)

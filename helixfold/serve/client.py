@@ -19,21 +19,36 @@ from typing import Any, Final, Self
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, read_file
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+from helixfold.serve.settings import check_encrypted
+from helixfold.serve.transfer import MAX_RESULT_FILES, checked_result_path
 
 __all__ = ["Client", "ServerError", "ServerUnreachableError"]
 
 _API: Final = "/api/v1"
 _ENDED: Final = ("done", "failed", "cancelled", "expired")
+_STATES: Final = ("queued", "running", *_ENDED)
 _MOST_FILE_BYTES: Final = 2**28
+_MAX_DISK: Final = 20 * 2**30  # of a result, as much as a service keeps for a user unless it is told otherwise
 _ATTEMPTS: Final = 6
-_FIRST_PAUSE: Final = 0.5
-_PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0
+_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Client:
-    """Jobs of a user on a server; a request that got no answer is made again, and never does its work twice."""
+    """Jobs of a user on a server; a request that got no answer is made again, and never does its work twice.
 
-    def __init__(self, url: str, token: str | None = None, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    A server at an http:// address must be on this machine, unless `allow_http` says that the network is trusted.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        allow_http: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        check_encrypted(url, allow_http=allow_http)
         self._http, self._sleep = HttpClient(url, token), sleep
 
     def __enter__(self) -> Self:
@@ -67,7 +82,7 @@ class Client:
             "webhook": webhook,
         }
         key = idempotency_key or secrets.token_hex(16)
-        return self._asked("POST", "/jobs", body, {"Idempotency-Key": key})
+        return self._job("POST", "/jobs", body, {"Idempotency-Key": key})
 
     def forecast(self, sequence: str, **options: Any) -> dict[str, Any] | None:
         """Return what a sequence would take; None while the server does not know."""
@@ -75,11 +90,14 @@ class Client:
 
     def job(self, job: str) -> dict[str, Any]:
         """Return a job as it is now."""
-        return self._asked("GET", f"/jobs/{_id(job)}")
+        return self._job("GET", f"/jobs/{_id(job)}")
 
     def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
         """Return the user's newest jobs."""
-        found: list[dict[str, Any]] = self._asked("GET", f"/jobs?limit={limit}")["jobs"]
+        answer = self._asked("GET", f"/jobs?limit={limit}")
+        found = answer.get("jobs") if isinstance(answer, dict) else None
+        if not isinstance(found, list) or not all(map(_is_job, found)):
+            raise self._unexpected()
         return found
 
     def service(self) -> dict[str, Any]:
@@ -88,11 +106,11 @@ class Client:
 
     def cancel(self, job: str) -> dict[str, Any]:
         """Cancel a job that waits or runs."""
-        return self._asked("POST", f"/jobs/{_id(job)}/cancel")
+        return self._job("POST", f"/jobs/{_id(job)}/cancel")
 
     def retry(self, job: str) -> dict[str, Any]:
         """Let a job that failed or was cancelled wait again."""
-        return self._asked("POST", f"/jobs/{_id(job)}/retry")
+        return self._job("POST", f"/jobs/{_id(job)}/retry")
 
     def share(self, job: str) -> str:
         """Return the address of a new link that shows a job to whoever has it."""
@@ -120,25 +138,41 @@ class Client:
         *_, ended = self.watch(job, seconds=seconds)
         return ended
 
-    def fetch(self, job: str, output: Path) -> list[Path]:
-        """Write the files of a result below a directory, and return them. Raise `InputError` if there are none."""
+    def fetch(self, job: str, output: Path, *, max_bytes: int = _MAX_DISK) -> list[Path]:
+        """Write the files of a result below a directory, and return them.
+
+        Raise `InputError` if there are none, if they take more than `max_bytes`, or for names that lead elsewhere.
+        """
         found = self._asked("GET", f"/jobs/{_id(job)}/files")
+        if not isinstance(found, list) or not all(map(_is_result_file, found)):
+            raise self._unexpected()
         if not found:
             raise InputError(f"job {job} has no result; it is {self.job(job)['state']}")
-        written = []
-        for each in found:
-            path = str(each["path"])
-            if not _PATH.fullmatch(path):
-                raise InputError(f"the server names a file '{printable(path)}', which is not written")
-            target = output / path
-            self._repeated(partial(self._download, job, path, target))
-            written.append(target)
-        return written
+        files = {checked_result_path(each["path"]): each["bytes"] for each in found}
+        if len(files) > MAX_RESULT_FILES:
+            raise InputError(f"the result has {len(files):,} files; at most {MAX_RESULT_FILES:,} are fetched")
+        if sum(files.values()) > max_bytes:
+            raise InputError(
+                f"the result has {sum(files.values()):,} bytes, and {max_bytes:,} are allowed; raise --max-disk"
+            )
+        for path, size in files.items():
+            self._repeated(partial(self._download, job, path, output / path, size))
+        return [output / path for path in files]
 
-    def _download(self, job: str, path: str, target: Path) -> None:
+    def _download(self, job: str, path: str, target: Path, size: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(target) as temporary, temporary.open("wb") as file:
-            self._http.download(f"{_API}/jobs/{_id(job)}/files/{path}", file)
+            self._http.download(f"{_API}/jobs/{_id(job)}/files/{path}", file, max_bytes=size)
+
+    def _job(self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        """Return the job in an answer, with the types that commands rely on and an id and a state that can be shown."""
+        job = self._asked(method, path, content, headers)
+        if not _is_job(job):
+            raise self._unexpected()
+        return job
+
+    def _unexpected(self) -> ServerUnreachableError:
+        return ServerUnreachableError(f"{self._http.url} does not answer as helixfold serve does; check the address")
 
     def _asked(self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None) -> Any:
         def ask() -> Any:
@@ -159,7 +193,7 @@ class Client:
             except ServerError as error:
                 if error.status not in (429, 503) or error.retry_after is None or attempt == _ATTEMPTS - 1:
                     raise
-                self._sleep(max(pause, error.retry_after))
+                self._sleep(min(max(pause, error.retry_after), _LONGEST_PAUSE))
             pause *= 2
         raise AssertionError("the last attempt returns or raises")
 
@@ -169,7 +203,31 @@ def _file(path: Path) -> dict[str, str]:
     return {"name": os.path.basename(path), "content": content, "encoding": "base64"}
 
 
+def _is_job(content: Any) -> bool:
+    match content:
+        case {
+            "id": str(job),
+            "state": state,
+            "name": str(),
+            "place": int() | None,
+            "error": str() | None,
+            "progress": dict(progress),
+        } if _ID.fullmatch(job) and state in _STATES:
+            stages = progress.get("stages", [])
+            return isinstance(stages, list) and all(
+                isinstance(stage, dict) and isinstance(stage.get("name"), str) for stage in stages
+            )
+    return False
+
+
+def _is_result_file(content: Any) -> bool:
+    match content:
+        case {"path": str(), "bytes": int(size)} if size >= 0:
+            return True
+    return False
+
+
 def _id(job: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{32}", job):
+    if not _ID.fullmatch(job):
         raise InputError(f"the id of a job has 32 hexadecimal digits, got '{printable(job, 60)}'")
     return job

@@ -11,13 +11,19 @@ from helixfold.serve.http_client import ServerError, ServerUnreachableError
 
 
 @contextmanager
-def server_client(url: str, token_file: Path | None) -> Iterator[Client]:
+def server_client(url: str, token_file: Path | None, *, allow_http: bool = False) -> Iterator[Client]:
     """Yield a client of the server at an address. Raise `InputError` for a file that has no token."""
-    token = None if token_file is None else read_file(token_file, 1_000).decode("ascii", "replace").strip()
-    if token is not None and not (token.isprintable() and token):
-        raise InputError.at(token_file or "", "holds no token; helixfold serve token create prints one")
-    with Client(url, token) as client:
+    token = None if token_file is None else read_token(token_file)
+    with Client(url, token, allow_http=allow_http) as client:
         yield client
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raise `InputError` for a file that has none."""
+    token = read_file(path, 1_000).decode("ascii", "replace").strip()
+    if not (token.isascii() and token.isprintable() and token):
+        raise InputError.at(path, "holds no token; helixfold serve token create prints one")
+    return token
 
 
 @contextmanager

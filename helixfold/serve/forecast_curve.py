@@ -1,11 +1,14 @@
 """Forecasts of time and memory by the number of residues, which workers send for their own devices."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from helixfold.serve.queue.workers import WorkerOffers
+if TYPE_CHECKING:  # a worker has no need of pydantic
+    from helixfold.serve.queue.workers import ForecastCurve, WorkerOffers
+
+_MAX_EXPONENT = 60.0  # of a value beyond the points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,13 @@ class JobForecast:
 
 
 def forecast(
-    workers: Iterable[WorkerOffers], *, residues: int, chains: int, model: str | None, recycles: int | None, count: int
+    workers: "Iterable[WorkerOffers]",
+    *,
+    residues: int,
+    chains: int,
+    model: str | None,
+    recycles: int | None,
+    count: int,
 ) -> JobForecast | None:
     """Return the forecast of a job of `count` predictions; None if no worker with a fitting model was ever heard."""
     found: list[JobForecast] = []
@@ -37,7 +46,7 @@ def forecast(
         name = model or usual_model(worker.models, chains)
         curve = None if name is None else worker.forecasts.get(name)
         if curve is not None and name is not None:
-            passes = 1 + (int(curve.get("recycles", 3)) if recycles is None else recycles)
+            passes = 1 + (curve.recycles if recycles is None else recycles)
             found.append(_on(worker, name, curve, residues, passes * count))
     return min(found, key=lambda each: (not each.fits, each.seconds or math.inf), default=None)
 
@@ -48,31 +57,28 @@ def usual_model(models: Sequence[str], chains: int) -> str | None:
     return next(iter([*own, *models]), None)
 
 
-def _on(worker: WorkerOffers, model: str, curve: Mapping[str, Any], residues: int, passes: int) -> JobForecast:
-    points = [tuple(map(float, point)) for point in curve.get("points", ())]
-    available = int(curve.get("available", 0))
-    seconds = _interpolated([(point[0], point[1]) for point in points], residues)
-    peak = _interpolated([(point[0], point[2]) for point in points], residues)
-    longest = int(curve.get("longest", 0))
-    fits = not longest or residues <= longest
+def _on(worker: "WorkerOffers", model: str, curve: "ForecastCurve", residues: int, passes: int) -> JobForecast:
+    seconds = _interpolated([(point[0], point[1]) for point in curve.points], residues)
+    peak = _interpolated([(point[0], point[2]) for point in curve.points], residues)
+    fits = not curve.longest or residues <= curve.longest
     return JobForecast(
         seconds=None if seconds is None else passes * seconds,
         # A chain that fits, and would need more in memory, is spilled to disk or to a GPU's host.
-        peak_bytes=None if peak is None else int(min(peak, available) if fits and available else peak),
-        available_bytes=available or None,
+        peak_bytes=None if peak is None else int(min(peak, curve.available) if fits and curve.available else peak),
+        available_bytes=curve.available or None,
         fits=fits,
         model=model,
         device=worker.device or None,
-        longest=longest or None,
+        longest=curve.longest or None,
     )
 
 
 def _interpolated(points: Sequence[tuple[float, float]], residues: int) -> float | None:
     """Return the value between two points, or beyond the last two, of a curve that is straight in logarithms."""
-    known = [(x, y) for x, y in sorted(points) if x > 0 and y > 0]
-    if len(known) < 2:
-        return known[0][1] if known else None
-    index = next((index for index in range(1, len(known)) if known[index][0] >= residues), len(known) - 1)
-    (x0, y0), (x1, y1) = known[index - 1], known[index]
+    if len(points) < 2:
+        return points[0][1] if points else None
+    index = next((index for index in range(1, len(points)) if points[index][0] >= residues), len(points) - 1)
+    (x0, y0), (x1, y1) = points[index - 1], points[index]
     share = (math.log(max(1, residues)) - math.log(x0)) / (math.log(x1) - math.log(x0))
-    return math.exp(math.log(y0) + max(-4.0, share) * (math.log(y1) - math.log(y0)))
+    exponent = math.log(y0) + max(-4.0, share) * (math.log(y1) - math.log(y0))
+    return math.exp(max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT)))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from data_pipeline.errors import InputError, printable
 
 _TIMEOUT: Final = 60.0
-_MOST_JSON: Final = 2**26
+_MOST_JSON: Final = 2**24
 _CHUNK: Final = 2**20
 # What a connection that the other side has closed meanwhile raises, in whatever moment it is noticed.
 _BROKEN = (http.client.HTTPException, OSError)
@@ -38,8 +38,11 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        """Return the value of a JSON body; None if there is none."""
-        return json.loads(self.body) if self.body else None
+        """Return the value of a JSON body; None if there is none. Raise `ServerUnreachableError` for anything else."""
+        try:
+            return json.loads(self.body) if self.body else None
+        except (ValueError, RecursionError) as error:
+            raise ServerUnreachableError("the server sent an answer that is not JSON") from error
 
 
 class HttpClient:
@@ -90,21 +93,29 @@ class HttpClient:
             raise ServerUnreachableError(f"{self.url} broke off its answer")
         return self._checked(Answer(response.status, dict(response.getheaders()), answered))
 
-    def download(self, path: str, file: IO[bytes], *, headers: Mapping[str, str] | None = None) -> None:
-        """Write the body of an answer into a file; raise as `request` does."""
+    def download(self, path: str, file: IO[bytes], *, max_bytes: int, headers: Mapping[str, str] | None = None) -> int:
+        """Write the body of an answer into a file, and return its size; raise as `request` does.
+
+        Raise `InputError` for an answer of more than `max_bytes`.
+        """
         response = self._response("GET", path, content=None, body=None, headers=headers or {}, timeout=None)
         try:
-            if response.status >= 400:
+            if response.status >= 300:
                 self._checked(Answer(response.status, dict(response.getheaders()), response.read(_MOST_JSON)))
             expected, size = response.length, 0
-            while chunk := response.read(_CHUNK):
-                file.write(chunk)
+            while size <= max_bytes and (chunk := response.read(min(_CHUNK, max_bytes + 1 - size))):
                 size += len(chunk)
+                if size <= max_bytes:
+                    file.write(chunk)
         except _BROKEN as error:
             self.close()
             raise ServerUnreachableError(f"{self.url} broke off its answer: {error}") from error
+        if size > max_bytes:
+            self.close()
+            raise InputError(f"{self.url} sends more than the {max_bytes:,} bytes that are accepted for {path}")
         if expected is not None and size < expected:
             raise ServerUnreachableError(f"{self.url} broke off its answer")
+        return size
 
     def close(self) -> None:
         """Close the connection; the next request makes another one."""
@@ -165,11 +176,11 @@ class HttpClient:
         return ServerUnreachableError(f"{self.url} does not answer: {str(error) or type(error).__name__}")
 
     def _checked(self, answer: Answer) -> Answer:
-        if answer.status < 400:
+        if answer.status < 300:
             return answer
         try:
             text = str(answer.json()["error"])
-        except (ValueError, KeyError, TypeError):
+        except (ServerUnreachableError, KeyError, TypeError):
             text = answer.body[:200].decode("utf-8", "replace")
         waits = answer.headers.get("retry-after", answer.headers.get("Retry-After", ""))
         raise ServerError(answer.status, printable(text, 1_000), float(waits) if waits.isdecimal() else None)

@@ -81,6 +81,7 @@ def serve(settings: ServeSettings, workers: LocalWorkerOptions, say: Callable[[s
                         options=workers.options,
                         name=f"worker-{number}",
                         environment=environment,
+                        allow_http=True,  # to this machine, under whichever of its addresses
                     )
                     for number, environment in enumerate(workers.environments)
                 ]

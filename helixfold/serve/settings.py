@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from data_pipeline.errors import InputError, check_at_least, check_at_most, check_positive
+from data_pipeline.errors import InputError, check_at_least, check_at_most, check_positive, printable
 from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.transfer import MAX_INPUT_BYTES
 
 DEFAULT_PORT: Final = 8000
 API: Final = "/api/v1"
@@ -39,7 +41,7 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         check_at_least(self, InputError, max_upload_bytes=1024, requests_per_minute=1, port=0)
-        check_at_most(self, InputError, port=65_535)
+        check_at_most(self, InputError, port=65_535, max_upload_bytes=MAX_INPUT_BYTES)
         check_positive(self, "wait_seconds", "body_seconds", error=InputError)
         if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
             raise InputError(
@@ -79,3 +81,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_encrypted(url: str, *, allow_http: bool = False) -> None:
+    """Raise `InputError` for a server to which requests, and the token in them, would travel unencrypted."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return  # the client says what is wrong with it
+    if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname or ""):
+        raise InputError(
+            f"others could read the token on its way to '{printable(url)}'; use https, or pass --allow-http "
+            "if the network is trusted"
+        )

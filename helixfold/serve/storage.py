@@ -21,6 +21,7 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import os_errors_as_input_errors
 from data_pipeline.parse.fasta import target_name_problem
 from helixfold.serve.queue.jobs import Job
+from helixfold.serve.transfer import checked_input_name, checked_result_path
 
 DATABASE_FILE: Final = "service.sqlite"
 TOKEN_FILE: Final = "tokens.json"
@@ -33,11 +34,6 @@ _OWN_FILES: Final = (
     *(TOKEN_FILE, TOKEN_LOCK, SERVER_LOCK, _SECRET_FILE),
 )
 _ID = re.compile(r"[0-9a-f]{32}")
-# A name begins with a letter or digit: none is hidden, none leads elsewhere, none is read as an option.
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.=+-]{0,199}"
-_PATH = re.compile(rf"{_NAME}(/{_NAME}){{0,4}}")
-_INPUT = re.compile(_NAME)
-MAX_RESULT_FILES: Final = 2_000
 
 
 @dataclass(frozen=True)
@@ -89,20 +85,16 @@ class Storage:
         return self.job(job) / _INPUTS
 
     def input_file(self, job: str, name: str) -> Path:
-        """Return a file that was uploaded for a job. Raise ValueError for a name that none can have."""
-        if not _INPUT.fullmatch(name):
-            raise ValueError("this is no name of an input")
-        return self.inputs(job) / name
+        """Return a file that was uploaded for a job. Raise `InputError` for a name that the server does not give."""
+        return self.inputs(job) / checked_input_name(name)
 
     def attempt(self, job: str, attempt: int) -> Path:
         """Return the directory of what a worker sends of an attempt."""
         return self.job(job) / str(attempt)
 
     def attempt_file(self, job: str, attempt: int, path: str) -> Path:
-        """Return where a file of an attempt lies. Raise ValueError for a path that none can have."""
-        if not _PATH.fullmatch(path) or ".." in path:
-            raise ValueError("this is no path of a result: letters, digits, '_', '.', '-' and at most four folders")
-        return self.attempt(job, attempt) / path
+        """Return where a file of an attempt lies. Raise `InputError` for a path that may lead elsewhere."""
+        return self.attempt(job, attempt) / checked_result_path(path)
 
     def results(self, job: Job) -> Iterator[tuple[str, int]]:
         """Yield the path and the size of each file of a job's result, by name."""
@@ -145,9 +137,9 @@ class Storage:
         for folder in (*(Path(folder) for folder, _, _ in os.walk(directory)), *above):
             _flush_folder(folder)
 
-    def size(self, directory: Path) -> int:
-        """Return the bytes of all files below a directory."""
-        return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    def sizes(self, directory: Path) -> dict[Path, int]:
+        """Return the bytes of each file below a directory."""
+        return {path: path.stat().st_size for path in directory.rglob("*") if path.is_file()}
 
 
 def make_private(directory: Path) -> None:

@@ -3,9 +3,12 @@
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from helixfold.cluster.site import Pool, Site
 from tests.cluster.driver import until
 from tests.killed_commands import living_processes
 
@@ -33,3 +36,11 @@ def test_nothing_of_a_node_stays(run: subprocess.Popen[bytes], victim: str) -> N
         killed.wait()
         assert node.wait(30) == -signal.SIGKILL
         until(lambda: not living_processes(node.pid), 30)
+
+
+def test_tasks_travel_encrypted_whatever_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {}
+    monkeypatch.setattr(engine, "HighThroughputExecutor", lambda **given: options.update(given))
+    pool = Pool(name="small")
+    engine._executor(pool, Site(path=Path("site.toml"), search=None, folding=(pool,), training=None), "127.0.0.1")
+    assert options["encrypted"] is True

@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from helixfold.serve.http_client import HttpClient
+from helixfold.serve.queue.workers import WorkerOffers
 from helixfold.serve.service import Service
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.web.app import create_app
@@ -75,9 +76,9 @@ class Running:
         is_json = answer.headers.get("content-type", "").startswith("application/json")
         return answer.json() if is_json else answer.body
 
-    def claim(self, kinds: tuple[str, ...] = ("prediction",)) -> Any:
+    def claim(self, kinds: tuple[str, ...] = ("prediction",), wait: float = 0) -> Any:
         """A job as a worker claims it, or None."""
-        return self.as_worker("POST", "/claim", content={"name": "test", "kinds": list(kinds), "wait": 0}) or None
+        return self.as_worker("POST", "/claim", content={"name": "test", "kinds": list(kinds), "wait": wait}) or None
 
     def finish(self, claimed: Mapping[str, Any], files: Mapping[str, bytes], **summary: Any) -> None:
         """Send the result of a claimed job, as a worker does."""
@@ -103,7 +104,7 @@ def running(directory: Path, *, offers: Mapping[str, Any] | None = OFFERS, **set
         while not server.started:
             time.sleep(0.01)
         if offers is not None:
-            service.workers.heard("local/test", offers)
+            service.workers.heard("local/test", WorkerOffers.model_validate(offers))
         yield Running(service, socket.getsockname()[1], app.state.local_workers.text())
     finally:
         server.should_exit = server.force_exit = True

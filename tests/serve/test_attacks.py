@@ -256,17 +256,6 @@ def test_the_audit_log_tells_who_did_what(guarded: Running, tokens: dict[str, st
     assert json.dumps(newest[0].address) == '"127.0.0.1"'
 
 
-def test_whatever_a_worker_tells_is_shown_as_numbers_and_text(server: Running) -> None:
-    server.json("POST", f"{API}/jobs", JOB)
-    claimed = server.claim()
-    progress = {"stages": [{"name": "<b>", "seconds": "x"}, 1, {}], "lines": {"a": "\x1b[2J"}}
-    server.as_worker("POST", "/heartbeat", claimed, content={"progress": progress})
-    assert server.asked("GET", f"/jobs/{claimed['id']}", headers={"Accept": "text/html"})[0] == 200
-    server.finish(claimed, {"report.html": b""}, plddt=1e300, ptm=[], iptm="<script>", model={"a": 1})
-    for path in (f"/jobs/{claimed['id']}", "/jobs", f"{API}/jobs/{claimed['id']}"):
-        assert server.asked("GET", path, headers={"Accept": "text/html"})[0] == 200
-
-
 def logged_in(server: Running, token: str) -> Browser:
     browser = Browser(server)
     browser.open("/login")

@@ -105,7 +105,7 @@ def test_chosen_files_stay_after_a_forecast_and_after_every_refusal(tmp_path: Pa
         browser.find("#sequence").send_keys("MKTAYIAKQR")
         browser.find("#alignments").send_keys(str(large))
         browser.click("button.primary")
-        browser.until(lambda: "The service" in browser.run(shown))
+        browser.until(lambda: "at most 65,536 are read" in browser.run(shown))
         assert browser.run(chosen) == "large.a3m"
         browser.run("document.getElementById('alignments').value = ''")
         browser.find("#alignments").send_keys(str(rows))

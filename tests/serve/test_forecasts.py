@@ -46,7 +46,7 @@ def planned(model: str, residues: int, memory: float) -> tuple[bool, int]:
 
 @pytest.mark.parametrize("memory", [6.0, 16.5])
 def test_service_takes_the_chains_that_predict_folds_in_slabs(memory: float, offers_of: Any) -> None:
-    offers = WorkerOffers.of(offers_of("tiny", memory))
+    offers = WorkerOffers.model_validate(offers_of("tiny", memory))
     for residues in (256, 2_000, 3_000, 4_500, 6_000):
         found = forecast([offers], residues=residues, chains=1, model=None, recycles=None, count=1)
         fits, peak = planned("tiny", residues, memory)
@@ -74,7 +74,7 @@ def test_worker_sends_where_its_parameters_come_from(
     monkeypatch.setattr(forecasts, "_curve", lambda *_: {})
     offers = offers_of(model, 16.5, weights=weights)
     assert offers["provenance"] == {model: expected}
-    assert WorkerOffers.of(offers).best_provenance == expected
+    assert WorkerOffers.model_validate(offers).best_provenance == expected
 
 
 def ended_job(server: Running, provenance: str | None) -> str:
@@ -119,9 +119,7 @@ def test_result_of_the_demonstration_model_is_marked_after_the_weights_have_come
 def test_worker_with_weights_does_not_hide_one_without(tmp_path: Path) -> None:
     with running(tmp_path, offers={**OFFERS, "provenance": {"tiny": "trained", "small": "demonstration"}}) as server:
         assert server.service.provenance() == "trained"
-        server.service.workers.heard("local/other", {**OFFERS, "provenance": {"small": "demonstration"}})
-        server.service._offers = (0.0, [])
-        assert server.service.provenance() == "demonstration"
-        server.service.workers.heard("local/bad", {**OFFERS, "provenance": {"small": "<b>"}})
+        other = WorkerOffers.model_validate({**OFFERS, "provenance": {"small": "demonstration"}})
+        server.service.workers.heard("local/other", other)
         server.service._offers = (0.0, [])
         assert server.service.provenance() == "demonstration"

@@ -215,6 +215,59 @@ def test_jobs_of_dead_workers_are_tried_again_and_then_fail(database: Database) 
     assert "2 times" in (job.error or "")
 
 
+def test_a_job_that_is_tried_again_needs_room_as_a_new_one_does(database: Database) -> None:
+    queue = JobQueue(database, QueueOptions(max_active_jobs=2, max_active_residues=25, max_user_bytes=100))
+    first, second = (queue.submit(new(size=40))[0] for _ in range(2))
+    queue.cancel(first.id)
+    third, _ = queue.submit(new())
+    for again in (lambda: queue.retry(first.id), lambda: queue.again(first.id, "anna")):
+        with pytest.raises(QuotaError, match="2 jobs that wait or run"):
+            again()
+    assert QueueViews(database).job(first.id).state == "cancelled"  # type: ignore[union-attr]
+    queue.cancel(third.id)
+    assert queue.retry(first.id).state == "queued"  # its bytes are not counted twice
+    queue.cancel(second.id)
+    large, _ = queue.submit(new(residues=15))
+    with pytest.raises(QuotaError, match="2 jobs that wait or run"):
+        queue.retry(second.id)
+    queue.cancel(large.id)
+    assert queue.again(second.id, "ben").user == "ben"
+    assert QueueViews(database).usage("anna").active_jobs == 1
+
+
+def test_no_heartbeat_extends_a_lease_beyond_the_time_limit(database: Database) -> None:
+    now = [0.0]
+    queue = JobQueue(database, QueueOptions(max_hours=0.1), clock=lambda: now[0])
+    queue.submit(new())
+    claimed = queue.claim("worker", ["prediction"])
+    assert claimed is not None
+    assert claimed.lease is not None
+    while now[0] < 350:
+        now[0] += 50
+        queue.heartbeat(claimed.id, claimed.lease)
+        assert queue.recover() == []
+    now[0] = 361.0
+    queue.heartbeat(claimed.id, claimed.lease)
+    (job,) = queue.recover()
+    assert (job.state, job.attempts) == ("failed", 1)
+    assert "longer than 0.1 h," in (job.error or "")
+    with pytest.raises(LostLeaseError):
+        queue.heartbeat(claimed.id, claimed.lease)
+    assert queue.retry(job.id).state == "queued"
+
+
+def test_the_time_of_a_server_that_was_away_is_not_the_time_of_a_job(database: Database) -> None:
+    now = [0.0]
+    queue = JobQueue(database, QueueOptions(max_hours=1), clock=lambda: now[0])
+    queue.submit(new())
+    assert queue.claim("worker", ["prediction"]) is not None
+    now[0] = 10 * 86_400.0
+    queue.extend_all()
+    assert queue.recover() == []
+    now[0] += 61
+    assert [job.state for job in queue.recover()] == ["queued"]
+
+
 def test_a_server_that_was_away_lets_workers_keep_their_jobs(database: Database) -> None:
     now = [0.0]
     queue = JobQueue(database, OPTIONS, clock=lambda: now[0])

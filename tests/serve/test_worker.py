@@ -1,16 +1,19 @@
 """A real worker predicts what was submitted, in one process that stays, and gives back what it cannot finish."""
 
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_pipeline.errors import InputError
+from data_pipeline.search.process import run_program
 from helixfold.cli.main import main
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.submission import JobOptions, read_submissions
-from helixfold.serve.worker import process
+from helixfold.serve.worker import process, tasks
 from helixfold.serve.worker.options import WorkerOptions, predict_options
 from helixfold.serve.worker.process import JobProcess, Progress
 from helixfold.serve.worker.worker import Worker
@@ -88,6 +91,32 @@ def test_a_process_that_dies_is_told_from_one_that_fails(tmp_path: Path) -> None
         own.stop()
 
 
+def test_the_search_program_of_a_process_that_is_stopped_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    monkeypatch.setattr(process, "_serve", serve_programs)
+    own = JobProcess(WorkerOptions())
+    try:
+        assert own.do("prediction", {}, tmp_path, lambda _: not started.exists()).error == "stopped"
+        program = int(started.read_text())
+        with pytest.raises(ProcessLookupError):
+            os.kill(program, 0)
+    finally:
+        own.stop()
+
+
+def serve_programs(*arguments: Any) -> None:
+    """Serve as the process of a worker does, but run a program that does not end as every job."""
+    tasks.do = run_endless_program
+    process._serve(*arguments)
+
+
+def run_endless_program(kind: str, content: object, directory: Path, options: object) -> None:
+    command = "echo $$ > started.part; mv started.part started; exec sleep 60"
+    run_program(["sh", "-c", command], timeout=None, directory=directory)
+
+
 def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
     options = JobOptions(recycles=2, predictions=3, newest_template="2020-05-01", relax=True)
     (submission,) = read_submissions("MKTAYIAKQR:MKTAY", "x", options)
@@ -129,7 +158,7 @@ def test_a_refused_token_is_one_sentence_and_a_server_that_is_away_is_said(
     monkeypatch.setattr(HttpClient, "request", lambda *_, **__: raised(answers.pop(0)))
     token = tmp_path / "token"
     token.write_text("nonsense")
-    assert main(["serve", "worker", "http://server:8000", "--token-file", str(token), "--name", "w"]) == 2
+    assert main(["serve", "worker", "https://server:8000", "--token-file", str(token), "--name", "w"]) == 2
     printed = capsys.readouterr()
     assert printed.out == "worker w: nobody answers; asking again until the server answers\n"
     assert printed.err == "helixfold: error: the server refuses it: show the token of a worker\n"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from data_pipeline.errors import InputError, check_at_least, check_positive
-from helixfold.serve.queue.jobs import NewJob, Usage
+from helixfold.serve.queue.jobs import Job, NewJob, Usage
 
 _DAY: Final = 86_400.0
 
@@ -27,13 +27,14 @@ class QueueOptions:
     max_user_bytes: int = 20 * 2**30
     max_attempts: int = 3  # that end with the death of a worker; a prediction that fails by itself is not tried again
     lease_seconds: float = 60.0
+    max_hours: float = 24.0  # of an attempt, after which the job fails
     keep_seconds: float = 30 * _DAY  # after which the files of a job that has ended are removed
 
     def __post_init__(self) -> None:
         check_at_least(self, InputError, max_residues=1, max_active_jobs=1, max_attempts=1, max_user_bytes=0)
-        check_positive(self, "lease_seconds", "keep_seconds", "max_active_residues", error=InputError)
+        check_positive(self, "lease_seconds", "max_hours", "keep_seconds", "max_active_residues", error=InputError)
 
-    def check(self, job: NewJob, usage: Usage) -> None:
+    def check(self, job: NewJob | Job, usage: Usage) -> None:
         """Raise `QuotaError` if a user who has this already has no room for one more job."""
         if job.residues > self.max_residues:
             raise InputError(

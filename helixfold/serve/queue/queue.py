@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from helixfold.serve.queue.audit import AuditRecord
@@ -22,6 +23,10 @@ _AFRESH = (
 _EXPIRED = (
     "bytes = 0, result = NULL, request = '{}', request_digest = '', idempotency_key = NULL, progress = NULL, "
     "error = NULL"
+)
+_OVERRUN = (
+    "the job ran for longer than {hours:g} h, the limit of this service; use fewer predictions or recycles, or a "
+    "shorter sequence, or ask whoever runs the service to raise --max-hours"
 )
 _LOST = "its worker ended or fell silent {count} times while it worked on the job; a smaller one may fit into memory"
 
@@ -47,6 +52,7 @@ class JobQueue:
 
     def __init__(self, database: Database, options: QueueOptions, clock: Callable[[], float] = time.time) -> None:
         self._database, self.options, self._clock = database, options, clock
+        self._max_seconds = 3600 * options.max_hours  # of an attempt
         self._revisions: dict[str, int] = defaultdict(int)
 
     def submit(self, new: NewJob) -> tuple[Job, bool]:
@@ -111,18 +117,29 @@ class JobQueue:
                 "started = ?, progress = NULL, error = NULL WHERE number = (SELECT number FROM jobs "
                 f"WHERE state = 'queued' AND kind IN ({marks}) AND (kind != 'prediction' OR residues <= ?) "
                 "ORDER BY number LIMIT 1) RETURNING *",
-                (secrets.token_urlsafe(24), now + self.options.lease_seconds, worker, now, *kinds, longest or 2**62),
+                (
+                    secrets.token_urlsafe(24),
+                    now + min(self.options.lease_seconds, self._max_seconds),
+                    worker,
+                    now,
+                    *kinds,
+                    longest or 2**62,
+                ),
             ).fetchone()
         return None if row is None else self._changed(row)
 
     def heartbeat(self, job: str, lease: str, progress: Mapping[str, Any] | None = None) -> None:
-        """Extend a lease, and keep how far the job is; raise `LostLeaseError` if the job is not this worker's."""
-        until = self._clock() + self.options.lease_seconds
+        """Extend a lease, and keep how far the job is; raise `LostLeaseError` if the job is not this worker's.
+
+        No lease extends beyond the time limit of an attempt.
+        """
+        now = self._clock()
+        until = now + self.options.lease_seconds
         with self._database.transaction() as connection:
             row = connection.execute(
-                "UPDATE jobs SET lease_until = ?, progress = coalesce(?, progress) "
+                "UPDATE jobs SET lease_until = min(?, coalesce(started, ?) + ?), progress = coalesce(?, progress) "
                 "WHERE id = ? AND lease = ? AND state = 'running' RETURNING *",
-                (until, None if progress is None else json.dumps(progress), job, lease),
+                (until, now, self._max_seconds, None if progress is None else json.dumps(progress), job, lease),
             ).fetchone()
         if progress is None and row is not None:
             return  # nothing that anybody watches has changed
@@ -175,20 +192,21 @@ class JobQueue:
         return self._set(job, "cancelled", ("queued", "running"), others, (now, now))[0]
 
     def retry(self, job: str) -> Job:
-        """Let a job that failed or was cancelled wait again, with all its attempts. Raise `JobStateError` otherwise."""
-        found, is_changed = self._set(
-            job,
-            "queued",
-            ("failed", "cancelled"),
-            _AFRESH,
-        )
+        """Let a job that failed or was cancelled wait again, with all its attempts.
+
+        Raise `JobStateError` otherwise, `QuotaError` if its user has no room for it.
+        """
+        found, is_changed = self._requeue(job, ("failed", "cancelled"))
         if not is_changed:
             raise JobStateError(f"the job is {found.state}; one that failed or was cancelled can be tried again")
         return found
 
-    def again(self, job: str) -> Job:
-        """Let a job that has ended without a result, or whose result has expired, wait once more."""
-        return self._set(job, "queued", ("failed", "cancelled", "expired"), _AFRESH)[0]
+    def again(self, job: str, user: str) -> Job:
+        """Let a job that has ended without a result, or whose result has expired, wait once more, as this user's.
+
+        Raise `QuotaError` if the user has no room for it.
+        """
+        return self._requeue(job, ("failed", "cancelled", "expired"), user)[0]
 
     def rename(self, job: str, name: str) -> Job:
         """Give a job another name for people."""
@@ -197,20 +215,24 @@ class JobQueue:
         return self._changed(row)
 
     def recover(self) -> list[Job]:
-        """Give back the jobs whose leases have ended, or end them as failed after the last attempt; return them."""
+        """Give back the jobs whose leases have ended, or end them as failed after the last attempt; return them.
+
+        A job that ran over the time limit fails at once: its lease was extended up to the limit, while the lease of a
+        worker that died, or of a server that was away, ends at another moment.
+        """
+        now, rows = self._clock(), []
+        overrun = _OVERRUN.format(hours=self.options.max_hours)
         with self._database.transaction() as connection:
             ended = connection.execute(
-                "SELECT number, losses FROM jobs WHERE state = 'running' AND lease_until < ?", (self._clock(),)
+                "SELECT number, losses, lease_until = started + ? AS is_overrun FROM jobs "
+                "WHERE state = 'running' AND lease_until < ?",
+                (self._max_seconds, now),
             ).fetchall()
-            rows = [
-                self._end_attempt(
-                    connection,
-                    row["number"],
-                    _LOST.format(count=row["losses"] + 1),
-                    again=row["losses"] + 1 < self.options.max_attempts,
-                )
-                for row in ended
-            ]
+            for row in ended:
+                is_overrun = bool(row["is_overrun"])
+                error = overrun if is_overrun else _LOST.format(count=row["losses"] + 1)
+                again = not is_overrun and row["losses"] + 1 < self.options.max_attempts
+                rows.append(self._end_attempt(connection, row["number"], error, again=again))
         return [self._changed(row) for row in rows]
 
     def extend_all(self) -> None:
@@ -261,6 +283,23 @@ class JobQueue:
             is_changed = row is not None
             if not is_changed:
                 row = connection.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
+        return self._changed(row), is_changed
+
+    def _requeue(self, job: str, before: Sequence[JobState], user: str | None = None) -> tuple[Job, bool]:
+        """Queue a job in one of these states again, for another user if one is named, within the user's limits.
+
+        Return the job as it is then, and whether it was changed.
+        """
+        with self._database.transaction() as connection:
+            row = connection.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
+            is_changed = row["state"] in before
+            if is_changed:
+                owner = user or row["user"]
+                # The bytes of its files count already.
+                self.options.check(replace(Job.of(row), bytes=0), _usage(connection, owner))
+                row = connection.execute(
+                    f"UPDATE jobs SET state = 'queued', user = ?, {_AFRESH} WHERE id = ? RETURNING *", (owner, job)
+                ).fetchone()
         return self._changed(row), is_changed
 
     def _end_attempt(self, connection: sqlite3.Connection, number: int, error: str, *, again: bool) -> sqlite3.Row:

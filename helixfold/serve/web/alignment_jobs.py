@@ -21,7 +21,8 @@ def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> J
     job_id = asked.job_id(service.storage.secret())
     earlier = service.views.job(job_id)
     if earlier is not None and earlier.state in ("failed", "cancelled", "expired"):
-        again = service.queue.again(job_id)
+        again = service.queue.again(job_id, user.name)
+        service.audit.add(user.name, user.address, "retry", job_id)
         service.waiting_jobs.changed()
         return again
     if earlier is not None:

@@ -30,6 +30,8 @@ from helixfold.serve.web.waiting import finished
 
 _PREFIX = "/protein-structure/alphafold2"
 _FORMATS = {"a3m": "a3m", "sto": "sto", "stockholm": "sto", "fasta": "fasta"}
+# What a worker sends is read into memory, up to so many bytes of a file, and so many structures.
+_MAX_TEXT, _MAX_PREDICTIONS = 2**27, 20
 router = APIRouter(tags=["NIM"], responses=PROBLEMS, route_class=ThreadedRoute)
 SequenceText = Annotated[str, Field(min_length=1, max_length=MAX_SEQUENCE_TEXT)]
 
@@ -43,7 +45,7 @@ class SequenceBody(_Lenient):
 
     sequence: SequenceText
     relax_prediction: bool = False
-    num_predictions_per_model: Annotated[int, Field(ge=1, le=20)] = 1
+    num_predictions_per_model: Annotated[int, Field(ge=1, le=_MAX_PREDICTIONS)] = 1
 
 
 class AlignedBody(SequenceBody):
@@ -84,8 +86,8 @@ async def alignment_from_sequence(
     job = await run_in_threadpool(submit_alignment, service, asked, user)
     done = await finished(service, job.id, request)
     path = service.storage.result_file(done, UNIREF_FILE)
-    if path is None:
-        raise HTTPException(502, "the search left no alignment")
+    if path is None or path.stat().st_size > _MAX_TEXT:
+        raise HTTPException(502, "the search left no alignment, or one that is too large")
     text = (await run_in_threadpool(path.read_bytes)).replace(b"\0", b"").decode("utf-8", "replace")
     return {"alignments": {"uniref30": {"a3m": {"alignment": text, "format": "a3m"}}}, "templates": []}
 
@@ -126,11 +128,15 @@ async def _structures(
 
 def _ranked(service: Service, job: Job) -> list[str]:
     names = sorted(
-        (path for path, _ in service.storage.results(job) if path.startswith("ranked_") and path.endswith(".pdb")),
+        (
+            path
+            for path, size in service.storage.results(job)
+            if path.startswith("ranked_") and path.endswith(".pdb") and size <= _MAX_TEXT
+        ),
         key=lambda path: (len(path), path),
-    )
+    )[:_MAX_PREDICTIONS]
     paths = [service.storage.result_file(job, name) for name in names]
-    found = [path.read_text() for path in paths if path is not None]
+    found = [path.read_text(errors="replace") for path in paths if path is not None]
     if not found:
         raise HTTPException(502, "the prediction cannot be written as PDB; fetch its mmCIF file from the history")
     return found

@@ -5,32 +5,36 @@ A worker shows its own token, and with everything of a job the lease under which
 
 import os
 import time
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
+from data_pipeline.errors import InputError, printable
 from helixfold.serve.queue.jobs import Job, JobKind, JobState
 from helixfold.serve.queue.queue import LostLeaseError
+from helixfold.serve.queue.workers import Provenance, Text, WorkerOffers
 from helixfold.serve.settings import API
-from helixfold.serve.storage import MAX_RESULT_FILES
+from helixfold.serve.transfer import MAX_RESULT_FILES
 from helixfold.serve.web.identity import CurrentWorker, ServiceOf
 from helixfold.serve.web.threads import ThreadedRoute
-from helixfold.serve.worker_reports import checked_progress, checked_summary
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LONGEST_WAIT = 10.0
 router = APIRouter(prefix=f"{API}/worker", tags=["workers"], route_class=ThreadedRoute)
 Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
+Line = Annotated[str, Field(max_length=400), AfterValidator(partial(printable, limit=400))]
+Score = Annotated[float | None, Field(ge=0, le=100)]
 
 
 class HelloBody(BaseModel):
     """The name of a worker, and what it offers."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    offers: dict[str, Any]
+    offers: WorkerOffers
 
 
 class ClaimBody(BaseModel):
@@ -42,16 +46,40 @@ class ClaimBody(BaseModel):
     wait: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
 
 
-class HeartbeatBody(BaseModel):
-    """How far a worker is with a job."""
+class StageBody(BaseModel):
+    """A stage of a job that has ended, and how long it took."""
 
-    progress: dict[str, Any] | None = None
+    name: Text
+    seconds: Annotated[float, Field(ge=0, le=1e9)]
+
+
+class ProgressBody(BaseModel):
+    """How far a worker is with a job: the stages that have ended, and the last lines that were printed."""
+
+    stages: Annotated[list[StageBody], Field(max_length=200)] = Field(default_factory=list)
+    lines: Annotated[list[Line], Field(max_length=5)] = Field(default_factory=list)
+
+
+class HeartbeatBody(BaseModel):
+    """A sign of life of a worker, with how far it is with a job if that has changed."""
+
+    progress: ProgressBody | None = None
+
+
+class SummaryBody(BaseModel):
+    """Scores of the best prediction of a result, and its name; those of an alignment are missing."""
+
+    plddt: Score = None
+    ptm: Score = None
+    iptm: Score = None
+    model: Text = ""
+    provenance: Provenance | None = None
 
 
 class FinishBody(BaseModel):
     """Summary that a worker sends after the files of a result."""
 
-    summary: dict[str, Any] = Field(default_factory=dict)
+    summary: SummaryBody = Field(default_factory=SummaryBody)
     files: Annotated[int, Field(ge=0, le=MAX_RESULT_FILES)]
 
 
@@ -64,7 +92,7 @@ class FailBody(BaseModel):
 
 @router.post("/hello", status_code=204)
 def hello(body: HelloBody, service: ServiceOf, worker: CurrentWorker) -> None:
-    """Tell what a worker offers, when it starts."""
+    """Record what a worker offers, when it starts."""
     service.workers.heard(_name(worker.user, body.name), body.offers)
 
 
@@ -88,7 +116,7 @@ async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, requ
 @router.post("/jobs/{job_id}/heartbeat", status_code=204)
 def heartbeat(job_id: str, body: HeartbeatBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
     """Extend the lease; answer 409 if the job is not this worker's any more, which then stops."""
-    progress = None if body.progress is None else checked_progress(body.progress)
+    progress = None if body.progress is None else body.progress.model_dump()
     service.queue.heartbeat(job_id, x_lease, progress)
 
 
@@ -98,7 +126,7 @@ def read_input(job_id: str, name: str, service: ServiceOf, worker: CurrentWorker
     job = _held(service.views.job(job_id), x_lease)
     try:
         path = service.storage.input_file(job.id, name)
-    except ValueError as error:
+    except InputError as error:
         raise HTTPException(404, str(error)) from error
     if not path.is_file():
         raise HTTPException(404, "the job has no such input")
@@ -111,16 +139,24 @@ async def write_result(
 ) -> None:
     """Send a file of the result; it counts when the job is finished."""
     job = _held(await run_in_threadpool(service.views.job, job_id), x_lease)
+    target = service.storage.attempt_file(job.id, job.attempts, path)
+    sizes = await run_in_threadpool(service.storage.sizes, service.storage.attempt(job.id, job.attempts))
+    sizes.pop(target, None)
+    left = service.settings.queue.max_user_bytes - sum(sizes.values())
+    if len(sizes) >= MAX_RESULT_FILES:
+        raise HTTPException(422, f"a result has at most {MAX_RESULT_FILES:,} files")
     try:
-        target = service.storage.attempt_file(job.id, job.attempts, path)
-    except ValueError as error:
-        raise HTTPException(422, str(error)) from error
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with target.open("wb") as file:
-        async for chunk in request.stream():
-            file.write(chunk)
-        file.flush()
-        await run_in_threadpool(os.fsync, file.fileno())
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with target.open("wb") as file:
+            async for chunk in request.stream():
+                left -= len(chunk)
+                if left < 0:
+                    raise HTTPException(413, "the result has more bytes than its user may keep in this service")
+                file.write(chunk)
+            file.flush()
+            await run_in_threadpool(os.fsync, file.fileno())
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise HTTPException(422, "a file and a folder of the result have the same name") from error
 
 
 @router.post("/jobs/{job_id}/finish", status_code=204)
@@ -128,20 +164,20 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
     """End the job with the files that were sent as its result."""
     job = _held(service.views.job(job_id), x_lease, "done")
     directory = service.storage.attempt(job.id, job.attempts)
-    sent = sum(path.is_file() for path in directory.rglob("*"))
-    if sent != body.files:
+    sizes = service.storage.sizes(directory)
+    sent = len(sizes)
+    if sent != body.files or not sent:
         raise HTTPException(422, f"{sent} files of the result were sent, and it has {body.files}")
     service.storage.flush_names(directory)
-    done = service.queue.finish(
-        job.id, x_lease, size=service.storage.size(directory), summary=checked_summary(body.summary)
-    )
+    summary = {} if body.summary.plddt is None else body.summary.model_dump()
+    done = service.queue.finish(job.id, x_lease, size=sum(sizes.values()), summary=summary)
     service.storage.remove_other_attempts(done)
 
 
 @router.post("/jobs/{job_id}/fail", status_code=204)
 def fail(job_id: str, body: FailBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
     """Tell why the job failed."""
-    job = service.queue.fail(job_id, x_lease, body.error[:4_000], try_again=body.try_again)
+    job = service.queue.fail(job_id, x_lease, printable(body.error, 4_000), try_again=body.try_again)
     if job.state == "queued":
         service.waiting_jobs.changed()
 

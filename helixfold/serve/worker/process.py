@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from helixfold.serve.worker.options import WorkerOptions
 _SPAWN = multiprocessing.get_context("spawn")
 _CHUNK: Final = 2**16
 _SECONDS_BETWEEN_SIGNS: Final = 1.0
+_SECONDS_TO_END: Final = 5.0  # the search program that the process has started, and its files
 _MOST_STAGES: Final = 200
 _MOST_LINES: Final = 40
 
@@ -56,7 +58,7 @@ class Progress:
         except ValueError:
             content = None
         if isinstance(content, dict) and "stage" in content:
-            stage = {"name": str(content["stage"]), "seconds": float(content.get("seconds", 0.0))}
+            stage = {"name": printable(str(content["stage"]), 90), "seconds": float(content.get("seconds", 0.0))}
             self.stages = [*self.stages, stage][-_MOST_STAGES:]
         elif line:
             self.lines = [*self.lines, printable(line, 300)][-_MOST_LINES:]
@@ -103,8 +105,10 @@ class JobProcess:
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """End the process at once; what it writes is thrown away."""
+        """End the process and the search program that it waits for; its files are thrown away."""
         if self._process is not None:
+            self._process.terminate()
+            self._process.join(_SECONDS_TO_END)
             self._process.kill()
             self._ended()
 
@@ -160,6 +164,8 @@ class JobProcess:
 def _serve(options: WorkerOptions, calls: Connection, answers: Connection, printed: Connection) -> None:
     """Do jobs until the worker ends; what is printed goes to the worker."""
     leave_interruptions_to_parent()
+    # An exception, so that a search program, which has a session of its own, is killed on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     end_with_parent()
     for number in (1, 2):
         os.dup2(printed.fileno(), number)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
 from helixfold.serve.http_client import HttpClient
+from helixfold.serve.settings import check_encrypted
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.process import JobProcess
 from helixfold.serve.worker.worker import Worker
@@ -18,13 +19,20 @@ _NICENESS = 5  # of the workers beside a server, which answers meanwhile
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerCall:
-    """Settings of a worker: its server, its token, and with what it predicts."""
+    """Settings of a worker: its server, its token, and with what it predicts.
+
+    `allow_http` lets the token travel unencrypted to a server on another machine.
+    """
 
     url: str
     token: str
     options: WorkerOptions
     name: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    allow_http: bool = False
+
+    def __post_init__(self) -> None:
+        check_encrypted(self.url, allow_http=self.allow_http)
 
 
 def run_worker(call: WorkerCall) -> None:

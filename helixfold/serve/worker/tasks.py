@@ -59,7 +59,7 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
         "plddt": round(best.mean_plddt, 2),
         "ptm": best.ptm,
         "iptm": best.iptm,
-        "model": best.name,
+        "model": best.name[:100],
         "provenance": (mark_of(best.notes) or "trained").lower(),
     }
     return {"folder": target, "summary": summary}

@@ -1,22 +1,26 @@
-"""A worker: claim a job, do it in a process of its own, tell how far it is, and send the result."""
+"""A worker: claim a job, do it in a process of its own, report how far it is, and send the result."""
 
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+from helixfold.serve.transfer import MAX_INPUT_BYTES
+from helixfold.serve.worker.claim import Claim
 from helixfold.serve.worker.process import Outcome, Progress
 
 _API: Final = "/api/v1/worker"
 _WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
+_SHORTEST_WAIT: Final = 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 _LOST: Final = 409
+_MAX_ERROR: Final = 4_000  # characters of a reason
 JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
 _SHARE_OF_LEASE: Final = 4  # a heartbeat comes so often within the time of a lease
 
@@ -61,10 +65,12 @@ class Worker:
                 "wait": _WAIT,
             }
             self._asked("POST", "/hello", {"name": self.name, "offers": offers})
-            self.say(f"worker {self.name}: ready on {offers['device']}, models {', '.join(offers['models'])}")
+            self._report(f"ready on {offers['device']}, models {', '.join(offers['models'])}")
             while not self.stop.is_set():
                 claimed = self._asked("POST", "/claim", claim)
-                if claimed is not None:
+                if claimed is None:
+                    self.stop.wait(_SHORTEST_WAIT)  # the server may not hold the claim
+                else:
                     self._work_on(claimed)
         except StopRequestedError:
             pass
@@ -82,35 +88,51 @@ class Worker:
         offers: dict[str, Any] = outcome.result
         return offers
 
-    def _work_on(self, claimed: Mapping[str, Any]) -> None:
-        """Do a claimed job, and tell the server how it ended; what is not this worker's any more is dropped."""
-        job, lease = str(claimed["id"]), {"X-Lease": str(claimed["lease"])}
-        directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
-        beats = _Heartbeats(self, job, lease, float(claimed["lease_seconds"]))
+    def _work_on(self, content: Any) -> None:
+        """Do a claimed job, and report to the server how it ended; a job that is no longer this worker's is dropped."""
         try:
-            self._fetch_inputs(claimed["request"], job, lease, directory)
-            outcome = self.process.do(claimed["kind"], claimed["request"], directory, beats.keep_on)
+            claim = Claim.of(content)
+        except InputError as error:
+            self._report(str(error))
+            self.stop.wait(_LONGEST_PAUSE)
+            return
+        job, lease = claim.id, {"X-Lease": claim.lease}
+        directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
+        beats = _Heartbeats(self, job, lease, claim.lease_seconds)
+        try:
+            request = claim.checked_request()
+            names = (*request.get("alignments", ()), *request.get("templates", ()))
+            self._fetch_inputs(job, names, lease, directory)
+            outcome = self.process.do(claim.kind, request, directory, beats.keep_on)
             if self.stop.is_set():
                 self._request("POST", f"/jobs/{job}/release", None, lease)
             elif not beats.is_lost:
                 self._deliver(job, lease, outcome, beats)
         except ServerError as error:
             if error.status != _LOST:
-                self.say(f"worker {self.name}: job {job[:8]}: {error}")
-                self._give_up(job, lease, str(error))
+                self._report(f"job {job[:8]}: {error}")
+                self._give_up(job, lease, str(error), try_again=True)
+        except InputError as error:
+            self._report(f"job {job[:8]}: {error}")
+            self._give_up(job, lease, str(error), try_again=False)
         except ServerUnreachableError as error:
-            self.say(f"worker {self.name}: {error}")
+            self._report(str(error))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _fetch_inputs(self, request: Mapping[str, Any], job: str, lease: Mapping[str, str], directory: Path) -> None:
-        for name in (*request.get("alignments", ()), *request.get("templates", ())):
-            with (directory / str(name)).open("wb") as file:
-                self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, headers=lease)
+    def _report(self, text: str) -> None:
+        """Print a line, of which a server may have written a part."""
+        self.say(printable(f"worker {self.name}: {text}", 1_000))
+
+    def _fetch_inputs(self, job: str, names: Iterable[str], lease: Mapping[str, str], directory: Path) -> None:
+        left = MAX_INPUT_BYTES
+        for name in names:
+            with (directory / name).open("wb") as file:
+                left -= self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, max_bytes=left, headers=lease)
 
     def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
         if outcome.error is not None:
-            content = {"error": outcome.error, "try_again": outcome.has_died}
+            content = {"error": outcome.error[:_MAX_ERROR], "try_again": outcome.has_died}
             self._asked("POST", f"/jobs/{job}/fail", content, lease)
             return
         folder = Path(outcome.result["folder"])
@@ -130,9 +152,9 @@ class Worker:
 
         self._repeated(send)
 
-    def _give_up(self, job: str, lease: Mapping[str, str], reason: str) -> None:
+    def _give_up(self, job: str, lease: Mapping[str, str], reason: str, *, try_again: bool) -> None:
         try:
-            self._request("POST", f"/jobs/{job}/fail", {"error": reason, "try_again": True}, lease)
+            self._request("POST", f"/jobs/{job}/fail", {"error": reason[:_MAX_ERROR], "try_again": try_again}, lease)
         except (ServerError, ServerUnreachableError):
             return  # the lease ends by itself
 
@@ -150,7 +172,7 @@ class Worker:
                 return action()
             except ServerUnreachableError as error:
                 if pause == _FIRST_PAUSE:
-                    self.say(f"worker {self.name}: {error}; asking again until the server answers")
+                    self._report(f"{error}; asking again until the server answers")
                 if self.stop.wait(pause):
                     raise StopRequestedError from error
             except ServerError as error:
