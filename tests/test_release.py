@@ -13,6 +13,7 @@ from tests.docs.test_names import exists
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = ROOT / "CHANGELOG.md"
+MIGRATION = ROOT / "docs" / "migration.md"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
@@ -25,9 +26,9 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert citation["license"] == project["license"]
 
 
-def test_new_names_in_the_changelog_exist() -> None:
+def test_new_names_in_the_migration_tables_exist() -> None:
     names = re.findall(
-        r"^\| `[^`]+`.* \| `((?:helixfold|data_pipeline)(?:\.\w+)+)`", CHANGELOG.read_text(), re.MULTILINE
+        r"^\| `[^`]+`.* \| `((?:helixfold|data_pipeline)(?:\.\w+)+)`", MIGRATION.read_text(), re.MULTILINE
     )
     assert len(names) > 100
     assert [name for name in names if not exists(name)] == []

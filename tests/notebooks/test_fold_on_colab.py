@@ -72,12 +72,3 @@ def test_installing_leaves_the_hosts_pytorch_as_it_is(tmp_path: Path, monkeypatc
     assert source == found["SOURCE"]
     kept = (tmp_path / "installed.txt").read_text().splitlines()
     assert kept == [f"{name}=={importlib.metadata.version(name)}" for name in ("torch", "numpy")]
-
-
-def test_the_badge_opens_the_notebook_of_the_repository_that_it_installs() -> None:
-    (source,) = re.findall(r"git\+https://github\.com/([\w.-]+/[\w.-]+)\"", code()[0])
-    links = re.findall(
-        r"https://colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/([^)\s]+)",
-        (ROOT / "README.md").read_text(),
-    )
-    assert links == [(source, NOTEBOOK.relative_to(ROOT).as_posix())]

@@ -89,7 +89,7 @@ REFUSED = {
     "--rank ptm": "ranked by their mean pLDDT",
     "--calc-extra-ptm": "are AlphaFold-Multimer's",
     "--jackhmmer_binary_path=/usr/bin/jackhmmer": "found on PATH",
-    "--uniref90_database_path=/data/x": "give it with --databases",
+    "--uniref90_database_path=/data/x": "with --databases",
     "--num-relax 5": "--models-to-relax best or all",
     "--relax-stiffness 5": "AlphaFold's protocol",
     "--benchmark=true": "helixfold benchmark",
