@@ -58,7 +58,7 @@ def features(
         Complexes of --pulldown in place of all pairs: a table (.csv, .tsv) with the columns bait and prey.
     from_pickle
         Convert the features.pkl files of AlphaFold 2 (one chain each) instead; only arrays are read from them, and
-        nothing is run.
+        no code in them is run.
     """
     pairs = pulldown or pulldown_table
     if from_pickle:
