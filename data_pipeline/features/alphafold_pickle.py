@@ -35,7 +35,12 @@ _SECONDS: Final = 5
 _BYTES_PER_SECOND: Final = 2 * 10**7
 _MAX_DIMENSIONS: Final = 4
 _MAX_DIMENSION: Final = 2**31
-_CODE: Final = f"import sys; sys.path[:] = sys.argv[3:]; import {__name__} as child; child.convert(*sys.argv[1:3])"
+# The stacks of NumPy's threads, of which there is one for each core, would count as the process's memory.
+_CODE: Final = (
+    "import os, sys; sys.path[:] = sys.argv[3:]; "
+    "os.environ.update(dict.fromkeys(('OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS'), '1')); "
+    f"import {__name__} as child; child.convert(*sys.argv[1:3])"
+)
 _NUMBERS: Final = re.compile(r"b1|[iu][1248]|f[248]")
 # AlphaFold's alignments and templates have residue types in HHblits' order; these are their numbers in ours.
 _FROM_HHBLITS = np.array(list(map(RESTYPES_WITH_X_AND_GAP.index, "ACDEFGHIKLMNPQRSTVWYX-")), dtype=np.int8)
