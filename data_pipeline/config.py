@@ -68,6 +68,8 @@ class Config:
 
         Raise `ConfigError` for missing or unknown keys and for values of a wrong type.
         """
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{cls.__name__}: expected an object of settings, got {printable(repr(values), 40)}")
         kinds = typing.get_type_hints(cls)
         added = {field.name for field in dataclasses.fields(cls) if field.metadata.get(_ADDED)}
         unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys() - added)

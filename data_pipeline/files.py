@@ -47,7 +47,7 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     with os_errors_as_input_errors(path, "cannot be read"), open(path, "rb", opener=_without_waiting) as file:
         if (size := os.fstat(file.fileno()).st_size) > max_bytes:
             raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
-        return file.read(max_bytes)
+        return file.read(size)  # Python allocates as many bytes as it is asked for
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -1,208 +1,174 @@
-"""Read the `features.pkl` of AlphaFold 2 without unpickling it, and convert it to features.
+"""Convert the `features.pkl` of AlphaFold 2, an untrusted pickle, to features.
 
-A pickle is a program for a small machine, and unpickling one may run anything. Here its instructions are read as data:
-those that make numbers, text, lists, dictionaries and NumPy arrays are followed, and any other is refused by name.
+Loading a pickle can run any code and take any amount of memory or time. This one is loaded in a process with limits.
+The few names that it may contain stand for classes of this module, which store what they are called with; any other
+name is rejected.
 """
 
 import math
-import pickletools
+import os
+import pickle
 import re
+import resource
+import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import no_templates
 from data_pipeline.files import read_file
+from data_pipeline.npz import read_npz
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
+from data_pipeline.search.process import run_program, working_directory
 
-MAX_BYTES = 4 * 2**30
-_MAX_INSTRUCTIONS = 1_000_000  # AlphaFold's have two for each row of the alignment, for its species
-_VALUES = {"NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1"}
-_VALUES |= {"SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_NAMES = {"numpy ndarray": "ndarray", "numpy dtype": "dtype"}
-for _module in ("numpy.core", "numpy._core"):  # before NumPy 2, and since
-    _NAMES |= {f"{_module}.multiarray _reconstruct": "_reconstruct", f"{_module}.numeric _frombuffer": "_frombuffer"}
-_NUMBERS = re.compile(r"b1|[iu][1248]|f[248]")
+_MAX_BYTES: Final = 4 * 2**30
+# Converting real features takes less than three times the size of their file, and less than a second per 100 MB.
+_MEMORY: Final = 256 * 2**20
+_MEMORY_FACTOR: Final = 4
+_SECONDS: Final = 5
+_BYTES_PER_SECOND: Final = 2 * 10**7
+_MAX_DIMENSIONS: Final = 4
+_MAX_DIMENSION: Final = 2**31
+# The stacks of NumPy's threads, of which there is one for each core, would count as the process's memory.
+_CODE: Final = (
+    "import os, sys; sys.path[:] = sys.argv[3:]; "
+    "os.environ.update(dict.fromkeys(('OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS'), '1')); "
+    f"import {__name__} as child; child.convert(*sys.argv[1:3])"
+)
+_NUMBERS: Final = re.compile(r"b1|[iu][1248]|f[248]")
 # AlphaFold's alignments and templates have residue types in HHblits' order; these are their numbers in ours.
 _FROM_HHBLITS = np.array(list(map(RESTYPES_WITH_X_AND_GAP.index, "ACDEFGHIKLMNPQRSTVWYX-")), dtype=np.int8)
-_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError)
-
-
-@dataclass
-class _Type:
-    """The data type of an array: its kind and size, such as f4, and its byte order."""
-
-    code: str
-    order: str = "|"
-
-
-@dataclass
-class _Array:
-    """An array, which gets its content after it was made; arrays of objects become lists."""
-
-    content: "np.ndarray | list[Any] | None" = None
-
-
-@dataclass(frozen=True)
-class _Function:
-    name: str
 
 
 def features_from_pickle(path: Path) -> Features:
     """Return the features in AlphaFold 2's `features.pkl` of a monomer.
 
-    Raise `InputError` for the features of a complex, for anything that is no array, and for damaged files.
+    Raise `InputError` for the features of a complex, for anything other than arrays, and for damaged files.
     """
-    arrays = read_pickled_arrays(path)
+    with working_directory() as directory:
+        output = directory / "features.npz"
+        command = [sys.executable, "-I", "-X", "utf8", "-c", _CODE, str(path), str(output), *sys.path]
+        try:
+            problem = os.fsdecode(run_program(command, timeout=None, directory=Path()).stdout)
+        except SearchError as error:
+            ending = str(error).partition(";")[0]
+            problem = f"cannot be read with the memory and time that features need ({ending})"
+            raise InputError.at(path, f"{problem}; it is damaged or hostile, get the file again") from error
+        if problem:
+            raise InputError(problem)
+        return Features.from_arrays(read_npz(output), path)
+
+
+def convert(path: str, output: str) -> None:
+    """Write the features in a pickle as `.npz`, or print what is wrong with it; limit this process before that."""
+    try:
+        content = read_file(path, _MAX_BYTES)
+        _limit(resource.RLIMIT_DATA, _MEMORY + _MEMORY_FACTOR * len(content))
+        _limit(resource.RLIMIT_CPU, int(time.process_time()) + _SECONDS + len(content) // _BYTES_PER_SECOND)
+        _limit(resource.RLIMIT_CORE, 0)
+        np.savez(output, allow_pickle=False, **_features(path, content))
+    except InputError as error:
+        sys.stdout.buffer.write(os.fsencode(str(error)))
+
+
+def _limit(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _features(path: str, content: bytes) -> dict[str, np.ndarray]:
+    try:
+        found = _Unpickler(BytesIO(content)).load()
+        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+            raise ValueError("it is not a dictionary of arrays")
+        arrays = {name: value.array() for name, value in found.items() if isinstance(value, _Array)}
+    except _ForbiddenNameError as error:
+        problem = f"holds {printable(str(error))}, and only arrays are read from a pickle; nothing in it was run"
+        raise InputError.at(path, problem) from error
+    except Exception as error:  # any can come from such a file
+        reason = printable(str(error) or type(error).__name__)
+        raise InputError.at(path, f"is damaged or not a pickle ({reason}); get the file again") from error
     if "asym_id" in arrays or "assembly_num_chains" in arrays:
         raise InputError.at(path, "these are features of a complex, and only those of one chain are converted")
     needed = ("aatype", "residue_index", "sequence", "domain_name", "msa", "deletion_matrix_int")
     if missing := [name for name in needed if name not in arrays]:
-        raise InputError.at(path, f"{', '.join(missing)} missing; give the features.pkl of AlphaFold 2")
+        raise InputError.at(path, f"{', '.join(missing)} missing; pass the features.pkl of AlphaFold 2")
     try:
-        converted = _converted(arrays)
-    except _DAMAGE as error:
-        raise InputError.at(path, f"not the features of AlphaFold 2 ({printable(str(error))})") from error
-    return Features.from_arrays(converted, path)
+        return _converted(arrays)
+    except Exception as error:
+        reason = printable(str(error) or type(error).__name__)
+        raise InputError.at(path, f"not the features of AlphaFold 2 ({reason})") from error
 
 
-def read_pickled_arrays(path: Path) -> dict[str, "np.ndarray | list[Any]"]:
-    """Return the arrays of a pickled dictionary by name; an array of Python's bytes or text becomes a list."""
-    content = read_file(path, MAX_BYTES)
-    try:
-        found = _Machine(path).run(content)
-        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-            raise ValueError("it holds no dictionary of arrays")
-        arrays = {name: value.content for name, value in found.items() if isinstance(value, _Array)}
-        return {name: array for name, array in arrays.items() if array is not None}
-    except InputError:
-        raise
-    except _DAMAGE as error:
-        raise InputError.at(path, f"is damaged or no pickle ({printable(str(error))}); get the file again") from error
+class _ForbiddenNameError(Exception):
+    """Error for a name that a pickle of arrays does not need."""
 
 
-class _Machine:
-    """The stack machine of a pickle, with the instructions that arrays need."""
+class _Type:
+    """What `numpy.dtype` is called with: a kind and size such as f4; its state has the byte order."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stack: list[Any] = []
-        self._below: list[list[Any]] = []  # stacks under a mark
-        self._memo: dict[int, Any] = {}
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code, self.order = code, "|"
 
-    def run(self, content: bytes) -> Any:
-        for number, (instruction, argument, position) in enumerate(pickletools.genops(BytesIO(content))):
-            if number >= _MAX_INSTRUCTIONS:
-                raise ValueError(f"more than {_MAX_INSTRUCTIONS:,} instructions")
-            if instruction.name == "STOP":
-                return self._stack.pop()
-            if instruction.name not in ("PROTO", "FRAME"):
-                self._follow(instruction.name, argument, position)
-        raise ValueError("it has no end")
-
-    def _follow(self, name: str, argument: Any, position: int | None) -> None:
-        stack = self._stack
-        match name:
-            case _ if name in _VALUES:
-                stack.append(_CONSTANTS.get(name, argument))
-            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
-                stack.append({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[name]())
-            case "MEMOIZE" | "BINPUT" | "LONG_BINPUT":
-                self._memo[len(self._memo) if argument is None else argument] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(self._memo[argument])
-            case "MARK":
-                self._below.append(stack)
-                self._stack = []
-            case "TUPLE" | "APPENDS" | "SETITEMS":
-                self._stack = self._below.pop()
-                self._put(name, stack)
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                self._put("TUPLE", self._taken(int(name[-1])))
-            case "APPEND" | "SETITEM":
-                self._put(f"{name}S", self._taken(1 if name == "APPEND" else 2))
-            case "GLOBAL" | "STACK_GLOBAL":
-                stack.append(self._function(argument or " ".join(self._taken(2))))
-            case "REDUCE":
-                function, arguments = self._taken(2)
-                stack.append(_called(function.name, arguments))
-            case "BUILD":
-                made, state = self._taken(2)
-                _set(made, state)
-                stack.append(made)
-            case _:
-                raise self._refused(f"the instruction {name} at byte {position}")
-
-    def _put(self, name: str, items: list[Any]) -> None:
-        if name == "TUPLE":
-            self._stack.append(tuple(items))
-        elif name == "APPENDS" and isinstance(self._stack[-1], list):
-            self._stack[-1].extend(items)
-        elif name == "SETITEMS" and isinstance(self._stack[-1], dict):
-            self._stack[-1].update(zip(items[::2], items[1::2], strict=True))
-        else:
-            raise TypeError(f"{name} for what is no list and no dictionary")
-
-    def _taken(self, count: int) -> list[Any]:
-        if len(self._stack) < count:
-            raise IndexError("the stack is empty")
-        items = self._stack[-count:]
-        del self._stack[-count:]
-        return items
-
-    def _function(self, name: str) -> _Function:
-        if name not in _NAMES:
-            raise self._refused(name.replace(" ", "."))
-        return _Function(_NAMES[name])
-
-    def _refused(self, what: str) -> InputError:
-        return InputError.at(
-            self._path, f"holds {printable(what)}, and only arrays are read from a pickle; nothing in it was run"
-        )
+    def __setstate__(self, state: Any) -> None:
+        self.order = state[1]
 
 
-def _called(function: str, arguments: tuple[Any, ...]) -> _Array | _Type:
-    """Return what a function of NumPy's pickles would make."""
-    if function == "_reconstruct":
-        return _Array()
-    if function == "dtype":
-        return _Type(str(arguments[0]))
-    if function == "_frombuffer":
-        raw, dtype, shape, order = arguments
-        return _Array(_array(shape, dtype, raw, order))
-    raise TypeError(f"{function} makes nothing by itself")
+class _Array:
+    """What the functions that make arrays are called with, or the state of an array that is made empty."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.content = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, raw = state
+        self.content = raw, dtype, shape, "F" if is_fortran else "C"
+
+    def array(self) -> "np.ndarray | list[Any]":
+        """Return the array; one of Python's bytes or text becomes a list."""
+        raw, dtype, shape, order = self.content
+        if not isinstance(dtype, _Type) or not isinstance(shape, tuple) or len(shape) > _MAX_DIMENSIONS:
+            raise TypeError(f"an array needs a type and at most {_MAX_DIMENSIONS} dimensions")
+        if dtype.code in ("O8", "O4"):
+            if len(shape) != 1 or not isinstance(raw, list) or not all(isinstance(item, bytes | str) for item in raw):
+                raise TypeError("an array of objects other than bytes or text")
+            return raw
+        if not isinstance(dtype.code, str) or not _NUMBERS.fullmatch(dtype.code) or dtype.order not in ("<", ">", "|"):
+            raise TypeError(f"an array of {dtype.order}{dtype.code}")
+        kind = np.dtype(dtype.order + dtype.code)
+        if not all(isinstance(size, int) and 0 <= size < _MAX_DIMENSION for size in shape):
+            raise ValueError("an array of impossible shape")
+        if not isinstance(raw, bytes | bytearray) or len(raw) != math.prod(shape) * kind.itemsize:
+            raise ValueError(f"an array of other than its {shape} values")
+        return np.frombuffer(raw, kind).reshape(shape, order=order)
 
 
-def _set(made: Any, state: tuple[Any, ...]) -> None:
-    """Give an array or a data type its state, which is all of an array in pickles of protocol 4."""
-    if isinstance(made, _Type):
-        made.order = state[1]
-    elif isinstance(made, _Array):
-        _, shape, dtype, in_fortran_order, raw = state
-        made.content = _array(shape, dtype, raw, "F" if in_fortran_order else "C")
-    else:
-        raise TypeError("a state for what is no array")
+class _Scalar(_Array):
+    """What `numpy.scalar` is called with, as an array without dimensions."""
+
+    def __init__(self, dtype: Any, raw: Any) -> None:
+        self.content = raw, dtype, (), "C"
 
 
-def _array(shape: tuple[int, ...], dtype: _Type, raw: Any, order: Any) -> "np.ndarray | list[Any]":
-    if dtype.code in ("O8", "O4"):
-        if len(shape) != 1 or not isinstance(raw, list) or not all(isinstance(item, bytes | str) for item in raw):
-            raise TypeError("an array of objects other than bytes or text")
-        return raw
-    if not _NUMBERS.fullmatch(dtype.code) or dtype.order not in ("<", ">", "|", "=") or order not in ("C", "F"):
-        raise TypeError(f"an array of {dtype.order}{dtype.code}")
-    kind = np.dtype(dtype.order + dtype.code)
-    size = math.prod(shape) * kind.itemsize
-    if not isinstance(raw, bytes | bytearray) or len(raw) != size or min(shape, default=0) < 0:
-        raise ValueError(f"an array of other than its {shape} values")
-    return np.frombuffer(raw, kind).reshape(shape, order=order)
+_CLASSES: Final = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _Type}
+for _module in ("numpy.core", "numpy._core"):  # before NumPy 2, and since
+    _CLASSES[f"{_module}.multiarray", "_reconstruct"] = _CLASSES[f"{_module}.numeric", "_frombuffer"] = _Array
+    _CLASSES[f"{_module}.multiarray", "scalar"] = _Scalar
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickler that finds nothing but the classes of this module, whatever a pickle names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _CLASSES:
+            raise _ForbiddenNameError(f"{module}.{name}")
+        return _CLASSES[module, name]
 
 
 def _converted(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """Read which databases to search from a profile file, AlphaFold's data directory, or FASTA files."""
 
-import tomllib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import date
@@ -9,7 +8,6 @@ from typing import Any, cast, get_args
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import target_name_problem
-from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.search.alphafold_directory import UNIPROT, UNIPROT_ROWS, alphafold_directory
 from data_pipeline.search.colabfold_databases import colabfold_directory
 from data_pipeline.search.database import (
@@ -21,13 +19,13 @@ from data_pipeline.search.database import (
     TemplateDatabase,
     TemplateTool,
 )
+from data_pipeline.toml_files import read_toml
 
 _TABLES = {
     "templates": "template database",
     "uniprot": "database of rows that are paired by species",
     "complex_templates": "template database of complexes",
 }
-_MAX_PROFILE_BYTES = 2**20
 # By tool: ending that completes a database's prefix to a file, name in errors, and how many are searched together.
 _PREFIXES = {
     "hhblits": ("_a3m.ffdata", "hh-suite database", 100),
@@ -35,7 +33,6 @@ _PREFIXES = {
     "colabfold": (".dbtype", "MMseqs2 database", 2),
     "mmseqs for templates": (".dbtype", "MMseqs2 database", 1),
 }
-_MAX_LINE_BYTES = 2**13  # the time to parse a dotted name rises with the square of its parts
 
 
 def read_database_profile(path: Path, programs: Collection[str], *, reduced: bool = False) -> DatabaseProfile:
@@ -66,14 +63,7 @@ def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
 
 
 def _toml_profile(path: Path) -> DatabaseProfile:
-    content = read_text_bytes(path, _MAX_PROFILE_BYTES)
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if len(line) > _MAX_LINE_BYTES:
-            raise InputError.at(path, f"the line is longer than {_MAX_LINE_BYTES:,} bytes; divide it", line=number)
-    try:
-        profile = _Table(path, "profile", tomllib.loads(content.decode()))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError.at(path, f"not a TOML profile of databases: {printable(str(error))}") from error
+    profile = _Table(path, "profile", read_toml(path, "TOML profile of databases"))
     profile.require_keys("alignments", *_TABLES)
     given = profile.values.get("alignments", [])
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):

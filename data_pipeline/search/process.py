@@ -110,7 +110,8 @@ def _kill(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread])
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for reader in readers:
-        reader.join(_LAST_OUTPUT_SECONDS)
+        if reader.is_alive():  # one that an interruption kept from being started cannot be joined
+            reader.join(_LAST_OUTPUT_SECONDS)
 
 
 def _ending(returncode: int) -> str:

@@ -8,16 +8,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.predict.screen import format_duration
 from helixfold.report.files import FEATURES, RANKING
 from helixfold.report.index import INDEX_FILE, failures_in
 from helixfold.report.page import counted, page
-from helixfold.write.json_object import AGAIN
+from helixfold.write.json_object import JsonObject
 from helixfold.write.results import to_json, write_file
 
 DIRECTORY: Final = ".cluster"  # in the output directory: everything of a batch on a cluster but results
@@ -86,10 +85,22 @@ def read_status(output: Path) -> BatchStatus | None:
     if not path.is_file():
         return None
     try:
-        content: dict[str, Any] = read_json(path, AGAIN)
-        pools = tuple(PoolStatus(**each) for each in content.pop("pools"))
-        return BatchStatus(**content, pools=pools)
-    except (InputError, TypeError, KeyError, AttributeError):
+        content = JsonObject.read(path)
+        return BatchStatus(
+            time=content.get("time", float),
+            state=content.get("state", str),
+            seconds_left=content.optional_number("seconds_left"),
+            pools=[
+                PoolStatus(
+                    name=each.get("name", str),
+                    pace=each.optional_number("pace"),
+                    **{name: each.get(name, int) for name in ("running", "pending", "tasks", "targets")},
+                )
+                for each in content.children("pools")
+            ],
+            **{name: content.get(name, int) for name in ("targets", "to_search", "to_fold", "finished", "failed")},
+        )
+    except InputError:
         return None
 
 
@@ -114,13 +125,13 @@ def _cluster_lines(status: BatchStatus) -> Iterator[str]:
     if status.state == "running" and age > _SILENT_SECONDS:
         yield f"cluster: nothing was heard for {format_duration(age)}; run the same command again to go on"
         return
-    yield f"cluster: {status.state}, {status.to_search:,} to search, {status.to_fold:,} to fold"
+    yield f"cluster: {printable(status.state)}, {status.to_search:,} to search, {status.to_fold:,} to fold"
     if status.state != "running":
         return
     for pool in status.pools:
         pace = "" if pool.pace is None else f", {pool.pace:.2g} of the forecast time"
         yield (
-            f"  {pool.name}: {counted(pool.running, 'node')}, {pool.pending} in the queue; "
+            f"  {printable(pool.name)}: {counted(pool.running, 'node')}, {pool.pending} in the queue; "
             f"{counted(pool.tasks, 'task')} with {counted(pool.targets, 'target')}{pace}"
         )
     if status.seconds_left is not None:

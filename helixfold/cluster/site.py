@@ -1,19 +1,17 @@
 """Read the file that describes a cluster: pools of machines, and how a node of each is asked for."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.toml_files import read_toml
 from helixfold.ops.card import CARDS
 from helixfold.options import memory_size
 
 Provider = Literal["local", "slurm", "pbs", "lsf", "kubernetes"]
-_MAX_BYTES = 2**20
 _MOST_NODES = 10_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 _CARDS = tuple(name for name in CARDS if name != "cpu")
@@ -122,10 +120,7 @@ _OF_KUBERNETES = ("image", "volumes")
 
 def read_site(path: Path) -> Site:
     """Return the cluster that a TOML file describes; raise `InputError` for one that cannot be used."""
-    try:
-        content = tomllib.loads(read_text_bytes(path, _MAX_BYTES).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError.at(path, f"not a TOML file of a cluster: {printable(str(error))}") from error
+    content = read_toml(path, "TOML file of a cluster")
     known = ("address", "search", "fold", "train")
     if unknown := sorted(set(content) - set(known)):
         raise InputError.at(path, f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(known)}")

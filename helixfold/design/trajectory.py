@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
+from data_pipeline.json_files import parse_json
 from data_pipeline.npz import read_npz
 from helixfold.design.options import DesignOptions
 from helixfold.design.task import DesignTask
@@ -65,16 +66,23 @@ class Trajectory:
         """Read the file that `save` wrote; raise `InputError` for any other file."""
         arrays = read_npz(path, _MAX_BYTES)
         try:
-            known = json.loads(str(arrays["known"]))
+            known = parse_json(str(arrays["known"]))
+            best_sequence, best_loss = known["best"]
             found = cls(
                 **{name: arrays[name] for name in _ARRAYS},
-                step=known["step"],
-                losses=tuple(known["losses"]),
-                best_sequence=known["best"][0],
-                best_loss=known["best"][1],
+                step=int(known["step"]),
+                losses=tuple({name: float(loss) for name, loss in each.items()} for each in known["losses"]),
+                best_sequence=None if best_sequence is None else str(best_sequence),
+                best_loss=None if best_loss is None else float(best_loss),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError.at(path, f"it is no state of a design ({error}); remove it to begin again") from error
+            if any(getattr(found, name).dtype.kind != "f" for name in _ARRAYS):
+                raise ValueError("its arrays are not of numbers")
+            if any("loss" not in each for each in found.losses):
+                raise ValueError("a step has no loss")
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InputError.at(
+                path, f"it is not a state of a design ({printable(str(error))}); remove it to begin again"
+            ) from error
         if any(getattr(found, name).shape != (residues, 20) for name in _ARRAYS) or len(found.losses) != found.step:
             raise InputError.at(path, "it is the state of another design; remove it to begin again")
         return found

@@ -30,6 +30,7 @@ from helixfold.training.run_files import CONFIG_FILE, RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer
 from helixfold.weights.adapters import AdapterCard, read_adapter, save_adapter
+from helixfold.write.json_object import JsonObject
 from helixfold.write.results import to_json, write_file
 
 ADAPTER_FILE = "adapter.safetensors"
@@ -216,7 +217,7 @@ def require_same_run(directory: Path, changes: Mapping[str, Any], given: Trainin
     `changes` are facts of its `config.json` that must be equal, and `given` are the settings of the training.
     """
     try:
-        stored = read_json(directory / CONFIG_FILE, "")
+        stored = JsonObject.read(directory / CONFIG_FILE).content
     except ValueError:
         return  # it has not begun yet
     for name, now in changes.items():
@@ -225,7 +226,7 @@ def require_same_run(directory: Path, changes: Mapping[str, Any], given: Trainin
                 f"{directory}: this run began with another {name.replace('_', '-')} ({json.dumps(stored[name])}, "
                 f"now {json.dumps(now)}); repeat it, or name another directory"
             )
-    before = TrainingConfig.from_dict(stored["config"])
+    before = TrainingConfig.from_dict(stored.get("config", {}))
     # What is chosen for the device stays as it was.
     require_same_settings(before, replace(given, dtype=before.dtype) if given.dtype == AUTO else given, directory)
 

@@ -1,19 +1,17 @@
 """Read several fine-tunings of one model from a file (TOML)."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import target_name_problem
-from data_pipeline.parse.text_files import read_text
+from data_pipeline.toml_files import read_toml
 from helixfold.finetune.finetuning import Task
 from helixfold.finetune.settings import LEARNING_RATES, FinetuneConfig, finetuning
 from helixfold.presets import Preset
 from helixfold.weights.low_rank import LowRankConfig
 
-MAX_JOBS_BYTES = 2**22
 _LOW_RANK = ("rank", "alpha", "targets", "rank_stabilised", "decomposed")
 _PATHS = ("training_set", "held_out")
 # What a job may say, and the types of it.
@@ -57,11 +55,7 @@ def read_tasks(path: Path, preset: Preset, output: Path) -> list[Task]:
     Tables `[[job]]` have a name, a training set, and what differs from the usual settings; `[defaults]` holds for all.
     Relative paths begin at the file. Raise `InputError` for anything else.
     """
-    text = read_text(path, MAX_JOBS_BYTES, "a file of fine-tunings has a table [[job]] for each")
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError.at(path, f"is no TOML file: {printable(str(error))}") from error
+    content = read_toml(path, "TOML file of fine-tunings")
     unknown = sorted(content.keys() - {"defaults", "job"})
     jobs, defaults = content.get("job"), content.get("defaults", {})
     if unknown:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +10,7 @@ from typing import Any, Self
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, read_file, system_errors_naming
 from data_pipeline.json_files import parse_json
+from helixfold.write.json_object import JsonObject
 
 MAX_BYTES = 2**30
 
@@ -17,12 +18,22 @@ MAX_BYTES = 2**30
 class Journal:
     """Results by key, of a run with certain settings, in a file whose first line has the settings.
 
-    Use it as a context. A line that a killed run had not finished writing is dropped. Raise `InputError` for a file of
-    a run with other settings, unless it is to `overwrite`, and for one that is no journal.
+    Use it as a context. A result has numbers, text in the fields `texts`, and objects of numbers in the fields
+    `tables`; any field may be null. A line that holds anything else, or that a killed run had not finished writing, is
+    dropped. Raise `InputError` for a file of a run with other settings, unless it is to `overwrite`, and for one that
+    is not a journal.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: Path,
+        settings: Mapping[str, Any],
+        *,
+        texts: Collection[str] = (),
+        tables: Collection[str] = (),
+        overwrite: bool = False,
+    ) -> None:
+        self._path, self._texts, self._tables = path, texts, tables
         self.results: dict[str, dict[str, Any]] = {}
         if not overwrite and path.exists():
             self._read(settings)
@@ -62,10 +73,24 @@ class Journal:
             raise InputError.at(self._path, f"{problem}; give another --output, or --overwrite")
         for line in lines:
             try:
-                entry = parse_json(line)
-                self.results[str(entry["key"])] = dict(entry["result"])
-            except (ValueError, KeyError, TypeError):
+                entry = JsonObject(self._path, parse_json(line))
+                result = entry.child("result")
+                for name in result.content:
+                    self._check(result, name)
+                self.results[entry.get("key", str)] = result.content
+            except ValueError:
                 continue  # the end of a line that was being written, or a damaged one, whose result is made again
+
+    def _check(self, result: JsonObject, name: str) -> None:
+        """Raise `InputError` for a field of another type than it must have."""
+        if name in self._tables:
+            table = result.child(name)
+            for each in table.content:
+                table.optional_number(each)
+        elif name in self._texts:
+            result.get(name, str, "")
+        else:
+            result.optional_number(name)
 
 
 def _differences(earlier: Any, now: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ def screen_lines(scanned: ScannedTarget) -> Iterator[str]:
     rows = [["furthest from the wild type", *names]]
     for mutant in furthest:
         result = scanned.results[mutant.name]
-        cells = ["-" if result[name] is None else MEASURES[name].layout % result[name] for name in names]
+        cells = ["-" if result.get(name) is None else MEASURES[name].layout % result[name] for name in names]
         rows.append([mutant.name, *cells])
     yield from aligned(rows, left=1)
 

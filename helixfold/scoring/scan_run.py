@@ -175,7 +175,7 @@ class _Scan:
 
     def _is_missing(self, mutant: Mutant, journal: Journal) -> bool:
         wants_structure = self._options.save_structures and not self._path(mutant).is_file()
-        return mutant.name not in journal.results or wants_structure
+        return journal.results.get(mutant.name, {}).get("lddt") is None or wants_structure
 
     def _path(self, mutant: Mutant) -> Path:
         return self._directory / STRUCTURES_DIRECTORY / f"{mutant.name.replace(':', '_')}.pdb"
@@ -195,7 +195,8 @@ class _Scan:
         if not (self._options.likelihoods and self._network.has_likelihoods):
             return None
         positions = list(scanned_positions(self._mutants))
-        missing = [index for index in positions if f"{_HIDDEN}{index}" not in journal.results]
+        earlier = {index: journal.results.get(f"{_HIDDEN}{index}", {}) for index in positions}
+        missing = [index for index, known in earlier.items() if any(known.get(each) is None for each in RESTYPES)]
         size = self._network.at_once(sum(map(len, self._chains.sequences)))
         for start in tqdm(range(0, len(missing), size), desc="hidden positions", leave=False, disable=None):
             lot = missing[start : start + size]

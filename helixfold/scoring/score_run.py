@@ -97,7 +97,8 @@ def score(options: ScoreOptions) -> int:
             "seed": folding.seed,
             "dtype": network.folding.dtype,
         }
-        with Journal(output / JOURNAL_FILE, settings, overwrite=given.overwrite) as journal:
+        texts, tables = ("digest", "native_digest", "native"), ("scores",)
+        with Journal(output / JOURNAL_FILE, settings, texts=texts, tables=tables, overwrite=given.overwrite) as journal:
             batch = _Batch(files, natives, network, journal, protocol=protocol, options=given)
             problems = batch.run()
             if batch.skipped:
@@ -206,7 +207,8 @@ class _Batch:
                 continue
             earlier = self._journal.results.get(file.key, {})
             known = earlier.get("digest"), earlier.get("native_digest")
-            is_known = known == (structure.digest, None if native is None else native.digest)
+            digests = structure.digest, None if native is None else native.digest
+            is_known = known == digests and bool(earlier.get("scores"))
             if is_known and (not self._options.save_structures or self._path(file).is_file()):
                 self.skipped += 1
             else:

@@ -11,7 +11,7 @@ import pytest
 from data_pipeline import files
 from data_pipeline.datasets.store import write_database
 from data_pipeline.errors import DiskFullError, InputError
-from data_pipeline.files import MovedDirectoryError, atomic_write, require_unmoved, unmoved_directory
+from data_pipeline.files import MovedDirectoryError, atomic_write, read_file, require_unmoved, unmoved_directory
 
 
 def names(directory: Path) -> list[str]:
@@ -146,3 +146,8 @@ def test_a_signal_as_soon_as_a_file_is_there_leaves_none(tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "x"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_a_small_file_allocates_no_more_than_its_size(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"content")
+    assert read_file(tmp_path / "small", 2**62) == b"content"

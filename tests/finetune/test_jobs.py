@@ -175,7 +175,7 @@ def test_twenty_kills(weights: Path, jobs: Path, unbroken: Path, tmp_path: Path)
     ("text", "message"),
     [
         ("", "names no fine-tuning; write a table"),
-        ("[job", "is no TOML file"),
+        ("[job", "not a TOML file of fine-tunings"),
         ('[[job]]\nname = "a"', "job 'a' must name its training_set"),
         ('[[job]]\ntraining_set = "s"', "job 1: must have a name"),
         ('[[job]]\nname = "a/b"\ntraining_set = "s"', "job 1: "),

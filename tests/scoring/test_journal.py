@@ -1,5 +1,6 @@
 """The results of a run that is killed at any moment are there for the next one, and those of other settings are not."""
 
+import json
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from data_pipeline.errors import InputError
 from helixfold.scoring.journal import Journal
 
+TEXTS = ("name",)
 SETTINGS = {"model": "tiny", "seed": 0}
 RESULTS = {f"t/{number}": {"plddt": number / 3, "name": "é\n"} for number in range(4)}
 
@@ -35,13 +37,13 @@ def test_whatever_was_written_whole_is_read_again(share: float) -> None:
     with TemporaryDirectory() as directory:
         path = Path(directory) / "killed.jsonl"
         path.write_bytes(left)
-        with Journal(path, SETTINGS) as journal:
+        with Journal(path, SETTINGS, texts=TEXTS) as journal:
             kept = dict(journal.results)
             # A line without its line feed is whole, too.
             assert left.count(b"\n") - 1 <= len(kept) <= left.count(b"\n")
             assert kept == dict(list(RESULTS.items())[: len(kept)])
             journal.add("more", {"plddt": 1.0})
-        with Journal(path, SETTINGS) as journal:
+        with Journal(path, SETTINGS, texts=TEXTS) as journal:
             assert journal.results == {**kept, "more": {"plddt": 1.0}}
 
 
@@ -52,6 +54,31 @@ def test_results_of_other_settings_are_refused_and_can_be_overwritten(tmp_path: 
         Journal(path, {**SETTINGS, "seed": 1})
     path.write_text("{")
     with pytest.raises(InputError, match="first line is damaged"):
-        Journal(path, SETTINGS)
+        Journal(path, SETTINGS, texts=TEXTS)
     with Journal(path, SETTINGS, overwrite=True) as journal:
         assert not journal.results
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"plddt": "high"}',
+        '{"plddt": [1]}',
+        '{"plddt": {"a": 1}}',
+        '{"plddt": true}',
+        '{"plddt": NaN}',
+        f'{{"plddt": 1{"0" * 400}}}',
+        '{"name": 1}',
+        '{"scores": 1}',
+        '{"scores": {"a": "b"}}',
+        '"text"',
+        "[" * 10_000,
+    ],
+)
+def test_a_result_of_wrong_types_is_made_again(result: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    first = json.dumps({"settings": SETTINGS})
+    sound = '{"key": "sound", "result": {"plddt": null, "name": null, "scores": {"a": null, "b": 1}}}'
+    path.write_text(f'{first}\n{{"key": "damaged", "result": {result}}}\n{sound}\n')
+    with Journal(path, SETTINGS, texts=TEXTS, tables=("scores",)) as journal:
+        assert list(journal.results) == ["sound"]

@@ -84,6 +84,18 @@ def test_mutants_are_folded_once_from_one_search_in_lots(
     assert float(found["K2W"]["plddt"]) == pytest.approx(made.plddt.mean(), abs=1e-2)
 
 
+def test_incomplete_results_of_an_earlier_run_are_made_again(tmp_path: Path) -> None:
+    words = ["scan", SEQUENCE, *TINY, "--positions", "2", "--to", "AW", "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    (journal,) = tmp_path.glob("out/*/mutants.jsonl")
+    table = journal.with_name("mutations.tsv").read_text()
+    settings, *lines = journal.read_text().splitlines()
+    empty = [json.dumps(json.loads(line) | {"result": {}}) for line in lines]
+    journal.write_text("\n".join([settings, *empty, ""]))
+    assert main(words) == 0
+    assert journal.with_name("mutations.tsv").read_text() == table
+
+
 def test_changes_are_those_to_the_wild_type() -> None:
     target = Target(name="t", sequence=SEQUENCE)
     made = fold(

@@ -199,6 +199,7 @@ GOOD = {**record(0).__dict__, "names": ["1abc_A"], "type": "step", "time": 1.0}
         json.dumps({**GOOD, "step": None}),
         json.dumps({**GOOD, "skipped": 1}),
         json.dumps({**GOOD, "seconds": "long"}),
+        json.dumps({**GOOD, "seconds": 10**400}),
         json.dumps({**GOOD, "losses": {"total": "high"}}),
         json.dumps({**GOOD, "losses": [1.0]}),
         json.dumps({**GOOD, "names": [1]}),

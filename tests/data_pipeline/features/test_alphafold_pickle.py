@@ -1,8 +1,11 @@
-"""AlphaFold's features.pkl: converted as AlphaFold reads it, and read as data, whatever is in it."""
+"""AlphaFold's features.pkl is converted as AlphaFold reads it, and a hostile one harms nothing."""
 
 import builtins
 import os
 import pickle
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from data_pipeline.features.alphafold_pickle import features_from_pickle
+from data_pipeline.features.alphafold_pickle import _features, features_from_pickle
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold.cli.main import main
@@ -92,17 +95,20 @@ class Reduced:
         ({"aatype": np.zeros(2, "U3")}, "an array of <U3"),
         ({"aatype": np.zeros(2, [("a", "i4")])}, "an array of"),
         ({"aatype": Reduced(np.load, "made")}, "numpy.load"),
-        ({"aatype": {1, 2}}, "EMPTY_SET"),
-        ({1: 2}, "no dictionary of arrays"),
-        ([1.5], "BINFLOAT"),
+        ({"aatype": Reduced(np.ndarray, (2, 3))}, "damaged or not a pickle"),
+        ({"aatype": np.zeros((1, 1, 1, 1, 1))}, "at most 4 dimensions"),
+        ({"aatype": {1, 2}}, "aatype, residue_index, sequence, domain_name, msa, deletion_matrix_int missing"),
+        ({1: 2}, "not a dictionary of arrays"),
+        ([1.5], "not a dictionary of arrays"),
         ({}, "missing"),
         (alphafold_features() | {"asym_id": np.ones(3)}, "features of a complex"),
+        (alphafold_features() | {"assembly_num_chains": np.int32(2)}, "features of a complex"),
         (alphafold_features() | {"aatype": np.zeros((10, 21))}, "aatype is not that of the sequence"),
         (alphafold_features() | {"msa": np.full((2, 10), 22)}, "outside 0..21"),
         (alphafold_features() | {"msa": np.full((2, 10), 0.5)}, "not the features of AlphaFold 2"),
         (alphafold_features() | {"residue_index": np.arange(7)}, "residue_index is"),
     ],
-    ids=range(16),
+    ids=range(19),
 )
 def test_anything_but_arrays_is_refused_by_name_and_not_run(
     content: object, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,31 +121,71 @@ def test_anything_but_arrays_is_refused_by_name_and_not_run(
     assert [path.name for path in tmp_path.iterdir()] == ["features.pkl"]
 
 
-def test_a_file_cut_anywhere_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_one_sentence() -> None:
     whole = pickle.dumps(alphafold_features(), protocol=4)
-    path = tmp_path / "features.pkl"
     for length in (*range(0, 400, 3), *range(400, len(whole), 211)):
-        path.write_bytes(whole[:length])
         with pytest.raises(InputError):
-            features_from_pickle(path)
+            _features("features.pkl", whole[:length])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.",  # BINBYTES8 of exabytes
-        b"\x80\x04}r\xff\xff\xff\x7f.",  # an index of two thousand millions in the memo
-        b"\x80\x04" + b"(" * 3_000_000 + b".",
-        b"\x80\x04]" + b"\x94" * 3_000_000 + b".",
-        b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"}.",
-        b"cos\nsystem\n(S'true'\ntR.",  # protocol 0
-    ],
-)
-def test_hostile_sizes_cost_nothing(content: bytes, tmp_path: Path) -> None:
+_START = b"\x80\x04}\x8c\x06aatype"  # a dictionary and its first key
+
+
+def array_of(shape: bytes, dtype: bytes = b"\x8c\x02f4\x85R") -> bytes:
+    """Return the instructions for an array of this shape."""
+    made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR"
+    return made + b"(K\x01" + shape + b"cnumpy\ndtype\n" + dtype + b"\x89C\x00tb"
+
+
+HOSTILE = {
+    "a string of exabytes": b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.",
+    "an index of two thousand millions in the memo": b"\x80\x04}r\xff\xff\xff\x7f.",
+    "marks": b"\x80\x04" + b"(" * 3_000_000 + b".",
+    "memo entries": b"\x80\x04]" + b"\x94" * 3_000_000 + b".",
+    "a frame of exabytes": b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"}.",
+    "protocol 0": b"cos\nsystem\n(S'true'\ntR.",
+    "a key of nested tuples, which ends the process": b"\x80\x04})" + b"\x85" * 900_000 + b"Ns.",
+    "keys with one hash, which take all the time": b"\x80\x04}("
+    + b"".join(b"\x8a\x0a" + ((2**61 - 1) * count).to_bytes(10, "little") + b"N" for count in range(80_000))
+    + b"u.",
+    "a shape of many large numbers": _START
+    + array_of(b"(\x8a\xff" + b"\xff" * 254 + b"\x7f\x94" + b"h\x00" * 100_000 + b"t")
+    + b"s.",
+    "a type whose name is nested tuples": _START + array_of(b")", b")" + b"\x85" * 100_000 + b"\x85R") + b"s.",
+    "a negative shape": _START + array_of(b"J\xff\xff\xff\xffJ\xff\xff\xff\xff\x86") + b"s.",
+    "a state that is not a tuple": _START + b"cnumpy\ndtype\n\x8c\x02f4\x85RNbs.",
+    "the state of a class": _START + b"cnumpy\ndtype\n}\x8c\x04codeK\x01sbs.",
+    "a name of 500,000 letters 100,000 times": pickle.dumps(
+        alphafold_features() | {"template_domain_names": np.array([b"a" * 500_000] * 100_000, dtype=object)}, 4
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files_are_one_sentence(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "features.pkl"
-    path.write_bytes(content)
-    with pytest.raises(InputError):
+    path.write_bytes(HOSTILE[kind])
+    with pytest.raises(InputError) as caught:
         features_from_pickle(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists the children of a process, which Linux does")
+def test_sigterm_ends_the_command_while_a_hostile_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "features.pkl"
+    path.write_bytes(HOSTILE["keys with one hash, which take all the time"])
+    command = [sys.executable, "-m", "helixfold.cli.main", "features", "--from-pickle", str(path)]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        try:
+            while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text():
+                assert process.poll() is None
+                time.sleep(0.02)
+            process.terminate()
+            _, printed = process.communicate(timeout=60)
+            assert (process.returncode, printed) == (143, b"")
+        finally:
+            process.kill()
 
 
 def test_the_command_writes_what_predict_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

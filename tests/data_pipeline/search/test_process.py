@@ -149,6 +149,19 @@ def test_control_c_ends_the_whole_family(tmp_path: Path) -> None:
     assert_ended(family(tmp_path))
 
 
+def test_an_interruption_before_the_output_is_read_ends_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: threading.Thread) -> None:
+        family(tmp_path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_program(python(FAMILY + "    time.sleep(600)"), timeout=None, directory=tmp_path)
+    assert_ended(family(tmp_path))
+
+
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_flood_costs_no_memory_and_its_end_is_kept(tmp_path: Path, stream: str) -> None:
     """In a process of its own, whose memory is limited to far less than what is printed."""

@@ -1,0 +1,27 @@
+"""Read TOML that may be damaged or hostile, within bounds of size, time and memory."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.text_files import read_text_bytes
+
+_MAX_BYTES: Final = 2**20
+# Parsing a dotted name takes time with the square of its parts, and up to 8 KiB of memory for each part.
+_MAX_LINE_BYTES: Final = 2**13
+_MAX_DOTS: Final = 20_000
+
+
+def read_toml(path: Path, kind: str) -> dict[str, Any]:
+    """Return the content of a TOML file; raise `InputError` if it is not one, and call it by its `kind`."""
+    content = read_text_bytes(path, _MAX_BYTES)
+    if (dots := content.count(b".")) > _MAX_DOTS:
+        raise InputError.at(path, f"not a {kind}: it has {dots:,} dots; the limit is {_MAX_DOTS:,}")
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if len(line) > _MAX_LINE_BYTES:
+            raise InputError.at(path, f"the line is longer than {_MAX_LINE_BYTES:,} bytes; divide it", line=number)
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # ValueError: syntax, encoding, or a number of over 4,300 digits
+        raise InputError.at(path, f"not a {kind}: {printable(str(error))}") from error

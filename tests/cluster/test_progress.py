@@ -1,0 +1,53 @@
+"""The status of a batch is read as it was written, and a damaged file counts as none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helixfold.cluster.progress import DIRECTORY, STATUS_FILE, BatchStatus, PoolStatus, read_status, status_lines
+
+POOL = {"name": "gpu", "running": 1, "pending": 0, "tasks": 2, "targets": 3, "pace": 1.5}
+STATUS: dict[str, Any] = {
+    "time": 5.0,
+    "state": "running",
+    "targets": 3,
+    "to_search": 1,
+    "to_fold": 1,
+    "finished": 1,
+    "failed": 0,
+}
+STATUS = STATUS | {"seconds_left": None, "pools": [POOL]}
+
+
+def write(output: Path, content: Any) -> None:
+    (output / DIRECTORY).mkdir()
+    (output / DIRECTORY / STATUS_FILE).write_text(json.dumps(content))
+
+
+def test_a_written_status_is_read(tmp_path: Path) -> None:
+    status = BatchStatus(**STATUS | {"pools": [PoolStatus(**POOL)]})
+    status.write(tmp_path)
+    assert read_status(tmp_path) == status
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        STATUS | {"time": "now"},
+        STATUS | {"time": 10**400},
+        STATUS | {"targets": []},
+        STATUS | {"to_search": "1"},
+        STATUS | {"seconds_left": "5"},
+        STATUS | {"pools": 1},
+        STATUS | {"pools": [POOL | {"running": "1"}]},
+        STATUS | {"pools": [POOL | {"pace": []}]},
+        {name: value for name, value in STATUS.items() if name != "state"},
+    ],
+)
+def test_a_damaged_status_counts_as_none(content: Any, tmp_path: Path) -> None:
+    write(tmp_path, content)
+    assert read_status(tmp_path) is None
+    assert list(status_lines(tmp_path)) == ["0 of 0 targets done, 0 with features, 0 failed"]

@@ -1,0 +1,29 @@
+"""The settings of an earlier fine-tuning may be damaged in any way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_pipeline.config import ConfigError
+from helixfold.finetune.finetuning import require_same_run
+from helixfold.finetune.settings import finetuning
+from helixfold.presets import tiny
+from helixfold.training.run_files import CONFIG_FILE
+from helixfold.weights.low_rank import LowRankConfig
+
+RUN = finetuning(tiny(), "lora", LowRankConfig()).run
+
+
+@pytest.mark.parametrize("content", [[], 5, "text", None])
+def test_a_file_that_is_not_an_object_counts_as_none(content: Any, tmp_path: Path) -> None:
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(content))
+    require_same_run(tmp_path, {}, RUN)
+
+
+@pytest.mark.parametrize("content", [{}, {"config": 5}, {"config": None}, {"config": RUN.to_dict() | {"optimizer": 5}}])
+def test_settings_of_a_wrong_type_are_one_sentence(content: Any, tmp_path: Path) -> None:
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="Config"):
+        require_same_run(tmp_path, {}, RUN)
