@@ -34,8 +34,8 @@ class StructureOptions:
     structures are to it, and how scores correlate with that."""
     protocol: Protocol = "auto"
     """template: the structure is a template of the sequence, with backbone and C-beta atoms alone (AF2Rank).
-    initial_guess: its atoms are the first that are recycled. auto: template for single chains by a model that reads
-    templates, else initial_guess."""
+    initial_guess: its atoms are the first that are recycled. auto: for each structure, template for a single chain by a
+    model that reads templates, else initial_guess."""
     save_structures: bool = False
     """Also write what the network makes of each structure, to structures/<target>/<name>.pdb."""
     output: Output = Path("scores")
