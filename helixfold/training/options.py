@@ -146,6 +146,9 @@ class PlanOptions:
     """The stages of the training, one after the other."""
     settings: Settings = ()
     """Change a setting of all stages, such as batch_size=256; may be given repeatedly."""
+    training_set: Annotated[Directory | None, Parameter(show_default="examples of the largest size")] = None
+    """Training set whose examples this machine (here) is measured with: its chains may be shorter than the crop, and
+    have fewer templates and MSA rows than the settings allow."""
     samples: Annotated[
         tuple[Positive, ...],
         Parameter(metavar="N...", show_default="10000000 of initial_training, 1500000 of finetuning, else its steps"),
