@@ -12,8 +12,8 @@ _EXAMPLES = """examples:
       every way to divide 256 GPUs, branch parallelism among them
   helixfold plan --hardware h100x128 --step-seconds 1.8 5.5
       the same from times of a step that you know
-  helixfold plan --hardware here herex2 --preset tiny
-      a small training on this machine, which is measured, with 1 and 2 ranks
+  helixfold plan --hardware here herex2 --preset tiny --training-set peptides
+      a small training on this machine, which is measured with examples of the training set, with 1 and 2 ranks
 """
 app = App(name="plan", usage="helixfold plan [--hardware KINDxN...] [options]", help_epilogue=_EXAMPLES)
 

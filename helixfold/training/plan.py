@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from statistics import fmean
 
 import torch
@@ -108,6 +107,7 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
     stages, all_hardware = stages_of(options), [_parsed(word) for word in options.hardware]
     if options.training_set is not None and any(hardware.machine != HERE for hardware in all_hardware):
         raise InputError("--training-set is for the machine at hand; use it with --hardware here or herexN")
+    store = None if options.training_set is None else FeatureStore.open(options.training_set)
     for hardware in all_hardware:
         times = []
         for number, stage in enumerate(stages):
@@ -117,7 +117,7 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
                 continue
             if hardware.machine == HERE:
                 yield f"measuring {ranks} {'rank' if ranks == 1 else 'ranks'} of {stage.name} on this machine ..."
-            work, machine, size = _work(stage.config, ranks, hardware.machine, options.training_set)
+            work, machine, size = _work(stage.config, ranks, hardware.machine, store)
             found = predictions(work, ranks, machine)
             fastest = best(found)
             times.append(StageTime(stage=stage, ranks=ranks, step_seconds=fastest.seconds.total, prediction=fastest))
@@ -146,7 +146,7 @@ def _parsed(word: str) -> Hardware:
 
 
 def _work(
-    config: TrainingConfig, ranks: int, machine: str, training_set: Path | None
+    config: TrainingConfig, ranks: int, machine: str, store: FeatureStore | None
 ) -> tuple[Workload, Machine, PassSize]:
     """Return the work of a step with the largest examples, the machine that does it, and the size of its examples."""
     if machine != HERE:
@@ -155,28 +155,28 @@ def _work(
         return work, MACHINES[machine], work.needs.size
     work = workload(config, card_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
     size = work.needs.size
-    if training_set is not None and not config.example.fixed_shapes:
-        size = replace(size, **_mean_sizes(config, training_set))
+    if store is not None and not config.example.fixed_shapes:
+        size = _mean_size(size, config, store)
     # Memory must suffice for the largest examples; time is spent on the usual ones.
     return work, _measured(replace(work, needs=replace(work.needs, size=size)), ranks), size
 
 
-def _mean_sizes(config: TrainingConfig, training_set: Path) -> dict[str, int]:
-    """Return the mean size of a training set's examples along each axis of `PassSize`, rounded up.
+def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> PassSize:
+    """Return the mean size of a training set's examples, rounded up.
 
     The mean of lengths is the root mean square, since the work grows with the square of the length.
     """
     dataset_of = ComplexDataset if config.model.method == "multimer" else TrainingDataset
     example = replace(config.example, max_passes=1)
-    store = FeatureStore.open(training_set)
     dataset = dataset_of(store=store, config=example, selection=config.selection, seed=config.seed)
     samples = [dataset.draw(step).examples[0].samples[0] for step in range(_DRAWN)]
-    return {
-        "residues": math.ceil(math.sqrt(fmean(len(each.aatype) ** 2 for each in samples))),
-        "msa_rows": math.ceil(fmean(len(each.msa_feat) for each in samples)),
-        "extra_rows": math.ceil(fmean(len(each.extra_msa) for each in samples)),
-        "templates": math.ceil(fmean(len(each.template_mask) for each in samples)),
-    }
+    return replace(
+        size,
+        residues=math.ceil(math.sqrt(fmean(len(each.aatype) ** 2 for each in samples))),
+        msa_rows=math.ceil(fmean(len(each.msa_feat) for each in samples)),
+        extra_rows=math.ceil(fmean(len(each.extra_msa) for each in samples)),
+        templates=math.ceil(fmean(len(each.template_mask) for each in samples)),
+    )
 
 
 def _measured(work: Workload, ranks: int) -> Machine:
