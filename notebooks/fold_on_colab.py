@@ -43,8 +43,11 @@ if importlib.util.find_spec("helixfold") is None:
 # ## What to fold
 #
 # One letter for each amino acid. `SERVER` is where relatives of the sequence are searched for: ColabFold's public
-# server, a shared resource to which **your sequence is sent**, or another address; left empty, nothing is sent, and the
-# sequence is folded alone, which is seldom good.
+# server, a shared resource to which **your sequence is sent**, or another address. If it is empty, nothing is sent, and
+# the sequence is folded alone, which is seldom good.
+#
+# Each combination of these values has a directory of its own, named after their hash. So the cells below never show
+# results of other values. After a change, run this cell and all cells below it again.
 
 # %%
 NAME = "ubiquitin"  # @param {type: "string"}
@@ -53,26 +56,45 @@ SERVER = "https://api.colabfold.com"  # @param {type: "string"}
 NUM_RECYCLES = 3  # @param {type: "integer"}
 DEEPMIND = True  # @param {type: "boolean"}
 
+import hashlib
+
+from data_pipeline.parse.fasta import directory_name
+
+inputs = repr((NAME, SEQUENCE, SERVER, NUM_RECYCLES, DEEPMIND))
+output = Path("predictions") / hashlib.sha256(inputs.encode()).hexdigest()[:12]
+directory = output / directory_name(NAME)
+print(directory)
+
 # %% [markdown]
 # ## Weights
 #
-# With `DEEPMIND`, AlphaFold 2's published parameters are fetched (373 MB, CC BY 4.0). Without, the small demonstration
-# model of the package folds: good for trying this out, and for nothing else.
+# With `DEEPMIND`, AlphaFold 2's published parameters are downloaded (373 MB, CC BY 4.0) and used. Without it, the small
+# demonstration model of the package folds: good for trying this out, and for nothing else.
 
 # %%
 from helixfold.cli.main import main
 
-main(["weights", "download"]) if DEEPMIND else "the demonstration model"
+
+def helixfold(*words: str) -> None:
+    """Run a command of helixfold. If it fails, raise an error, which also stops the cells below."""
+    if code := main(list(words)):
+        raise RuntimeError(f"helixfold {words[0]} failed with exit code {code}; the reason is printed above this error")
+
+
+if DEEPMIND:
+    helixfold("weights", "download", "--models", "model_1_ptm")
 
 # %% [markdown]
 # ## Fold
-#
-# The last number is the exit code: 0 if all went well.
 
 # %%
-Path("target.fasta").write_text(f">{NAME}\n{SEQUENCE}\n")
+output.mkdir(parents=True, exist_ok=True)
+fasta = output / "target.fasta"
+fasta.write_text(f">{NAME}\n{SEQUENCE}\n")
+model = ["--models", "model_1_ptm" if DEEPMIND else "small"]
 search = ["--msa-server", SERVER] if SERVER else []
-main(["predict", "target.fasta", *search, "--num-recycles", str(NUM_RECYCLES), "--output", "predictions", "--zip"])
+recycles = ["--num-recycles", str(NUM_RECYCLES)]
+helixfold("predict", str(fasta), *model, *search, *recycles, "--output", str(output), "--zip")
 
 # %% [markdown]
 # ## Look
@@ -80,13 +102,11 @@ main(["predict", "target.fasta", *search, "--num-recycles", str(NUM_RECYCLES), "
 # Turn the structure with the mouse. Dark blue is where the network is very confident, then light blue, yellow, orange.
 
 # %%
-from data_pipeline.parse.fasta import directory_name
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import protein_from_chains
 from helixfold.notebook.pictures import Picture
 from helixfold.notebook.structures import show_structure
 
-directory = Path("predictions") / directory_name(NAME)
 show_structure(protein_from_chains(read_structure(directory / "ranked_0.cif").chains))
 
 # %% [markdown]
@@ -115,7 +135,9 @@ Picture(png=(directory / "coverage.png").read_bytes())
 # printed.
 
 # %%
-archive = Path("predictions") / f"{directory.name}.result.zip"
+archive = output / f"{directory.name}.result.zip"
+if not archive.is_file():
+    raise FileNotFoundError(f"{archive} does not exist; run the cell under 'Fold' until it succeeds")
 if importlib.util.find_spec("google") and importlib.util.find_spec("google.colab"):
     from google.colab import files
 

@@ -10,8 +10,8 @@ _EXAMPLES = """more examples:
       all layouts on 256 GPUs, including branch parallelism
   helixfold plan --hardware h100x128 --step-seconds 1.8 5.5
       days from step times that you measured
-  helixfold plan --hardware here herex2 --preset tiny
-      a small training on this machine, with 1 and 2 ranks
+  helixfold plan --hardware here herex2 --preset tiny --training-set peptides
+      a small training on this machine, measured with examples of the training set, with 1 and 2 ranks
 """
 _USAGE = "helixfold plan [--hardware KINDxN...] [options]\nexample: helixfold plan --hardware a100x128 a100x256+512"
 app = App(name="plan", usage=_USAGE, help_epilogue=_EXAMPLES)

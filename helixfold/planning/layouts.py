@@ -126,9 +126,12 @@ class Prediction:
 
 def predict(work: Workload, layout: Layout, machine: Machine) -> Prediction:
     """Predict a step with this layout and the fastest recompute policy that fits, or the smallest if none fits."""
-    found = [_predict(work, keep, layout, machine) for keep in work.policies]
-    fitting = [each for each in found if each.fits]
-    return min(fitting, key=lambda each: each.seconds.total) if fitting else min(found, key=lambda each: each.memory)
+    found = []
+    for keep in work.policies:  # from the fastest to the one that needs the least memory
+        found.append(_predict(work, keep, layout, machine))
+        if found[-1].fits:
+            return found[-1]
+    return min(found, key=lambda each: each.memory)
 
 
 def predictions(work: Workload, ranks: int, machine: Machine) -> list[Prediction]:

@@ -20,8 +20,9 @@ class Journal:
 
     Use it as a context. A result has numbers, text in the fields `texts`, and objects of numbers in the fields
     `tables`; any field may be null. A line that holds anything else, or that a killed run had not finished writing, is
-    dropped. Raise `InputError` for a file of a run with other settings, unless it is to `overwrite`, and for one that
-    is not a journal.
+    dropped. A setting that only the earlier run or only this one has, such as the model of complexes where there were
+    none, is added to the others. Raise `InputError` if a setting differs, unless `overwrite` is true, and for a file
+    that is not a journal.
     """
 
     def __init__(
@@ -35,9 +36,8 @@ class Journal:
     ) -> None:
         self._path, self._texts, self._tables = path, texts, tables
         self.results: dict[str, dict[str, Any]] = {}
-        if not overwrite and path.exists():
-            self._read(settings)
-        lines = [{"settings": dict(settings)}, *(self._line(key, each) for key, each in self.results.items())]
+        earlier = self._read(settings) if path.exists() and not overwrite else {}
+        lines = [{"settings": {**earlier, **settings}}, *(self._line(key, each) for key, each in self.results.items())]
         with atomic_write(path) as temporary:
             temporary.write_text("".join(f"{json.dumps(line, allow_nan=False)}\n" for line in lines))
 
@@ -61,10 +61,11 @@ class Journal:
     def _line(self, key: str, result: Mapping[str, Any]) -> dict[str, Any]:
         return {"key": key, "result": dict(result)}
 
-    def _read(self, settings: Mapping[str, Any]) -> None:
+    def _read(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the results, and return the settings of the earlier run."""
         first, *lines = read_file(self._path, MAX_BYTES).split(b"\n")
         try:
-            earlier = parse_json(first)["settings"]
+            earlier = dict(parse_json(first)["settings"])
         except (ValueError, KeyError, TypeError) as error:
             problem = "its first line is damaged, so nobody knows from what its results are; give --overwrite"
             raise InputError.at(self._path, problem) from error
@@ -80,6 +81,7 @@ class Journal:
                 self.results[entry.get("key", str)] = result.content
             except ValueError:
                 continue  # the end of a line that was being written, or a damaged one, whose result is made again
+        return earlier
 
     def _check(self, result: JsonObject, name: str) -> None:
         """Raise `InputError` for a field of another type than it must have."""
@@ -93,10 +95,7 @@ class Journal:
             result.optional_number(name)
 
 
-def _differences(earlier: Any, now: dict[str, Any]) -> str:
+def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> str:
     """Name the settings that differ; an empty text if none does."""
-    if not isinstance(earlier, dict):
-        return "unknown ones"
-    names = dict.fromkeys((*now, *earlier))
-    different = [name for name in names if earlier.get(name) != now.get(name)]
-    return ", ".join(printable(f"{name} {earlier.get(name)}, now {now.get(name)}", 120) for name in different)
+    different = [name for name in now if name in earlier and earlier[name] != now[name]]
+    return ", ".join(printable(f"{name} {earlier[name]}, now {now[name]}", 120) for name in different)

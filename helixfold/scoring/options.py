@@ -34,8 +34,8 @@ class StructureOptions:
     structure is to its native structure, and how well the scores correlate."""
     protocol: Protocol = "auto"
     """How the network sees a structure. template: as a template, backbone and C-beta atoms only (AF2Rank).
-    initial_guess: as the atoms that recycling starts from. auto: template for single chains if the model reads
-    templates, else initial_guess."""
+    initial_guess: as the atoms that recycling starts from. auto: for each structure, template for a single chain if the
+    model reads templates, else initial_guess."""
     save_structures: bool = False
     """Also write the predicted structures to structures/<target>/<name>.pdb."""
     output: Annotated[Output, Parameter(group=MOST_USED)] = Path("scores")

@@ -51,7 +51,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "chains": ("Chains", "%d"),
 }
 # Words in further columns of the table for programs.
-_WORDS = ("interface", "binder")
+_WORDS = ("interface", "binder", "protocol", "model")
 _ON_SCREEN = (
     *("pae_interaction", "composite", "plddt", "ptm", "tm_to_structure", "iptm", "ipsae", "own_plddt"),
     "tm_to_native",
@@ -135,12 +135,12 @@ def screen_lines(lines: Sequence[ScoredLine]) -> Iterator[str]:
     scored = [line for line in ranked(lines) if line.scores]
     names = [name for name in _ON_SCREEN if _has(lines, name)]
     if scored:
-        rows = [["", "target", "structure", *names]]
+        rows = [["", "target", "structure", "protocol", *names]]
         for place, line in enumerate(scored[:_MOST_ON_SCREEN], start=1):
             values = [(COLUMNS[name][1], line.scores.get(name)) for name in names]
             cells = ["-" if value is None else layout % value for layout, value in values]
-            rows.append([str(place), line.target, line.name, *cells])
-        yield from aligned(rows, left=3)
+            rows.append([str(place), line.target, line.name, line.scores.get("protocol", "-"), *cells])
+        yield from aligned(rows, left=4)
         if len(scored) > _MOST_ON_SCREEN:
             yield f"and {len(scored) - _MOST_ON_SCREEN:,} more in {TABLE_FILE}"
     for each in correlations(lines):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -18,6 +18,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError
+from helixfold.config import Method
 from helixfold.folding import FoldingOptions
 from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.predict.runner import EXPECTED_ERRORS
@@ -37,7 +38,11 @@ from helixfold.write.results import write_failures, write_file
 
 SOME_FAILED = 1
 JOURNAL_FILE, STRUCTURES_DIRECTORY = "results.jsonl", "structures"
-_RECYCLES: dict[UsedProtocol, int] = {"template": 1, "initial_guess": 1, "binder": 3}
+_CHOICES = ("protocol", "model")  # of a structure, next to its scores
+Kind = Literal["chain", "complex"]
+_METHODS: dict[Kind, Method] = {"chain": "monomer", "complex": "multimer"}
+_PLURALS: dict[Kind, str] = {"chain": "single chains", "complex": "complexes"}
+_RECYCLES, _RECYCLES_OF_BINDERS = 1, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +55,21 @@ class _Native:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Judge:
+    """The protocol and the network that score all structures of one kind: single chains, or complexes."""
+
+    protocol: UsedProtocol
+    network: Network
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Pending:
     """A structure that was read and is to be scored."""
 
     file: ScoredFile
     structure: ScoredStructure
     native: _Native | None
+    judge: _Judge
 
 
 @optional_output()
@@ -75,37 +89,54 @@ def score(options: ScoreOptions) -> int:
         raise InputError("--binders has a protocol of its own; leave out --protocol")
     files = find_structures(options.inputs, rescore=given.rescore)
     natives = _Natives(given.reference)
-    are_complexes = given.binders or _has_several_chains(files)
-    preset = find_preset(options.network, "multimer" if are_complexes else "monomer")
-    protocol = _protocol(options, preset, are_complexes=are_complexes)
-    recycles = _RECYCLES[protocol] if options.network.num_recycles is None else options.network.num_recycles
+    presets = {kind: find_preset(options.network, _METHODS[kind]) for kind in _kinds(files, given)}
+    protocols = {kind: _protocol(options, preset, kind) for kind, preset in presets.items()}
+    recycles = options.network.num_recycles
+    if recycles is None:
+        recycles = _RECYCLES_OF_BINDERS if given.binders else _RECYCLES
     folding = FoldingOptions(num_recycles=recycles, seed=options.network.seed, dtype=options.network.dtype)
     make_output(output)
     with locked_directory(output):
         remove_partial_files([output])
-        network = Network(options.network, preset, folding, spill=output, say=_say)
-        print(f"helixfold: protocol {protocol}, model {preset.name}, {counted(recycles, 'recycle')}")
-        for note in network.model.notes:
+        # One model may score both kinds.
+        networks = {
+            preset.name: Network(options.network, preset, folding, spill=output, say=_say)
+            for preset in {preset.name: preset for preset in presets.values()}.values()
+        }
+        judges = {
+            kind: _Judge(protocol=protocols[kind], network=networks[preset.name]) for kind, preset in presets.items()
+        }
+        for kind, judge in judges.items():
+            described = f"protocol {judge.protocol}, model {presets[kind].name}, {counted(recycles, 'recycle')}"
+            print(f"helixfold: {_PLURALS[kind]}: {described}")
+        notes = tuple(dict.fromkeys(note for network in networks.values() for note in network.model.notes))
+        if len({(judge.protocol, id(judge.network)) for judge in judges.values()}) > 1:
+            notes = (
+                *notes,
+                "scores of single chains and of complexes differ in protocol or model: do not compare them",
+            )
+        for note in notes:
             _say(note)
         settings = {
             "command": "score",
-            "protocol": protocol,
             "binder_chains": list(given.binder_chains),
-            "model": preset.name,
-            "weights": network.model.digest,
             "num_recycles": recycles,
             "seed": folding.seed,
-            "dtype": network.folding.dtype,
+            "dtype": next(iter(networks.values())).folding.dtype,
         }
-        texts, tables = ("digest", "native_digest", "native"), ("scores",)
+        for kind, judge in judges.items():
+            model = judge.network.model
+            settings |= {f"{kind}_protocol": judge.protocol, f"{kind}_model": model.preset.name}
+            settings |= {f"{kind}_weights": model.digest}
+        texts, tables = ("digest", "native_digest", "native", *_CHOICES), ("scores",)
         with Journal(output / JOURNAL_FILE, settings, texts=texts, tables=tables, overwrite=given.overwrite) as journal:
-            batch = _Batch(files, natives, network, journal, protocol=protocol, options=given)
+            batch = _Batch(files, natives, judges, journal, options=given)
             problems = batch.run()
             if batch.skipped:
                 print(f"{batch.skipped} of {len(files)} structures: scored before (--overwrite scores them again)")
             lines = [_line(file, journal.results, problems.get(file.key)) for file in files]
         write_failures(output, problems)
-        write_scores(output, lines, settings, network.model.notes)
+        write_scores(output, lines, settings, notes)
     print("\n".join(screen_lines(lines)))
     for name, why in problems.items():
         print(f"{printable(name)}: not scored: {printable(why, 1000)}", file=sys.stderr)
@@ -126,16 +157,23 @@ def make_output(output: Path) -> None:
         raise InputError.at(output, problem) from error
 
 
-def _has_several_chains(files: Sequence[ScoredFile]) -> bool:
-    """Return whether the first structure that can be read is a complex."""
+def _kind(structure: ScoredStructure, options: StructureOptions) -> Kind:
+    return "complex" if options.binders or len(structure.chains) > 1 else "chain"
+
+
+def _kinds(files: Sequence[ScoredFile], options: StructureOptions) -> list[Kind]:
+    """Return the kinds of structures that there are, single chains first; unreadable files are of none."""
+    found: set[Kind] = {"complex"} if options.binders else set()
     for file in files:
+        if len(found) == (1 if options.binders else len(_METHODS)):
+            break
         with suppress(InputError):
-            return len(read_scored(file.path).chains) > 1
-    return False
+            found.add(_kind(read_scored(file.path), options))
+    return sorted(found) or ["chain"]
 
 
-def _protocol(options: ScoreOptions, preset: Preset, *, are_complexes: bool) -> UsedProtocol:
-    """Return how structures are given to the model, and say so where the usual way is not possible."""
+def _protocol(options: ScoreOptions, preset: Preset, kind: Kind) -> UsedProtocol:
+    """Return how structures of a kind are given to the model; print it where the usual way is not possible."""
     wanted = options.structures.protocol
     if options.structures.binders:
         if preset.model.template is None:
@@ -145,9 +183,12 @@ def _protocol(options: ScoreOptions, preset: Preset, *, are_complexes: bool) -> 
         require_templates(preset)
     if wanted != "auto":
         return wanted
-    if preset.model.template is None and not are_complexes:
+    if kind == "complex":
+        return "initial_guess"
+    if preset.model.template is None:
         _say(f"{preset.name} reads no templates, so that structures are scored from an initial guess")
-    return "initial_guess" if are_complexes or preset.model.template is None else "template"
+        return "initial_guess"
+    return "template"
 
 
 class _Batch:
@@ -157,13 +198,12 @@ class _Batch:
         self,
         files: Sequence[ScoredFile],
         natives: "_Natives",
-        network: Network,
+        judges: Mapping[Kind, _Judge],
         journal: Journal,
         *,
-        protocol: UsedProtocol,
         options: StructureOptions,
     ) -> None:
-        self._files, self._natives, self._network, self._protocol = files, natives, network, protocol
+        self._files, self._natives, self._judges = files, natives, judges
         self._journal, self._options = journal, options
         self._binder = BinderChains(names=options.binder_chains) if options.binders else None
         self.skipped = 0  # structures that were scored before
@@ -189,7 +229,7 @@ class _Batch:
             residues = each.structure.residues
             are_chains = lot and len(lot[0].structure.chains) == len(each.structure.chains) == 1
             is_alike = are_chains and lot[0].structure.residues == residues
-            if lot and not (is_alike and len(lot) < self._network.at_once(residues)):
+            if lot and not (is_alike and len(lot) < each.judge.network.at_once(residues)):
                 yield lot
                 lot = []
             lot.append(each)
@@ -205,21 +245,23 @@ class _Batch:
             except (InputError, ComparisonError) as error:
                 self._problems[file.key] = str(error)
                 continue
+            judge = self._judges[_kind(structure, self._options)]
             earlier = self._journal.results.get(file.key, {})
-            known = earlier.get("digest"), earlier.get("native_digest")
+            known = tuple(map(earlier.get, ("digest", "native_digest", "protocol")))
             digests = structure.digest, None if native is None else native.digest
-            is_known = known == digests and bool(earlier.get("scores"))
+            is_known = known == (*digests, judge.protocol) and bool(earlier.get("scores"))
             if is_known and (not self._options.save_structures or self._path(file).is_file()):
                 self.skipped += 1
             else:
-                yield _Pending(file=file, structure=structure, native=native)
+                yield _Pending(file=file, structure=structure, native=native, judge=judge)
 
     def _folded(self, lot: Sequence[_Pending]) -> Iterator[tuple[_Pending, Prediction]]:
         """Yield what the network makes of each structure; if a lot fails, its structures are tried one by one."""
-        preset = self._network.model.preset
+        judge = lot[0].judge
+        preset = judge.network.model.preset
         try:
-            targets = [target_to_fold(each.structure, self._protocol, preset, self._binder) for each in lot]
-            predictions = self._network.fold(targets)
+            targets = [target_to_fold(each.structure, judge.protocol, preset, self._binder) for each in lot]
+            predictions = judge.network.fold(targets)
         except EXPECTED_ERRORS as error:
             if len(lot) == 1:
                 self._problems[lot[0].file.key] = f"{type(error).__name__}: {error}"
@@ -231,7 +273,7 @@ class _Batch:
 
     def _result(self, each: _Pending, prediction: Prediction) -> dict[str, Any]:
         native = each.native
-        scores = dict(scores_of(each.structure, prediction, self._binder))
+        scores: dict[str, Any] = dict(scores_of(each.structure, prediction, self._binder))
         if native is not None:
             scores |= compared_with_native(each.structure, prediction, native.structure)
         if self._options.save_structures:
@@ -241,6 +283,8 @@ class _Batch:
             "digest": each.structure.digest,
             "native_digest": None if native is None else native.digest,
             "native": None if native is None else native.name,
+            "protocol": each.judge.protocol,
+            "model": each.judge.network.model.preset.name,
             "scores": scores,
         }
 
@@ -255,7 +299,7 @@ def _line(file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: s
         name=file.name,
         rank=file.rank,
         problem=problem,
-        scores=found.get("scores", {}),
+        scores={name: found[name] for name in _CHOICES if name in found} | found.get("scores", {}),
     )
 
 

@@ -146,6 +146,9 @@ class PlanOptions:
     """The stages of the training, in order."""
     settings: Settings = ()
     """Change a setting of all stages, such as batch_size=256. May be repeated."""
+    training_set: Annotated[Directory | None, Parameter(show_default="examples of the largest size")] = None
+    """Measure this machine (here) with examples of this training set. Its chains may be shorter than the crop, with
+    fewer templates and MSA rows than the settings allow."""
     samples: Annotated[
         tuple[Positive, ...],
         Parameter(

@@ -1,10 +1,14 @@
 """Plan a training: the time of a step on given hardware, and the days of all stages, beside published trainings."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import fmean
 
 import torch
 
+from data_pipeline.datasets.examples import ComplexDataset, TrainingDataset
+from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import card_of
@@ -28,7 +32,7 @@ from helixfold.planning.published_training import (
     SECONDS_A_DAY,
     steps_for,
 )
-from helixfold.planning.size import dtype_name, gib
+from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.presets import with_parallel_blocks
 from helixfold.training.config import TrainingConfig
 from helixfold.training.forecast import workload
@@ -40,6 +44,8 @@ _SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLE
 # On this machine as many ranks are measured at once as the run would have, so that they share its processors as in the
 # run. Of more than these, two show how long a pass and a message take.
 _MOST_MEASURED, _PROBED = 8, 2
+# Number of examples of a training set that are drawn to find their mean size.
+_DRAWN = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +105,9 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
     Raise `InputError` for wrong hardware, if no layout fits, or if this machine cannot be measured.
     """
     stages, all_hardware = stages_of(options), [_parsed(word) for word in options.hardware]
+    if options.training_set is not None and any(hardware.machine != HERE for hardware in all_hardware):
+        raise InputError("--training-set is for the machine at hand; use it with --hardware here or herexN")
+    store = None if options.training_set is None else FeatureStore.open(options.training_set)
     for hardware in all_hardware:
         times = []
         for number, stage in enumerate(stages):
@@ -108,11 +117,14 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
                 continue
             if hardware.machine == HERE:
                 yield f"measuring {ranks} {'rank' if ranks == 1 else 'ranks'} of {stage.name} on this machine ..."
-            work, machine = _work(stage.config, ranks, hardware.machine)
+            work, machine, size = _work(stage.config, ranks, hardware.machine, store)
             found = predictions(work, ranks, machine)
             fastest = best(found)
             times.append(StageTime(stage=stage, ranks=ranks, step_seconds=fastest.seconds.total, prediction=fastest))
-            yield _described(stage, work, machine)
+            yield _described(stage, work, machine, size)
+            if hardware.machine == HERE and options.training_set is None and not stage.config.example.fixed_shapes:
+                yield "these are the largest examples, so a step takes at most this time; shorter chains, or fewer"
+                yield "templates or MSA rows, can take a fraction of it: --training-set DIR measures with your examples"
             if options.layouts:
                 yield from table(found, fastest.layout)
                 if ranks > 1:
@@ -133,13 +145,38 @@ def _parsed(word: str) -> Hardware:
         raise InputError(f"--hardware {error}") from None
 
 
-def _work(config: TrainingConfig, ranks: int, machine: str) -> tuple[Workload, Machine]:
-    """Return the work of a step, and the machine that does it."""
+def _work(
+    config: TrainingConfig, ranks: int, machine: str, store: FeatureStore | None
+) -> tuple[Workload, Machine, PassSize]:
+    """Return the work of a step with the largest examples, the machine that does it, and the size of its examples."""
     if machine != HERE:
         # The published rates are for bfloat16.
-        return workload(replace(config, dtype="bfloat16"), MACHINES[machine].card), MACHINES[machine]
+        work = workload(replace(config, dtype="bfloat16"), MACHINES[machine].card)
+        return work, MACHINES[machine], work.needs.size
     work = workload(config, card_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
-    return work, _measured(work, ranks)
+    size = work.needs.size
+    if store is not None and not config.example.fixed_shapes:
+        size = _mean_size(size, config, store)
+    # Memory must suffice for the largest examples; time is spent on the usual ones.
+    return work, _measured(replace(work, needs=replace(work.needs, size=size)), ranks), size
+
+
+def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> PassSize:
+    """Return the mean size of a training set's examples, rounded up.
+
+    The mean of lengths is the root mean square, since the work grows with the square of the length.
+    """
+    dataset_of = ComplexDataset if config.model.method == "multimer" else TrainingDataset
+    example = replace(config.example, max_passes=1)
+    dataset = dataset_of(store=store, config=example, selection=config.selection, seed=config.seed)
+    samples = [dataset.draw(step).examples[0].samples[0] for step in range(_DRAWN)]
+    return replace(
+        size,
+        residues=math.ceil(math.sqrt(fmean(len(each.aatype) ** 2 for each in samples))),
+        msa_rows=math.ceil(fmean(len(each.msa_feat) for each in samples)),
+        extra_rows=math.ceil(fmean(len(each.extra_msa) for each in samples)),
+        templates=math.ceil(fmean(len(each.template_mask) for each in samples)),
+    )
 
 
 def _measured(work: Workload, ranks: int) -> Machine:
@@ -157,8 +194,7 @@ def _measured(work: Workload, ranks: int) -> Machine:
     return on_ranks(probed, machine_of_ranks, work, work.sharings([ranks]), device=device, threads=threads)
 
 
-def _described(stage: Stage, work: Workload, machine: Machine) -> str:
-    size = work.needs.size
+def _described(stage: Stage, work: Workload, machine: Machine, size: PassSize) -> str:
     return (
         f"{stage.name}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
         f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} passes "

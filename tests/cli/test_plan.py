@@ -1,12 +1,14 @@
 """`helixfold plan` prints how long a training takes on given hardware, and says how ranks are divided."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helixfold.cli.main import main
-from helixfold.planning.layouts import machine_of_ranks
+from helixfold.planning.layouts import Workload, machine_of_ranks
 from helixfold.planning.machines import MACHINES
+from tests.scoring.structure_files import SEQUENCE, write
 
 # What is counted for a network of this size is counted in a moment.
 SMALL = [
@@ -113,9 +115,46 @@ def test_the_machine_at_hand_is_measured_with_as_many_ranks(
     assert not any("calculated" in line for line in lines)
 
 
+def test_the_machine_at_hand_is_measured_with_examples_of_the_training_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = []
+
+    def on_ranks(count: int, function: Any, work: Workload, *_: Any, **__: Any) -> Any:
+        size = work.needs.size
+        sizes.append((size.residues, size.msa_rows, size.extra_rows, size.templates))
+        return MACHINES["h100"]
+
+    monkeypatch.setattr("helixfold.training.plan.on_ranks", on_ranks)
+    chains = {"short": SEQUENCE[:6], "long": SEQUENCE}
+    for name, sequence in chains.items():
+        write(tmp_path / name / f"{name}.pdb", sequence)
+        write(tmp_path / "both" / f"{name}.pdb", sequence)
+    for name in (*chains, "both"):
+        words = ["features", "--structures", str(tmp_path / name), "--output", str(tmp_path / f"{name}_set")]
+        assert main([*words, "--workers", "1"]) == 0
+    usual = ["--preset=tiny", "--hardware", "here"]
+    lines = lines_of(usual, capsys)
+    assert sizes.pop() == (64, 8, 16, 4)
+    assert any("so a step takes at most this time" in line for line in lines)
+    for name, sequence in chains.items():
+        lines = lines_of([*usual, "--training-set", str(tmp_path / f"{name}_set")], capsys)
+        assert sizes.pop() == (len(sequence), 1, 1, 0)
+        assert lines[1].startswith(f"tiny: 8 samples a step, {len(sequence)} residues, 1 + 0 + 1 rows")
+        assert not any("at most" in line for line in lines)
+    lines_of([*usual, "--training-set", str(tmp_path / "both_set")], capsys)
+    assert len(chains["short"]) < sizes.pop()[0] < len(chains["long"])
+    # Examples of fixed shapes are padded to the largest size.
+    padded = [*usual, "--set=example.fixed_shapes=true", "--training-set", str(tmp_path / "both_set")]
+    assert not any("at most" in line for line in lines_of(padded, capsys))
+    assert sizes.pop() == (64, 8, 16, 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--training-set", "."], "--training-set is for the machine at hand; use it with --hardware here"),
+        (["--hardware", "here", "--training-set", "none"], "none"),
         (["--hardware", "a100"], "--hardware must be a kind of device (h100, h200, a100, here) and the number of them"),
         (["--hardware", "tpux128"], "got 'tpux128'"),
         (["--hardware", "a100x0"], "from 1 to 1,000,000 devices, got 'a100x0'"),

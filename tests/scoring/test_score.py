@@ -16,6 +16,8 @@ from helixfold.scoring.binders import BinderChains, binder_scores
 from helixfold.scoring.score import require_templates, scores_of, target_to_fold
 from helixfold.scoring.score_pages import ScoredLine, ranked
 from helixfold.scoring.structures import read_scored
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.untrained import untrained_model
 from tests.scoring.structure_files import SEQUENCE, write
 from tests.weights.written import write_tiny_without_templates
 
@@ -80,7 +82,7 @@ def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
     assert folded[5:] == [1] * 4
     assert sorted(path.name for path in (output / "structures" / "decoys").iterdir()) == [f"d{n}.pdb" for n in range(4)]
     assert main([*words, "--seed", "1"]) == 2
-    assert "made with other settings (weights" in capsys.readouterr().err
+    assert "made with other settings (seed 0, now 1, chain_weights" in capsys.readouterr().err
 
 
 def test_scores_are_those_of_what_the_network_makes_of_the_template(tmp_path: Path) -> None:
@@ -113,6 +115,62 @@ def test_binders_are_ranked_by_the_error_between_them_and_their_target(
     assert found[0]["binder"] == SEQUENCE[:10]
     assert {"iptm", "ipsae", "pdockq2", "interface_pae", "target_aligned_rmsd"} <= found[0].keys()
     assert "protocol binder, model tiny_multimer, 0 recycles" in capsys.readouterr().out
+
+
+def test_companions_in_a_directory_do_not_change_a_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where a complex comes first, and where single chains and complexes have models of their own."""
+    weights = tmp_path / "weights"
+    for name in ("tiny", "tiny_multimer"):
+        state = untrained_model(preset(name).model, 0).state_dict()
+        save_checkpoint(weights / f"{name}.safetensors", state, preset(name).model.to_dict())
+    chain, pair = tmp_path / "alone" / "chain.pdb", tmp_path / "pairs" / "pair.pdb"
+    for directory in (chain.parent, tmp_path / "both"):
+        write(directory / chain.name)
+    for directory in (pair.parent, tmp_path / "both"):
+        write(directory / f"a_{pair.name}", SEQUENCE[:8], SEQUENCE)
+    for options in (["--model", "tiny"], ["--weights", str(weights)]):
+        options += ["--num-recycles", "1", "--device", "cpu"]
+        outputs = {name: tmp_path / f"{name}_{options[0]}" for name in ("alone", "pairs", "both")}
+        for name, output in outputs.items():
+            assert main(["score", str(tmp_path / name), "--output", str(output), *options]) == 0
+        said = capsys.readouterr().out
+        (alone,), (apart,) = rows(outputs["alone"]), rows(outputs["pairs"])
+        together = {row["structure"]: row for row in rows(outputs["both"])}
+        unlike = {"rank", "target"}
+        for one in (alone, apart):
+            found = together[one["structure"]]
+            assert {name: found[name] for name in one.keys() - unlike} == {
+                name: one[name] for name in one.keys() - unlike
+            }
+        assert (alone["protocol"], apart["protocol"]) == ("template", "initial_guess")
+        assert (alone["model"], apart["model"]) == ("tiny", "tiny" if "--model" in options else "tiny_multimer")
+        content = json.loads((outputs["both"] / "scores.json").read_text())
+        assert {each["structure"]: each["protocol"] for each in content["structures"]} == {
+            "chain": "template",
+            "a_pair": "initial_guess",
+        }
+        assert "do not compare them" in content["notes"][-1]
+        for line in (
+            "helixfold: single chains: protocol template, model tiny, 1 recycle",
+            f"helixfold: complexes: protocol initial_guess, model {apart['model']}, 1 recycle",
+        ):
+            assert line in said.splitlines()
+        screen = [line.split()[2:4] for line in said.splitlines() if " both " in line]
+        assert sorted(screen) == [["a_pair", "initial_guess"], ["chain", "template"]]
+
+
+def test_a_kind_of_structure_that_comes_later_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "in" / "chain.pdb")
+    words = ["score", str(tmp_path / "in"), *TINY, "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    write(tmp_path / "in" / "a_pair.pdb", SEQUENCE[:8], SEQUENCE)
+    assert main(words) == 0
+    assert "1 of 2 structures: scored before" in capsys.readouterr().out
+    # Settings of the kind that has gone are still those of its results.
+    (tmp_path / "in" / "chain.pdb").unlink()
+    assert main(words) == 0
+    first = json.loads((tmp_path / "out" / "results.jsonl").read_text().splitlines()[0])
+    assert {"chain_protocol", "complex_protocol"} <= first["settings"].keys()
 
 
 def test_lines_are_ranked_by_the_error_where_there_is_one_and_bad_ones_come_last() -> None:
