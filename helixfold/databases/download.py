@@ -13,12 +13,20 @@ from pathlib import Path, PurePosixPath
 
 from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.files import atomic_write
+from data_pipeline.io.remote_file import (
+    DEFAULT_RETRY,
+    DownloadError,
+    RemoteFile,
+    RetryPolicy,
+    fetch,
+    open_part,
+    require_address,
+)
 from data_pipeline.json_files import read_json
 from data_pipeline.search.cluster_build import ClusterBuild, move_database
 from data_pipeline.search.colabfold_databases import ClusterDatabase
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, require_mmseqs
 from data_pipeline.search.process import find_program, run_program, working_directory
-from helixfold.weights.download import DEFAULT_RETRY, DownloadError, RemoteFile, RetryPolicy, fetch, require_address
 
 SERVER = "https://opendata.mmseqs.org/colabfold"
 # What is downloaded and unpacked; a download that is not in it goes on or begins.
@@ -102,7 +110,7 @@ def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
         with atomic_write(told) as temporary:
             temporary.write_text(json.dumps(version) + "\n")
         if aria2 is not None:
-            _fetch_by_aria2(aria2, url, part)
+            _fetch_by_aria2(aria2, remote.address, part)
         else:
             fetch(remote, 0, remote.size, part, progress=progress)
         if part.stat().st_size != remote.size:
@@ -113,7 +121,8 @@ def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
 
 
 def _fetch_by_aria2(program: Path, url: str, part: Path) -> None:
-    words = "--continue=true --max-connection-per-server=8 --split=8 --auto-file-renaming=false --quiet=true"
+    open_part(part).close()  # so that nothing else is there, such as a link
+    words = "--no-conf=true --no-netrc=true --continue=true --max-connection-per-server=8 --split=8 --auto-file-renaming=false --quiet=true"
     place = [f"--dir={part.parent.absolute()}", f"--out={part.name}"]
     try:
         run_program([program, *words.split(), *place, url], timeout=None, directory=part.parent.absolute())

@@ -1,4 +1,4 @@
-"""A client of `helixfold serve` for Python programs; it needs the standard library alone.
+"""A client of `helixfold serve` for Python programs.
 
 client = Client("http://127.0.0.1:8000")
 job = client.submit("MKTAYIAKQR", name="mine", recycles=1)
@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, read_file
+from data_pipeline.io.http import pause
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 
 __all__ = ["Client", "ServerError", "ServerUnreachableError"]
@@ -26,7 +27,7 @@ _API: Final = "/api/v1"
 _ENDED: Final = ("done", "failed", "cancelled", "expired")
 _MOST_FILE_BYTES: Final = 2**28
 _ATTEMPTS: Final = 6
-_FIRST_PAUSE: Final = 0.5
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*")
 
 
@@ -146,20 +147,21 @@ class Client:
         return self._repeated(ask)
 
     def _repeated(self, action: Callable[[], Any]) -> Any:
-        """Do something again after a pause that doubles, while the server does not answer or asks to wait."""
-        pause = _FIRST_PAUSE
+        """Repeat an action after growing pauses while the server does not answer or asks to wait up to a minute."""
         for attempt in range(_ATTEMPTS):
+            seconds = pause(attempt, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
             try:
                 return action()
             except ServerUnreachableError:
                 if attempt == _ATTEMPTS - 1:
                     raise
-                self._sleep(pause)
             except ServerError as error:
-                if error.status not in (429, 503) or error.retry_after is None or attempt == _ATTEMPTS - 1:
+                wanted = error.retry_after
+                is_temporary = error.status in (429, 503) and wanted is not None and wanted <= _LONGEST_PAUSE
+                if not is_temporary or attempt == _ATTEMPTS - 1:
                     raise
-                self._sleep(max(pause, error.retry_after))
-            pause *= 2
+                seconds = max(seconds, wanted or 0.0)
+            self._sleep(seconds)
         raise AssertionError("the last attempt returns or raises")
 
 

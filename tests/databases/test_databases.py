@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
+from data_pipeline.io.remote_file import DownloadError, RetryPolicy
 from data_pipeline.search.database_profile import read_database_profile
 from helixfold.cli.main import main
 from helixfold.databases.check import check_databases
 from helixfold.databases.download import DOWNLOADS, download_databases
-from helixfold.weights.download import DownloadError, RetryPolicy
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
 from tests.weights.server import Behaviour, serving
 

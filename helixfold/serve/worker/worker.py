@@ -1,5 +1,6 @@
 """A worker: claim a job, do it in a process of its own, tell how far it is, and send the result."""
 
+import itertools
 import shutil
 import tempfile
 import threading
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from data_pipeline.errors import InputError
+from data_pipeline.io.http import pause
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.worker.process import Outcome, Progress
 
 _API: Final = "/api/v1/worker"
 _WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _LOST: Final = 409
 JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
 _SHARE_OF_LEASE: Final = 4  # a heartbeat comes so often within the time of a lease
@@ -143,22 +145,19 @@ class Worker:
         return self.client.request(method, _API + path, content=content, headers=headers, timeout=_WAIT + 40).json()
 
     def _repeated(self, action: Callable[[], Any]) -> Any:
-        """Ask the server again while it is away, after pauses that double."""
-        pause = _FIRST_PAUSE
-        while True:
+        """Ask the server again while it is away, after growing pauses."""
+        for retry in itertools.count():
             try:
                 return action()
             except ServerUnreachableError as error:
-                if pause == _FIRST_PAUSE:
+                if retry == 0:
                     self.say(f"worker {self.name}: {error}; asking again until the server answers")
-                if self.stop.wait(pause):
-                    raise StopRequestedError from error
             except ServerError as error:
                 if error.status < 500:
                     raise
-                if self.stop.wait(pause):
-                    raise StopRequestedError from error
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            if self.stop.wait(pause(retry, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)):
+                raise StopRequestedError
+        raise AssertionError("retries do not end by themselves")
 
 
 class _Heartbeats:

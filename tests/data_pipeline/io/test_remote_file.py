@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from helixfold.weights.download import DownloadError, RemoteFile, RetryPolicy
+from data_pipeline.io.remote_file import DownloadError, RemoteFile, RetryPolicy
 from tests.weights.server import Behaviour, serving
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB
