@@ -122,7 +122,8 @@ def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
 
 def _fetch_by_aria2(program: Path, url: str, part: Path) -> None:
     open_part(part).close()  # so that nothing else is there, such as a link
-    words = "--no-conf=true --no-netrc=true --continue=true --max-connection-per-server=8 --split=8 --auto-file-renaming=false --quiet=true"
+    words = "--continue=true --max-connection-per-server=8 --split=8 --auto-file-renaming=false --quiet=true"
+    words += " --no-netrc=true --no-conf=true"
     place = [f"--dir={part.parent.absolute()}", f"--out={part.name}"]
     try:
         run_program([program, *words.split(), *place, url], timeout=None, directory=part.parent.absolute())
