@@ -167,8 +167,8 @@ def find_exchanged_layers(
         if clock() - start >= MAX_SECONDS:
             break
     found = (
-        f"none of the {tried} pairs of layers that were tried gives the published outputs if it is exchanged, so these "
-        f"are probably not DeepMind's parameters of {MODEL}; if they are your own, verify them with --own"
+        f"none of the first {tried} pairs of layers gives the published outputs if it is exchanged, and the search ends "
+        f"there; if these are not DeepMind's parameters of {MODEL}, verify them with --own"
     )
     return Check(name=EXCHANGED, holds=None, found=found)
 
