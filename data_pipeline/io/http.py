@@ -73,6 +73,7 @@ class HttpSession:
         self._connect_timeout, self._read_timeout, self._rate = connect_timeout, read_timeout, bytes_per_second
         self._managers: dict[str | None, urllib3.PoolManager] = {}
         self._timeout = self._end = 0.0
+        self._is_fresh = True  # the connection of the request that is under way
         self._server_depth, self._is_redirected = 0, False  # of the server itself, not of one that it redirects to
 
     def __enter__(self) -> Self:
@@ -84,6 +85,8 @@ class HttpSession:
     def close(self) -> None:
         """Close the connections; another request opens new ones."""
         for manager in self._managers.values():
+            for key in manager.pools.keys():  # noqa: SIM118  # it has no iterator
+                manager.pools[key].close()
             manager.clear()
 
     def send(
@@ -113,17 +116,7 @@ class HttpSession:
         if target.auth is not None:
             sent["authorization"] = f"Basic {base64.b64encode(unquote(target.auth).encode()).decode()}"
         for _ in range(_MAX_REDIRECTS + 1):
-            with self.translated_errors():
-                raw = self._manager(target).urlopen(
-                    method,
-                    target._replace(auth=None, fragment=None).url,
-                    headers=sent,
-                    body=io.BytesIO(body) if isinstance(body, bytes) and body else body or None,
-                    redirect=False,
-                    retries=False,
-                    preload_content=False,
-                    decode_content=False,
-                )
+            raw = self._answer(method, target, sent, body)
             response = Response(raw, self, target.url, max_bytes)
             location = response.headers.get("location")
             if not redirects or method != "GET" or response.status not in _REDIRECTS or location is None:
@@ -133,6 +126,30 @@ class HttpSession:
             if _origin(target) != _origin(previous):
                 sent = {name: value for name, value in sent.items() if name in _KEPT_ON_REDIRECT}
         raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
+
+    def _answer(
+        self, method: str, target: Url, headers: Mapping[str, str], body: bytes | IO[bytes]
+    ) -> urllib3.BaseHTTPResponse:
+        can_repeat = isinstance(body, bytes) and method in ("GET", "PUT", "DELETE")
+        while True:
+            self._is_fresh = False
+            try:
+                with self.translated_errors():
+                    return self._manager(target).urlopen(
+                        method,
+                        target._replace(auth=None, fragment=None).url,
+                        headers=headers,
+                        body=io.BytesIO(body) if isinstance(body, bytes) and body else body or None,
+                        redirect=False,
+                        retries=False,
+                        preload_content=False,
+                        decode_content=False,
+                    )
+            except ConnectionFailedError:
+                # The server may have closed an idle connection just now; a fresh one shows whether it is there.
+                if self._is_fresh or not can_repeat:
+                    raise
+                self.close()
 
     def _manager(self, target: Url) -> urllib3.PoolManager:
         """Return the connections to a server, or to the proxy that the environment names for it."""
@@ -158,6 +175,7 @@ class HttpSession:
     def connect(self, host: str, port: int, *, is_proxy: bool) -> socket.socket:
         """Open a connection to the first address of a host that accepts one; a redirect's are checked before."""
         addresses = _addresses(host, port)
+        self._is_fresh = True
         for address in addresses if is_proxy else self._admitted(addresses):
             timeout = min(self._connect_timeout, self.seconds_left())
             try:

@@ -126,7 +126,14 @@ def test_aria2_is_used_where_it_is_and_its_failure_is_said(tmp_path: Path, monke
     monkeypatch.setattr("helixfold.databases.download.find_program", lambda name: program)
     assert download(Behaviour(content=ARCHIVE), tmp_path / "output").is_file()
     words = (tmp_path / "words").read_text()
-    for word in ("--continue=true", f"--dir={tmp_path}/output", f"--out={NAME}.db.tar.gz.part", f"/{NAME}.db.tar.gz"):
+    for word in (
+        "--no-netrc=true",
+        "--no-conf=true",
+        "--continue=true",
+        f"--dir={tmp_path}/output",
+        f"--out={NAME}.db.tar.gz.part",
+        f"/{NAME}.db.tar.gz",
+    ):
         assert word in words
     program.write_text("#!/bin/sh\necho no route >&2\nexit 3\n")
     with pytest.raises(

@@ -175,6 +175,17 @@ def test_links_and_devices_are_passed_over(kind: bytes, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    precious, cache = tmp_path / "precious", tmp_path / "cache"
+    precious.write_bytes(b"")
+    cache.mkdir()
+    (cache / f"{NAME}.part").symlink_to(precious)
+    path = fetch(Behaviour(content=ARCHIVE), cache)
+    assert path.read_bytes() == FILE
+    assert not path.is_symlink()
+    assert precious.read_bytes() == b""
+
+
 def test_a_path_in_the_archive_leads_nowhere(tmp_path: Path) -> None:
     inside = tmp_path / "cache"
     path = fetch(Behaviour(content=tar({f"../../{NAME}": FILE})), inside)

@@ -1,16 +1,22 @@
 """A server cannot hold a request longer than its time, nor send more than its limit, whatever it does."""
 
+import contextlib
 import itertools
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import RequestTimeoutError, UnusableAnswerError
+from data_pipeline.errors import ConnectionFailedError, RequestTimeoutError, UnusableAnswerError
+from data_pipeline.io import http
 from data_pipeline.io.http import HttpSession
+from tests.data_pipeline.search.families import needed_program
 
 
 class EvilServer:
@@ -18,6 +24,7 @@ class EvilServer:
 
     def __init__(self, script: Callable[[], Iterable[bytes]], pause: float) -> None:
         self.script, self.pause, self.sent = script, pause, 0
+        self.requests: list[bytes] = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.serve, daemon=True).start()
@@ -33,7 +40,7 @@ class EvilServer:
     def answer(self, connection: socket.socket) -> None:
         with connection:
             try:
-                connection.recv(65536)
+                self.requests.append(connection.recv(65536))
                 for piece in self.script():
                     self.sent += len(piece)  # before: who has the answer may look at once
                     connection.sendall(piece)
@@ -130,3 +137,210 @@ def test_a_body_stays_packed_and_may_take_longer_than_the_time() -> None:
     pieces = [OK + b"Content-Encoding: gzip\r\nContent-Length: 1048576\r\n\r\n", *([b"z" * 131072] * 8)]
     with evil(lambda: pieces, pause=0.4) as server:
         assert ask(server.url, timeout=2) == (200, b"z" * 1048576)
+
+
+class Names:
+    """Names of hosts and their addresses on the internet, all of which are ports of this machine in truth."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.addresses: dict[str, list[list[str]]] = {}
+        self.connected: list[str] = []
+        self._connect = socket.create_connection
+        monkeypatch.setattr(socket, "getaddrinfo", self.look_up)
+        monkeypatch.setattr(socket, "create_connection", self.connect)
+
+    def look_up(self, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        answers = self.addresses[host]
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in found]
+
+    def connect(self, address: tuple[str, int], timeout: float) -> socket.socket:
+        self.connected.append(address[0])
+        connection = socket.socket()
+        connection.settimeout(timeout)
+        connection.connect(("127.0.0.1", address[1]))
+        return connection
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+def redirect(url: str) -> list[bytes]:
+    return [f"HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode()]
+
+
+DONE = [OK + b"Content-Length: 4\r\n\r\ndone"]
+
+
+@pytest.mark.parametrize(
+    ("server", "target", "is_followed"),
+    [
+        ("8.8.8.8", "9.9.9.9", True),
+        ("8.8.8.8", "127.0.0.1", False),
+        ("8.8.8.8", "10.0.0.1", False),
+        ("8.8.8.8", "100.64.0.1", False),
+        ("8.8.8.8", "169.254.169.254", False),
+        ("8.8.8.8", "0.0.0.0", False),
+        ("8.8.8.8", "::1", False),
+        ("8.8.8.8", "::ffff:127.0.0.1", False),
+        ("8.8.8.8", "64:ff9b::a00:1", False),
+        ("8.8.8.8", "fe80::1%eth0", False),
+        ("8.8.8.8", "fd00::1", False),
+        ("8.8.8.8", "2606:4700::1111", True),
+        ("10.0.0.1", "192.168.0.1", True),
+        ("10.0.0.1", "8.8.8.8", True),
+        ("10.0.0.1", "127.0.0.1", False),
+        ("10.0.0.1", "169.254.169.254", False),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "10.0.0.1", True),
+    ],
+)
+def test_a_redirect_leads_to_no_more_private_address(server: str, target: str, is_followed: bool, names: Names) -> None:
+    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url.replace("127.0.0.1", "target.example"))) as first:
+        names.addresses = {"server.example": [[server]], "target.example": [[target]]}
+        url = first.url.replace("127.0.0.1", "server.example")
+        if is_followed:
+            assert ask(url) == (200, b"done")
+            return
+        with pytest.raises(UnusableAnswerError, match="into a private network or to this machine"):
+            ask(url)
+        assert names.connected == [server]
+        assert last.sent == 0
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(names: Names) -> None:
+    """A name with several addresses, and one whose address has changed before it is asked for again."""
+    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url.replace("127.0.0.1", "target.example"))) as first:
+        names.addresses = {
+            "server.example": [["8.8.8.8"]],
+            "target.example": [["127.0.0.1", "9.9.9.9"], ["127.0.0.1"]],
+        }
+        assert ask(first.url.replace("127.0.0.1", "server.example")) == (200, b"done")
+        assert names.connected == ["8.8.8.8", "9.9.9.9"]
+        with pytest.raises(UnusableAnswerError, match="into a private network or to this machine"):
+            ask(first.url.replace("127.0.0.1", "server.example"))
+
+
+def test_headers_other_than_harmless_ones_stay_with_their_origin() -> None:
+    sent = {"X-Lease": "secret", "Cookie": "secret", "Range": "bytes=0-"}
+    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url)) as first, HttpSession() as session:
+        with session.send("GET", first.url, timeout=20, max_bytes=9, headers=sent, redirects=True) as answer:
+            assert answer.status == 200
+        assert first.requests[0].count(b"secret") == 2
+        assert b"secret" not in last.requests[0]
+        assert b"bytes=0-" in last.requests[0]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
+    """A server's side of TLS, with a certificate of 127.0.0.1 that REQUESTS_CA_BUNDLE names."""
+    program = needed_program("openssl")
+    names = ["-keyout", tmp_path / "key", "-out", tmp_path / "cert", "-addext", "subjectAltName=IP:127.0.0.1"]
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    subprocess.run([program, *words, *map(str, names)], check=True, capture_output=True)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "cert"))
+    http._tls.cache_clear()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    yield context
+    http._tls.cache_clear()
+
+
+class SecureServer(EvilServer):
+    def __init__(self, script: Callable[[], Iterable[bytes]], context: ssl.SSLContext, pause: float = 0.0) -> None:
+        self.context = context
+        super().__init__(script, pause)
+        self.url = self.url.replace("http:", "https:")
+
+    def answer(self, connection: socket.socket) -> None:
+        try:
+            super().answer(self.context.wrap_socket(connection, server_side=True))
+        except OSError:
+            connection.close()
+
+
+def test_https_is_answered_kept_to_its_time_and_never_left(certificate: ssl.SSLContext) -> None:
+    with contextlib.closing(SecureServer(lambda: DONE, certificate).listener) as done:
+        assert ask(f"https://127.0.0.1:{done.getsockname()[1]}") == (200, b"done")
+    server = SecureServer(drip(OK + b"A: "), certificate, pause=0.02)
+    with contextlib.closing(server.listener), pytest.raises(RequestTimeoutError):
+        ask(server.url, timeout=0.5)
+    with evil(lambda: DONE) as plain:
+        server = SecureServer(lambda: redirect(plain.url), certificate)
+        with contextlib.closing(server.listener), pytest.raises(UnusableAnswerError, match="from https to http"):
+            ask(server.url)
+        assert plain.sent == 0
+
+
+def test_a_handshake_is_kept_to_its_time() -> None:
+    with evil(drip(b"\x16\x03\x03\x20\x00", b"\x02"), pause=0.02) as server:
+        start = time.monotonic()
+        with pytest.raises(ConnectionFailedError, match="silent for too long"):
+            ask(server.url.replace("http:", "https:"), timeout=20)
+        assert time.monotonic() - start < 10  # connect_timeout is 0.3 s
+
+
+def test_a_proxy_is_used_but_not_for_this_machine_and_hosts_of_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with evil(lambda: [OK + b"Content-Length: 5\r\n\r\nproxy"]) as proxy, evil(lambda: DONE) as server:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("://", "://user:word@"))
+        monkeypatch.setenv("NO_PROXY", "inside.example,127.5.0.0/16")
+        monkeypatch.setenv("no_proxy", "inside.example,127.5.0.0/16")
+        assert ask("http://somewhere.example/") == (200, b"proxy")
+        assert ask(server.url) == (200, b"done")
+        assert not http._is_direct("somewhere.example", "inside.example,10.0.0.0/8")
+        assert http._is_direct("10.1.2.3", "inside.example,10.0.0.0/8")
+        assert not http._is_direct("11.1.2.3", "inside.example,10.0.0.0/8")
+        assert http._is_direct("inside.example", "")
+
+
+def test_a_refusal_before_the_body_was_read_is_the_answer() -> None:
+    with evil(lambda: [b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno"]) as server, HttpSession() as session:
+        body = bytes(8_000_000)
+        with session.send("PUT", server.url, timeout=20, max_bytes=9, body=body) as answer:
+            assert (answer.status, answer.read_all()) == (401, b"no")
+
+
+def test_an_answer_that_is_cut_is_an_error() -> None:
+    pieces = [OK + b"Content-Length: 10\r\n\r\nabc"]
+    with evil(lambda: pieces) as server, pytest.raises(ConnectionFailedError, match="the connection was cut"):
+        ask(server.url)
+
+
+def test_a_connection_is_used_again() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    accepted = []
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        accepted.append(connection)
+        while connection.recv(65536):
+            connection.sendall(DONE[0])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with HttpSession() as session:
+        for _ in range(3):
+            with session.send(
+                "GET", f"http://127.0.0.1:{listener.getsockname()[1]}/", timeout=20, max_bytes=9
+            ) as answer:
+                assert answer.read_all() == b"done"
+    thread.join(20)
+    assert not thread.is_alive()
+    accepted[0].close()
+    listener.close()
+
+
+def test_a_request_on_a_connection_that_the_server_has_closed_is_sent_again() -> None:
+    with evil(lambda: DONE) as server, HttpSession() as session:
+        for _ in range(50):
+            with session.send("GET", server.url, timeout=20, max_bytes=9) as answer:
+                assert answer.read_all() == b"done"
+        assert len(server.requests) == 50
+
+
+def test_pauses_are_random_below_a_bound_that_doubles() -> None:
+    bounds = [http.pause(retry, first=2, longest=30, uniform=lambda low, high: low + high) for retry in range(6)]
+    assert bounds == [2, 4, 8, 16, 30, 30]
+    assert len({http.pause(9, first=2, longest=30) for _ in range(5)}) == 5
