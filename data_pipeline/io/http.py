@@ -131,7 +131,7 @@ class HttpSession:
         self, method: str, target: Url, headers: Mapping[str, str], body: bytes | IO[bytes]
     ) -> urllib3.BaseHTTPResponse:
         can_repeat = isinstance(body, bytes) and method in ("GET", "PUT", "DELETE")
-        while True:
+        for is_last in (False, True):
             self._is_fresh = False
             try:
                 with self.translated_errors():
@@ -147,9 +147,10 @@ class HttpSession:
                     )
             except ConnectionFailedError:
                 # The server may have closed an idle connection just now; a fresh one shows whether it is there.
-                if self._is_fresh or not can_repeat:
+                if is_last or self._is_fresh or not can_repeat:
                     raise
                 self.close()
+        raise AssertionError("the last attempt returns or raises")
 
     def _manager(self, target: Url) -> urllib3.PoolManager:
         """Return the connections to a server, or to the proxy that the environment names for it."""
@@ -174,8 +175,8 @@ class HttpSession:
 
     def connect(self, host: str, port: int, *, is_proxy: bool) -> socket.socket:
         """Open a connection to the first address of a host that accepts one; a redirect's are checked before."""
-        addresses = _addresses(host, port)
         self._is_fresh = True
+        addresses = _addresses(host, port)
         for address in addresses if is_proxy else self._admitted(addresses):
             timeout = min(self._connect_timeout, self.seconds_left())
             try:

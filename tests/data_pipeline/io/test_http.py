@@ -288,7 +288,12 @@ def test_a_proxy_is_used_but_not_for_this_machine_and_hosts_of_no_proxy(monkeypa
         monkeypatch.setenv("NO_PROXY", "inside.example,127.5.0.0/16")
         monkeypatch.setenv("no_proxy", "inside.example,127.5.0.0/16")
         assert ask("http://somewhere.example/") == (200, b"proxy")
+        assert proxy.requests[0].startswith(b"GET http://somewhere.example/ HTTP/1.1")
+        assert b"proxy-authorization: Basic dXNlcjp3b3Jk" in proxy.requests[0]
         assert ask(server.url) == (200, b"done")
+        monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+        with pytest.raises(ConnectionFailedError, match="the proxy that the environment names cannot be used"):
+            ask("http://somewhere.example/")
         assert not http._is_direct("somewhere.example", "inside.example,10.0.0.0/8")
         assert http._is_direct("10.1.2.3", "inside.example,10.0.0.0/8")
         assert not http._is_direct("11.1.2.3", "inside.example,10.0.0.0/8")
