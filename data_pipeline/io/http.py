@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
-from typing import IO, Any, Self
+from typing import IO, Any
 from urllib.parse import unquote, urljoin
 from urllib.request import getproxies, proxy_bypass
 
@@ -60,7 +60,7 @@ _PROBLEMS: tuple[tuple[type[BaseException], type[Exception], str], ...] = (
 )
 
 
-class HttpSession:
+class HttpSession(contextlib.AbstractContextManager["HttpSession"]):
     """Requests to one server, over a connection that is kept open; for one thread, and one request at a time.
 
     A request fails after `connect_timeout` seconds until a connection is made, after `read_timeout` seconds without a
@@ -72,12 +72,9 @@ class HttpSession:
     ) -> None:
         self._connect_timeout, self._read_timeout, self._rate = connect_timeout, read_timeout, bytes_per_second
         self._managers: dict[str | None, urllib3.PoolManager] = {}
-        self._timeout = self._end = 0.0
+        self._timeout, self._end = 0.0, 0.0
         self._is_fresh = True  # the connection of the request that is under way
         self._server_depth, self._is_redirected = 0, False  # of the server itself, not of one that it redirects to
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -123,7 +120,7 @@ class HttpSession:
                 return response
             response.close()
             previous, target, self._is_redirected = target, _redirected(target, location), True
-            if _origin(target) != _origin(previous):
+            if (target.scheme, target.host, target.port) != (previous.scheme, previous.host, previous.port):
                 sent = {name: value for name, value in sent.items() if name in _KEPT_ON_REDIRECT}
         raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
 
@@ -230,16 +227,13 @@ class HttpSession:
             _SESSION.reset(token)
 
 
-class Response:
+class Response(contextlib.AbstractContextManager["Response"]):
     """Status, headers and body of an answer; the body is read as it arrives, and never unpacked."""
 
     def __init__(self, raw: urllib3.BaseHTTPResponse, session: HttpSession, url: str, max_bytes: int) -> None:
         self._raw, self._session, self._left, self._max_bytes = raw, session, max_bytes, max_bytes
         self.url = url  # to which redirects led
         self.status, self.reason, self.headers = raw.status, raw.reason or "", raw.headers
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -303,23 +297,15 @@ def _redirected(target: Url, location: str) -> Url:
     return place._replace(auth=None)
 
 
-def _origin(target: Url) -> tuple[str | None, str | None, int]:
-    return target.scheme, target.host, target.port or {"https": 443}.get(target.scheme or "", 80)
-
-
 def _is_direct(host: str, no_proxy: str) -> bool:
     """Whether a host is asked without a proxy: this machine, or one that NO_PROXY names or whose network it names."""
     if host == "localhost" or proxy_bypass(host):
         return True
-    try:
+    with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    networks = []
-    for each in no_proxy.split(","):
-        with contextlib.suppress(ValueError):
-            networks.append(ipaddress.ip_network(each.strip(), strict=False))
-    return address.is_loopback or any(address in network for network in networks)
+        networks = (ipaddress.ip_network(each.strip(), strict=False) for each in no_proxy.split(",") if "/" in each)
+        return address.is_loopback or any(address in network for network in networks)
+    return False
 
 
 def _addresses(host: str, port: int) -> list[str]:
@@ -360,12 +346,6 @@ _SESSION: ContextVar[HttpSession] = ContextVar("session whose request is under w
 
 class _Timed(socket.socket):
     """Socket each of whose calls is given the time that its request has left."""
-
-    def recv(self, *arguments: Any) -> bytes:
-        self.settimeout(_SESSION.get().seconds_left())
-        content = super().recv(*arguments)
-        _SESSION.get().count(len(content))
-        return content
 
     def recv_into(self, *arguments: Any) -> int:
         self.settimeout(_SESSION.get().seconds_left())

@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
-from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
 from data_pipeline.errors import ConnectionFailedError, InputError, RequestError, UnusableAnswerError, printable
+from data_pipeline.io.addresses import is_http_address
 from data_pipeline.io.http import HttpSession, Response, pause
 
 _BUSY = (408, 429, 500, 502, 503, 504)
@@ -39,14 +39,8 @@ DEFAULT_RETRY = RetryPolicy()
 
 
 def require_address(url: str) -> None:
-    """Raise `DownloadError` unless the URL is http or https; anything else could be a local file."""
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018  # raises if the port is not valid
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        usable = False
-    if not usable:
+    """Raise `DownloadError` unless the URL is http or https."""
+    if not is_http_address(url):
         raise DownloadError(f"{printable(url)}: only http and https addresses can be downloaded from")
 
 

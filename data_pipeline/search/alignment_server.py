@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Literal, TypeVar, get_args
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from data_pipeline.errors import (
     error_reason,
     printable,
 )
+from data_pipeline.io.addresses import is_http_address, without_password
 from data_pipeline.search.server_archive import MAX_ROWS, MAX_TEXT_BYTES, DamagedArchiveError, ServerAlignments
 
 PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it
@@ -60,7 +61,7 @@ class ServerOptions:
     instead: str = "give alignments of your own, or search a database on this machine"  # if it is unavailable
 
     def __post_init__(self) -> None:
-        if not _is_address(self.url):
+        if not is_http_address(self.url) or urlsplit(self.url).query or urlsplit(self.url).fragment:
             raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
@@ -335,21 +336,6 @@ class _Conversation:
 
     def _error(self, problem: str) -> SearchError:
         return SearchError(f"MMseqs2 server {printable(self._shown)}: {problem}")
-
-
-def without_password(url: str) -> str:
-    """Return the address of a server without the name and the password that may stand before its host."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018  # an invalid port raises when it is read
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
 
 
 def _shown(content: bytes) -> str:

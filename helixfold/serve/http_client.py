@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
 from data_pipeline.errors import InputError, RequestError, UnusableAnswerError, printable
+from data_pipeline.io.addresses import is_http_address
 from data_pipeline.io.http import HttpSession, Response
 
 _TIMEOUT: Final = 60.0
@@ -39,23 +41,15 @@ class Answer:
         return json.loads(self.body) if self.body else None
 
 
-class HttpClient:
+class HttpClient(AbstractContextManager["HttpClient"]):
     """Requests to one server, with a token. It is for one thread at a time."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = _TIMEOUT) -> None:
-        try:
-            parts = urlsplit(url)
-            is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_address = False
-        if not is_address or parts.query or parts.username is not None:
+        if not is_http_address(url) or urlsplit(url).query or urlsplit(url).username is not None:
             raise InputError(f"a server is named like http://127.0.0.1:8000, got '{printable(url)}'")
         self.url, self._timeout = url.rstrip("/"), timeout
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._session = HttpSession()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
