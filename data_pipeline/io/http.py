@@ -39,7 +39,13 @@ from data_pipeline.errors import (
 _CHUNK = 2**16
 _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
-_KEPT_ON_REDIRECT = ("accept", "accept-encoding", "range", "user-agent")  # anything else could be a credential
+_KEPT_ON_REDIRECT = (
+    "accept",
+    "accept-encoding",
+    "connection",
+    "range",
+    "user-agent",
+)  # anything else could be a credential
 _CONNECTION_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 _NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
@@ -60,119 +66,92 @@ _PROBLEMS: tuple[tuple[type[BaseException], type[Exception], str], ...] = (
 )
 
 
-class HttpSession(contextlib.AbstractContextManager["HttpSession"]):
-    """Requests to one server, over a connection that is kept open; for one thread, and one request at a time.
+def send(
+    method: str,
+    url: str,
+    *,
+    timeout: float,
+    max_bytes: int,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | IO[bytes] = b"",
+    redirects: bool = False,
+    connect_timeout: float = 10.0,
+    read_timeout: float = 60.0,
+    bytes_per_second: float = 2**17,
+) -> "Response":
+    """Send a request and return the answer, of whose body at most `max_bytes` are read.
 
-    A request fails after `connect_timeout` seconds until a connection is made, after `read_timeout` seconds without a
-    byte, and after its own total time, to which every `bytes_per_second` bytes sent or received add a second.
+    The request fails after `connect_timeout` seconds until a connection is made, after `read_timeout` seconds without a
+    byte, and after `timeout` seconds in all, to which every `bytes_per_second` bytes sent or received add one. A name
+    and password in the URL are sent as basic authentication. With `redirects`, those of a GET are followed. A `body`
+    that is a file needs a Content-Length in `headers`. Raise `RequestTimeoutError`, `UnusableAnswerError` or
+    `ConnectionFailedError`, as reading the answer does.
     """
+    exchange = _Exchange(timeout, connect_timeout, read_timeout, bytes_per_second)
+    sent = {"user-agent": "helixfold", "accept-encoding": "identity", "connection": "close"}
+    sent |= {name.lower(): value for name, value in (headers or {}).items()}
+    if isinstance(body, bytes) and (body or method != "GET"):
+        sent["content-length"] = str(len(body))
+    with exchange.translated_errors():
+        target = parse_url(url)
+    if target.auth is not None:
+        sent["authorization"] = f"Basic {base64.b64encode(unquote(target.auth).encode()).decode()}"
+    for _ in range(_MAX_REDIRECTS + 1):
+        with exchange.translated_errors():
+            raw = exchange.connections_to(target).urlopen(
+                method,
+                target._replace(auth=None, fragment=None).url,
+                headers=sent,
+                body=io.BytesIO(body) if isinstance(body, bytes) and body else body or None,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        response = Response(raw, exchange, target.url, max_bytes)
+        location = response.headers.get("location")
+        if not redirects or method != "GET" or response.status not in _REDIRECTS or location is None:
+            return response
+        response.close()
+        previous, target, exchange.is_redirected = target, _redirected(target, location), True
+        if (target.scheme, target.host, target.port) != (previous.scheme, previous.host, previous.port):
+            sent = {name: value for name, value in sent.items() if name in _KEPT_ON_REDIRECT}
+    raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
 
-    def __init__(
-        self, *, connect_timeout: float = 10.0, read_timeout: float = 60.0, bytes_per_second: float = 2**17
-    ) -> None:
-        self._connect_timeout, self._read_timeout, self._rate = connect_timeout, read_timeout, bytes_per_second
-        self._managers: dict[str | None, urllib3.PoolManager] = {}
-        self._timeout, self._end = 0.0, 0.0
-        self._is_fresh = True  # the connection of the request that is under way
-        self._server_depth, self._is_redirected = 0, False  # of the server itself, not of one that it redirects to
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class _Exchange:
+    """One request with its redirects: what it may connect to, and how long."""
 
-    def close(self) -> None:
-        """Close the connections; another request opens new ones."""
-        for manager in self._managers.values():
-            for key in manager.pools.keys():  # noqa: SIM118  # it has no iterator
-                manager.pools[key].close()
-            manager.clear()
+    def __init__(self, timeout: float, connect_timeout: float, read_timeout: float, rate: float) -> None:
+        self._timeout, self._connect_timeout, self._read_timeout, self._rate = (
+            timeout,
+            connect_timeout,
+            read_timeout,
+            rate,
+        )
+        self._end = time.monotonic() + timeout
+        self._server_depth = 0  # of the server itself, not of one that it redirects to
+        self.is_redirected = False
 
-    def send(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout: float,
-        max_bytes: int,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | IO[bytes] = b"",
-        redirects: bool = False,
-    ) -> "Response":
-        """Send a request and return the answer, of whose body at most `max_bytes` are read.
-
-        A name and password in the URL are sent as basic authentication. With `redirects`, those of a GET are followed.
-        A `body` that is a file needs a Content-Length in `headers`. Raise `RequestTimeoutError`, `UnusableAnswerError`
-        or `ConnectionFailedError`, as reading the answer does.
-        """
-        self._timeout, self._end, self._is_redirected = timeout, time.monotonic() + timeout, False
-        sent = {"user-agent": "helixfold", "accept-encoding": "identity"}
-        sent |= {name.lower(): value for name, value in (headers or {}).items()}
-        if isinstance(body, bytes) and (body or method != "GET"):
-            sent["content-length"] = str(len(body))
-        with self.translated_errors():
-            target = parse_url(url)
-        if target.auth is not None:
-            sent["authorization"] = f"Basic {base64.b64encode(unquote(target.auth).encode()).decode()}"
-        for _ in range(_MAX_REDIRECTS + 1):
-            raw = self._answer(method, target, sent, body)
-            response = Response(raw, self, target.url, max_bytes)
-            location = response.headers.get("location")
-            if not redirects or method != "GET" or response.status not in _REDIRECTS or location is None:
-                return response
-            response.close()
-            previous, target, self._is_redirected = target, _redirected(target, location), True
-            if (target.scheme, target.host, target.port) != (previous.scheme, previous.host, previous.port):
-                sent = {name: value for name, value in sent.items() if name in _KEPT_ON_REDIRECT}
-        raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
-
-    def _answer(
-        self, method: str, target: Url, headers: Mapping[str, str], body: bytes | IO[bytes]
-    ) -> urllib3.BaseHTTPResponse:
-        can_repeat = isinstance(body, bytes) and method in ("GET", "PUT", "DELETE")
-        for is_last in (False, True):
-            self._is_fresh = False
-            try:
-                with self.translated_errors():
-                    return self._manager(target).urlopen(
-                        method,
-                        target._replace(auth=None, fragment=None).url,
-                        headers=headers,
-                        body=io.BytesIO(body) if isinstance(body, bytes) and body else body or None,
-                        redirect=False,
-                        retries=False,
-                        preload_content=False,
-                        decode_content=False,
-                    )
-            except ConnectionFailedError:
-                # The server may have closed an idle connection just now; a fresh one shows whether it is there.
-                if is_last or self._is_fresh or not can_repeat:
-                    raise
-                self.close()
-        raise AssertionError("the last attempt returns or raises")
-
-    def _manager(self, target: Url) -> urllib3.PoolManager:
-        """Return the connections to a server, or to the proxy that the environment names for it."""
+    def connections_to(self, target: Url) -> urllib3.PoolManager:
+        """Return the way to a server: directly, or over the proxy that the environment names for it."""
         proxies, host = getproxies(), (target.host or "").strip("[]")
-        named = proxies.get(target.scheme or "", proxies.get("all"))
-        proxy = None if _is_direct(host, proxies.get("no", "")) else named
-        if proxy is not None:
+        proxy = proxies.get(target.scheme or "", proxies.get("all"))
+        if proxy is None or _is_direct(host, proxies.get("no", "")):
+            manager = urllib3.PoolManager(ssl_context=_tls())
+        else:
             with contextlib.suppress(OSError):  # a name that only the proxy can resolve
                 self._admitted(_addresses(host, target.port or 0))
-        if proxy not in self._managers:
-            if proxy is None:
-                manager = urllib3.PoolManager(ssl_context=_tls())
-            else:
-                place = parse_url(proxy if "://" in proxy else f"http://{proxy}")
-                login = urllib3.util.make_headers(proxy_basic_auth=unquote(place.auth)) if place.auth else None
-                manager = urllib3.ProxyManager(
-                    place._replace(auth=None).url, proxy_headers=login, ssl_context=_tls(), proxy_ssl_context=_tls()
-                )
-            manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
-            self._managers[proxy] = manager
-        return self._managers[proxy]
+            place = parse_url(proxy if "://" in proxy else f"http://{proxy}")
+            login = urllib3.util.make_headers(proxy_basic_auth=unquote(place.auth)) if place.auth else None
+            manager = urllib3.ProxyManager(
+                place._replace(auth=None).url, proxy_headers=login, ssl_context=_tls(), proxy_ssl_context=_tls()
+            )
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+        return manager
 
     def connect(self, host: str, port: int, *, is_proxy: bool) -> socket.socket:
         """Open a connection to the first address of a host that accepts one; a redirect's are checked before."""
-        self._is_fresh = True
         addresses = _addresses(host, port)
         for address in addresses if is_proxy else self._admitted(addresses):
             timeout = min(self._connect_timeout, self.seconds_left())
@@ -189,7 +168,7 @@ class HttpSession(contextlib.AbstractContextManager["HttpSession"]):
 
     def _admitted(self, addresses: list[str]) -> list[str]:
         """Return the addresses that may be connected to; after a redirect, those no more private than the server's."""
-        if not self._is_redirected:
+        if not self.is_redirected:
             self._server_depth = min(map(_depth, addresses))
             return addresses
         admitted = [address for address in addresses if _depth(address) <= self._server_depth]
@@ -211,7 +190,7 @@ class HttpSession(contextlib.AbstractContextManager["HttpSession"]):
     @contextlib.contextmanager
     def translated_errors(self) -> Iterator[None]:
         """Translate the errors of a connection within the context, whose sockets keep to the time of this request."""
-        token = _SESSION.set(self)
+        token = _EXCHANGE.set(self)
         try:
             yield
         except _CONNECTION_ERRORS as error:
@@ -224,14 +203,14 @@ class HttpSession(contextlib.AbstractContextManager["HttpSession"]):
                     raise raised(problem) from error
             raise ConnectionFailedError("the connection failed") from error
         finally:
-            _SESSION.reset(token)
+            _EXCHANGE.reset(token)
 
 
 class Response(contextlib.AbstractContextManager["Response"]):
     """Status, headers and body of an answer; the body is read as it arrives, and never unpacked."""
 
-    def __init__(self, raw: urllib3.BaseHTTPResponse, session: HttpSession, url: str, max_bytes: int) -> None:
-        self._raw, self._session, self._left, self._max_bytes = raw, session, max_bytes, max_bytes
+    def __init__(self, raw: urllib3.BaseHTTPResponse, exchange: _Exchange, url: str, max_bytes: int) -> None:
+        self._raw, self._exchange, self._left, self._max_bytes = raw, exchange, max_bytes, max_bytes
         self.url = url  # to which redirects led
         self.status, self.reason, self.headers = raw.status, raw.reason or "", raw.headers
 
@@ -256,8 +235,8 @@ class Response(contextlib.AbstractContextManager["Response"]):
 
     def read(self, count: int = _CHUNK) -> bytes:
         """Return between one and `count` bytes; none at the end."""
-        with self._session.translated_errors():
-            self._session.seconds_left()
+        with self._exchange.translated_errors():
+            self._exchange.seconds_left()
             piece = self._raw.read1(count)
         self._left -= len(piece)
         if self._left < 0:
@@ -341,22 +320,22 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             yield from _causes(each)
 
 
-_SESSION: ContextVar[HttpSession] = ContextVar("session whose request is under way in this thread")
+_EXCHANGE: ContextVar[_Exchange] = ContextVar("exchange that is under way in this thread")
 
 
 class _Timed(socket.socket):
     """Socket each of whose calls is given the time that its request has left."""
 
     def recv_into(self, *arguments: Any) -> int:
-        self.settimeout(_SESSION.get().seconds_left())
+        self.settimeout(_EXCHANGE.get().seconds_left())
         size = super().recv_into(*arguments)
-        _SESSION.get().count(size)
+        _EXCHANGE.get().count(size)
         return size
 
     def sendall(self, content: Any, *arguments: Any) -> None:
-        self.settimeout(_SESSION.get().seconds_left())
+        self.settimeout(_EXCHANGE.get().seconds_left())
         super().sendall(content, *arguments)
-        _SESSION.get().count(len(content))
+        _EXCHANGE.get().count(len(content))
 
 
 class _SecureSocket(_Timed, ssl.SSLSocket):
@@ -365,12 +344,12 @@ class _SecureSocket(_Timed, ssl.SSLSocket):
 
 class _Connection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
-        return _SESSION.get().connect(self._dns_host, self.port, is_proxy=self.proxy is not None)
+        return _EXCHANGE.get().connect(self._dns_host, self.port, is_proxy=self.proxy is not None)
 
 
 class _SecureConnection(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
-        return _SESSION.get().connect(self._dns_host, self.port, is_proxy=self.proxy is not None)
+        return _EXCHANGE.get().connect(self._dns_host, self.port, is_proxy=self.proxy is not None)
 
 
 class _Pool(HTTPConnectionPool):

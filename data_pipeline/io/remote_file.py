@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import ConnectionFailedError, InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.addresses import is_http_address
-from data_pipeline.io.http import HttpSession, Response, pause
+from data_pipeline.io.http import Response, pause, send
 
 _BUSY = (408, 429, 500, 502, 503, 504)
 # Bytes that an interrupted download loses at most; a connection that brings fewer counts as failed.
@@ -63,7 +63,6 @@ class RemoteFile:
         self.size: int | None = None
         self.version: str | None = None  # as the server names it
         self._has_ranges = True  # until the server ignores a range request
-        self._session = HttpSession(read_timeout=retry.timeout, bytes_per_second=_BYTES_PER_SECOND)
         self._response: Response | None = None
         self._at = 0  # position of the open response
         self._failures = self._bytes = 0  # since at least 64 KiB arrived
@@ -71,8 +70,9 @@ class RemoteFile:
 
     def close(self) -> None:
         """Close the connection."""
-        self._drop()
-        self._session.close()
+        if self._response is not None:
+            self._response.close()
+            self._response = None
 
     def tell(self) -> int:
         """Return the current position."""
@@ -94,7 +94,7 @@ class RemoteFile:
             except UnusableAnswerError as error:
                 raise DownloadError(f"{self.url}: {error}") from error
             except RequestError as error:
-                self._drop()
+                self.close()
                 self._failures += 1
                 if self._failures >= self.retry.attempts:
                     raise DownloadError(
@@ -112,7 +112,7 @@ class RemoteFile:
         """Read at least one byte at the current position."""
         gap = self.position - self._at
         if self._response is None or gap < 0 or (gap > self.NEAR and self._has_ranges):
-            self._drop()
+            self.close()
             self._response = self._opened()
         while self._at < self.position:
             self._read(self._response, self.position - self._at)
@@ -130,13 +130,15 @@ class RemoteFile:
 
     def _opened(self) -> Response:
         start = self.position if self._has_ranges else 0
-        response = self._session.send(
+        response = send(
             "GET",
             self.url,
             timeout=self.retry.timeout,
             max_bytes=2**63,  # whoever reads has a limit
             headers={"Range": f"bytes={start}-"},
             redirects=True,
+            read_timeout=self.retry.timeout,
+            bytes_per_second=_BYTES_PER_SECOND,
         )
         self.address = response.url
         if response.status in _BUSY:
@@ -157,11 +159,6 @@ class RemoteFile:
             raise DownloadError(f"{self.url}: the file changed on the server during the download; start again")
         self.size, self.version = size, version
         return response
-
-    def _drop(self) -> None:
-        if self._response is not None:
-            self._response.close()
-            self._response = None
 
 
 def _whole(number: str) -> int | None:

@@ -252,24 +252,21 @@ class _Conversation:
         self, method: str, path: str, body: IO[bytes], max_bytes: int, data: dict[str, str] | None = None
     ) -> None:
         # Takes long to import, and only runs that ask a server need it.
-        from data_pipeline.io.http import HttpSession  # noqa: PLC0415
+        from data_pipeline.io.http import send  # noqa: PLC0415
 
-        options = self._options
-        limits = {"connect_timeout": options.connect_timeout, "read_timeout": options.read_timeout}
         try:
             # Only a GET is redirected: sequences must go to the server that the user named, and to no other.
-            with (
-                HttpSession(**limits) as session,
-                session.send(
-                    method,
-                    f"{self._url}/{path}",
-                    timeout=options.timeout,
-                    max_bytes=max_bytes,
-                    headers={"Content-Type": "application/x-www-form-urlencoded"} if data else {},
-                    body=urlencode(data or {}).encode(),
-                    redirects=True,
-                ) as answer,
-            ):
+            with send(
+                method,
+                f"{self._url}/{path}",
+                timeout=self._options.timeout,
+                connect_timeout=self._options.connect_timeout,
+                read_timeout=self._options.read_timeout,
+                max_bytes=max_bytes,
+                headers={"Content-Type": "application/x-www-form-urlencoded"} if data else {},
+                body=urlencode(data or {}).encode(),
+                redirects=True,
+            ) as answer:
                 answer.copy_to(body)
         except (RequestTimeoutError, UnusableAnswerError) as error:
             raise self._first_error(str(error)) from error

@@ -41,7 +41,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        """Leave the context; each request closes its own connection."""
 
     def submit(
         self,

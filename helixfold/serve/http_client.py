@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from data_pipeline.errors import InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.addresses import is_http_address
-from data_pipeline.io.http import HttpSession, Response
+from data_pipeline.io.http import Response, send
 
 _TIMEOUT: Final = 60.0
 _MAX_JSON_BYTES: Final = 2**26
@@ -49,10 +49,9 @@ class HttpClient(AbstractContextManager["HttpClient"]):
             raise InputError(f"a server is named like http://127.0.0.1:8000, got '{printable(url)}'")
         self.url, self._timeout = url.rstrip("/"), timeout
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._session = HttpSession()
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Leave the context; each request closes its own connection."""
 
     def request(
         self,
@@ -89,10 +88,6 @@ class HttpClient(AbstractContextManager["HttpClient"]):
             except RequestError as error:
                 raise self._failure("broke off its answer", error) from error
 
-    def close(self) -> None:
-        """Close the connection; the next request makes another one."""
-        self._session.close()
-
     def _opened(
         self,
         method: str,
@@ -105,7 +100,7 @@ class HttpClient(AbstractContextManager["HttpClient"]):
     ) -> Response:
         """Return an answer that is not a refusal; no redirect is followed, since the token goes to this server only."""
         try:
-            response = self._session.send(
+            response = send(
                 method,
                 self.url + path,
                 timeout=timeout or self._timeout,

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from data_pipeline.errors import RequestError
-from data_pipeline.io.http import HttpSession
+from data_pipeline.io.http import send
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service
 
@@ -46,10 +46,7 @@ def _call(service: Service, job: Job) -> str | None:
     body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
     headers = {"Content-Type": "application/json"}
     try:
-        with (
-            HttpSession() as session,
-            session.send("POST", url, timeout=_SECONDS, max_bytes=0, headers=headers, body=body) as response,
-        ):
+        with send("POST", url, timeout=_SECONDS, max_bytes=0, headers=headers, body=body) as response:
             status = response.status
     except RequestError as error:
         return str(error)

@@ -72,7 +72,6 @@ class Worker:
             pass
         finally:
             self.process.stop()
-            self.client.close()
 
     def _offers(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix=JOB_PREFIX, dir=self.directory) as directory:

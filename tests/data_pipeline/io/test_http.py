@@ -15,7 +15,7 @@ import pytest
 
 from data_pipeline.errors import ConnectionFailedError, RequestTimeoutError, UnusableAnswerError
 from data_pipeline.io import http
-from data_pipeline.io.http import HttpSession
+from data_pipeline.io.http import send
 from tests.data_pipeline.search.families import needed_program
 
 
@@ -60,10 +60,7 @@ def evil(script: Callable[[], Iterable[bytes]], pause: float = 0.0) -> Iterator[
 
 def ask(url: str, method: str = "GET", timeout: float = 1.0, max_bytes: int = 10_000_000) -> tuple[int, bytes]:
     """The status and the body of an answer."""
-    with (
-        HttpSession(connect_timeout=0.3) as session,
-        session.send(method, url, timeout=timeout, max_bytes=max_bytes, redirects=True) as answer,
-    ):
+    with send(method, url, timeout=timeout, max_bytes=max_bytes, redirects=True, connect_timeout=0.3) as answer:
         return answer.status, answer.read_all()
 
 
@@ -225,8 +222,8 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(names: Nam
 
 def test_headers_other_than_harmless_ones_stay_with_their_origin() -> None:
     sent = {"X-Lease": "secret", "Cookie": "secret", "Range": "bytes=0-"}
-    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url)) as first, HttpSession() as session:
-        with session.send("GET", first.url, timeout=20, max_bytes=9, headers=sent, redirects=True) as answer:
+    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url)) as first:
+        with send("GET", first.url, timeout=20, max_bytes=9, headers=sent, redirects=True) as answer:
             assert answer.status == 200
         assert first.requests[0].count(b"secret") == 2
         assert b"secret" not in last.requests[0]
@@ -301,9 +298,9 @@ def test_a_proxy_is_used_but_not_for_this_machine_and_hosts_of_no_proxy(monkeypa
 
 
 def test_a_refusal_before_the_body_was_read_is_the_answer() -> None:
-    with evil(lambda: [b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno"]) as server, HttpSession() as session:
+    with evil(lambda: [b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno"]) as server:
         body = bytes(8_000_000)
-        with session.send("PUT", server.url, timeout=20, max_bytes=9, body=body) as answer:
+        with send("PUT", server.url, timeout=20, max_bytes=9, body=body) as answer:
             assert (answer.status, answer.read_all()) == (401, b"no")
 
 
@@ -311,38 +308,6 @@ def test_an_answer_that_is_cut_is_an_error() -> None:
     pieces = [OK + b"Content-Length: 10\r\n\r\nabc"]
     with evil(lambda: pieces) as server, pytest.raises(ConnectionFailedError, match="the connection was cut"):
         ask(server.url)
-
-
-def test_a_connection_is_used_again() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    accepted = []
-
-    def serve() -> None:
-        connection, _ = listener.accept()
-        accepted.append(connection)
-        while connection.recv(65536):
-            connection.sendall(DONE[0])
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    with HttpSession() as session:
-        for _ in range(3):
-            with session.send(
-                "GET", f"http://127.0.0.1:{listener.getsockname()[1]}/", timeout=20, max_bytes=9
-            ) as answer:
-                assert answer.read_all() == b"done"
-    thread.join(20)
-    assert not thread.is_alive()
-    accepted[0].close()
-    listener.close()
-
-
-def test_a_request_on_a_connection_that_the_server_has_closed_is_sent_again() -> None:
-    with evil(lambda: DONE) as server, HttpSession() as session:
-        for _ in range(50):
-            with session.send("GET", server.url, timeout=20, max_bytes=9) as answer:
-                assert answer.read_all() == b"done"
-        assert len(server.requests) == 50
 
 
 def test_pauses_are_random_below_a_bound_that_doubles() -> None:
