@@ -39,13 +39,8 @@ from data_pipeline.errors import (
 _CHUNK = 2**16
 _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
-_KEPT_ON_REDIRECT = (
-    "accept",
-    "accept-encoding",
-    "connection",
-    "range",
-    "user-agent",
-)  # anything else could be a credential
+# Anything else could be a credential.
+_KEPT_ON_REDIRECT = ("accept", "accept-encoding", "connection", "range", "user-agent")
 _CONNECTION_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 _NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
@@ -123,13 +118,8 @@ class _Exchange:
     """One request with its redirects: what it may connect to, and how long."""
 
     def __init__(self, timeout: float, connect_timeout: float, read_timeout: float, rate: float) -> None:
-        self._timeout, self._connect_timeout, self._read_timeout, self._rate = (
-            timeout,
-            connect_timeout,
-            read_timeout,
-            rate,
-        )
-        self._end = time.monotonic() + timeout
+        self._timeout, self._end, self._rate = timeout, time.monotonic() + timeout, rate
+        self._connect_timeout, self._read_timeout = connect_timeout, read_timeout
         self._server_depth = 0  # of the server itself, not of one that it redirects to
         self.is_redirected = False
 

@@ -161,14 +161,15 @@ def find_exchanged_layers(
         _exchange(blocks, one, two)
         say(f"{stack} with layers {one} and {two} exchanged: {score:.1f} times the published runs' difference")
         if score <= TIMES_SPREAD:
-            pair = f"layers {one} and {two} of {stack} are exchanged"
-            found = f"{pair}: exchanged back, the outputs are the published ones"
+            found = (
+                f"layers {one} and {two} of {stack} are exchanged: exchanged back, the outputs are the published ones"
+            )
             return Check(name=EXCHANGED, holds=False, found=found)
         if clock() - start >= MAX_SECONDS:
             break
     found = (
-        f"none of the first {tried} pairs of layers gives the published outputs if it is exchanged, and the search ends "
-        f"there; if these are not DeepMind's parameters of {MODEL}, verify them with --own"
+        f"none of the first {tried} pairs of layers gives the published outputs if it is exchanged, and the search "
+        f"ends there; if these are not DeepMind's parameters of {MODEL}, verify them with --own"
     )
     return Check(name=EXCHANGED, holds=None, found=found)
 
