@@ -103,7 +103,7 @@ def send(
                 preload_content=False,
                 decode_content=False,
             )
-        response = Response(raw, exchange, target.url, max_bytes)
+        response = Response(raw, exchange, max_bytes)
         location = response.headers.get("location")
         if not redirects or method != "GET" or response.status not in _REDIRECTS or location is None:
             return response
@@ -199,9 +199,8 @@ class _Exchange:
 class Response(contextlib.AbstractContextManager["Response"]):
     """Status, headers and body of an answer; the body is read as it arrives, and never unpacked."""
 
-    def __init__(self, raw: urllib3.BaseHTTPResponse, exchange: _Exchange, url: str, max_bytes: int) -> None:
+    def __init__(self, raw: urllib3.BaseHTTPResponse, exchange: _Exchange, max_bytes: int) -> None:
         self._raw, self._exchange, self._left, self._max_bytes = raw, exchange, max_bytes, max_bytes
-        self.url = url  # to which redirects led
         self.status, self.reason, self.headers = raw.status, raw.reason or "", raw.headers
 
     def __exit__(self, *_: object) -> None:

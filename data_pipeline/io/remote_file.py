@@ -66,7 +66,6 @@ class RemoteFile:
         self._response: Response | None = None
         self._at = 0  # position of the open response
         self._failures = self._bytes = 0  # since at least 64 KiB arrived
-        self.address = url  # to which redirects led
 
     def close(self) -> None:
         """Close the connection."""
@@ -140,7 +139,6 @@ class RemoteFile:
             read_timeout=self.retry.timeout,
             bytes_per_second=_BYTES_PER_SECOND,
         )
-        self.address = response.url
         if response.status in _BUSY:
             raise ConnectionFailedError(f"the server answers {response.status} {response.reason}")
         if response.status not in (200, 206):
@@ -167,7 +165,7 @@ def _whole(number: str) -> int | None:
 
 def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
     """Write bytes of a remote file to `part`, after those that an earlier download left there."""
-    with open_part(part) as file:
+    with _open_part(part) as file:
         done = os.fstat(file.fileno()).st_size
         if done > size:
             file.truncate(0)
@@ -186,7 +184,7 @@ def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bo
                 done += len(piece)
 
 
-def open_part(part: Path) -> IO[bytes]:
+def _open_part(part: Path) -> IO[bytes]:
     """Open a file to append to; replace whatever is there that this user did not download, such as a link."""
     with contextlib.suppress(FileNotFoundError):
         status = part.lstat()

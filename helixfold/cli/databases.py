@@ -22,7 +22,7 @@ def download(
 ) -> None:
     """Download ColabFold's databases for `--databases DIR`; what was interrupted goes on. Without names, show them.
 
-    They are some hundreds of gigabytes. aria2c is used if it is installed.
+    They are some hundreds of gigabytes.
 
     Parameters
     ----------
