@@ -1,6 +1,7 @@
 """Write files atomically, and raise `InputError` for files that cannot be read."""
 
 import errno
+import hashlib
 import os
 import secrets
 import stat
@@ -48,6 +49,12 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
         if (size := os.fstat(file.fileno()).st_size) > max_bytes:
             raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
         return file.read(max_bytes)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -66,8 +66,9 @@ def download_databases(
 ) -> list[Path]:
     """Download and unpack databases that are not in `directory` yet, and return their prefixes.
 
-    Files come from the server at `url`, and an interrupted download is resumed. An archive is checked by its size and the checksum that gzip stores, and deleted when it
-    is unpacked. Raise `DownloadError` if one cannot be fetched or is damaged.
+    Files come from the server at `url`, and an interrupted download is resumed. An archive is checked by its size and
+    the checksum that gzip stores, and deleted when it is unpacked. Raise `DownloadError` if one cannot be fetched or is
+    damaged.
     """
     require_address(url)
     unknown = [name for name in names if name not in DOWNLOADS]

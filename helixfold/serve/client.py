@@ -156,11 +156,10 @@ class Client:
                 if attempt == _ATTEMPTS - 1:
                     raise
             except ServerError as error:
-                wanted = error.retry_after
-                is_temporary = error.status in (429, 503) and wanted is not None and wanted <= _LONGEST_PAUSE
-                if not is_temporary or attempt == _ATTEMPTS - 1:
+                wanted = error.retry_after if error.status in (429, 503) else None
+                if wanted is None or wanted > _LONGEST_PAUSE or attempt == _ATTEMPTS - 1:
                     raise
-                seconds = max(seconds, wanted or 0.0)
+                seconds = max(seconds, wanted)
             self._sleep(seconds)
         raise AssertionError("the last attempt returns or raises")
 

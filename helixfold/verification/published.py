@@ -1,6 +1,5 @@
 """Compare a network with the outputs that are published for DeepMind's `model_1_ptm`: ten residues, 5AWL."""
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,20 +151,18 @@ def find_exchanged_layers(
 
     The search ends after `MAX_PAIRS` pairs or `MAX_SECONDS`. The network is left as it was.
     """
-    start, tried = clock(), 0
-    for stack, one, two in itertools.islice(_pairs(network), MAX_PAIRS):
-        tried += 1
+    start = clock()
+    for tried, (stack, one, two) in enumerate(_pairs(network), start=1):
         blocks = _stacks(network)[stack]
         _exchange(blocks, one, two)
         score = score_of(network, expected)
         _exchange(blocks, one, two)
-        say(f"{stack} with layers {one} and {two} exchanged: {score:.1f} times the published runs' difference")
+        pair = f"layers {one} and {two} of {stack}"
+        say(f"{pair} exchanged: {score:.1f} times the published runs' difference")
         if score <= TIMES_SPREAD:
-            found = (
-                f"layers {one} and {two} of {stack} are exchanged: exchanged back, the outputs are the published ones"
-            )
+            found = f"{pair} are exchanged: exchanged back, the outputs are the published ones"
             return Check(name=EXCHANGED, holds=False, found=found)
-        if clock() - start >= MAX_SECONDS:
+        if tried == MAX_PAIRS or clock() - start >= MAX_SECONDS:
             break
     found = (
         f"none of the first {tried} pairs of layers gives the published outputs if it is exchanged, and the search "

@@ -6,7 +6,6 @@ members (373 MB each) are fetched from a server that supports range requests, as
 download is continued. Parameters: (c) DeepMind, CC BY 4.0.
 """
 
-import hashlib
 import itertools
 import json
 import os
@@ -17,7 +16,7 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.files import atomic_write, sha256_of
 from data_pipeline.io.remote_file import DEFAULT_RETRY, DownloadError, RemoteFile, RetryPolicy, fetch, require_address
 from data_pipeline.json_files import read_json
 from data_pipeline.user_cache import NO_CACHE
@@ -75,11 +74,11 @@ def download_parameters(
         known = sha256.get(path.name) or recorded.get(path.name)
         archive = url or archive_of(name)
         try:
-            if not path.is_file() or (known is not None and _sha256(path) != known):
+            if not path.is_file() or (known is not None and sha256_of(path) != known):
                 directory.mkdir(parents=True, exist_ok=True)
                 _download_member(archive, path, known, name=name, retry=retry, progress=progress)
             if path.name not in recorded:
-                recorded[path.name] = _sha256(path)
+                recorded[path.name] = sha256_of(path)
                 with atomic_write(checksums) as temporary:
                     temporary.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         except OSError as error:
@@ -105,11 +104,6 @@ def _read_checksums(path: Path) -> dict[str, str]:
     return recorded
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _download_member(url: str, path: Path, known: str | None, *, name: str, retry: RetryPolicy, progress: bool) -> None:
     """Fetch one preset's parameter file, whose checksum may be known, out of a tar archive.
 
@@ -126,7 +120,7 @@ def _download_member(url: str, path: Path, known: str | None, *, name: str, retr
             require_shapes(part, arrays.shapes, preset(name).model, "npz")
             for array in arrays:
                 arrays[array]
-        if known is not None and _sha256(part) != known:
+        if known is not None and sha256_of(part) != known:
             raise DownloadError(
                 f"{printable(url)}: {path.name} does not have the checksum {known}, so it was not kept; "
                 "try again, and ask where the file comes from if it stays so"
