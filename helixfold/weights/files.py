@@ -59,9 +59,8 @@ def _provenance(path: Path) -> str:
             return "written by helixfold; trained further from its demonstration model"
         began_with = read_header(path).began_with
         return "written by helixfold" + (f"; its training {printable(began_with, 5000)}" if began_with else "")
-    if path.name in PUBLISHED_SHA256:
-        if sha256_of(path) == PUBLISHED_SHA256[path.name]:
-            return "DeepMind's, by the published copies' checksum"
+    if path.name in PUBLISHED_SHA256 and sha256_of(path) == PUBLISHED_SHA256[path.name]:
+        return "DeepMind's, by the published copies' checksum"
     return "the file does not say"
 
 
