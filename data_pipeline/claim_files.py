@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_pipeline.files import require_unmoved
+
 
 @dataclass(frozen=True)
 class SeenFile:
@@ -71,6 +73,7 @@ class ClaimFiles:
             (self.directory / f"clock-{self._own}").unlink(missing_ok=True)
 
     def _draft(self, content: bytes) -> Path:
+        require_unmoved(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         draft = self.directory / f"draft-{self._own}-{secrets.token_hex(4)}"
         draft.write_bytes(content)

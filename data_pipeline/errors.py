@@ -52,15 +52,19 @@ class ServerUnavailableError(SearchError):
     """Error for a search on a server that answers no search of this run any more."""
 
 
-class RequestTimeoutError(Exception):
+class RequestError(Exception):
+    """Error for a request that a server did not answer as it should; the text says why."""
+
+
+class RequestTimeoutError(RequestError):
     """Error for an answer that is not complete when the time of its request is over."""
 
 
-class UnusableAnswerError(Exception):
+class UnusableAnswerError(RequestError):
     """Error that no other attempt would mend: a wrong address, certificate or redirect, or an answer too large."""
 
 
-class ConnectionFailedError(Exception):
+class ConnectionFailedError(RequestError):
     """Error for a connection that cannot be made, or ends before the answer does."""
 
 

@@ -1,6 +1,7 @@
 """Write files atomically, and raise `InputError` for files that cannot be read."""
 
 import errno
+import hashlib
 import os
 import secrets
 import stat
@@ -50,6 +51,12 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
         return file.read(size)  # Python allocates as many bytes as it is asked for
 
 
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _without_waiting(path: str, flags: int) -> int:
     """Open a file, also one that has become a pipe meanwhile, without waiting for whoever writes into it."""
     return os.open(path, flags | os.O_NONBLOCK)
@@ -60,20 +67,27 @@ def open_lock(path: Path, mode: int = 0o666) -> TextIO:
     return open(path, "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode))
 
 
+LINK_PROBLEM = "leads to another place by a link; put a directory itself here, or choose another --output"
+
+
 class MovedDirectoryError(InputError):
     """Error for a directory that was moved or removed while a run wrote there."""
 
 
-# Directories by their absolute paths, with device and number, which moving does not change.
-_unmoved: dict[str, tuple[int, int]] = {}
+# Directories by their absolute paths, with device and number, which moving does not change, and whether links in them
+# may lead to other places.
+_unmoved: dict[str, tuple[int, int, bool]] = {}
 
 
 @contextmanager
-def unmoved_directory(path: Path) -> Iterator[None]:
-    """Let `atomic_write` raise `MovedDirectoryError` inside, rather than make this directory anew, once it is gone."""
+def unmoved_directory(path: Path, *, is_closed: bool = False) -> Iterator[None]:
+    """Let `atomic_write` refuse to write below a directory that is gone: it raises `MovedDirectoryError`.
+
+    With `is_closed`, it raises `InputError` for a path below the directory that a link leads out of it.
+    """
     status = path.stat()
-    identity = (status.st_dev, status.st_ino)
-    added = {name: identity for name in (os.path.abspath(path), os.path.realpath(path)) if name not in _unmoved}
+    entry = (status.st_dev, status.st_ino, is_closed)
+    added = {name: entry for name in (os.path.abspath(path), os.path.realpath(path)) if name not in _unmoved}
     _unmoved.update(added)
     try:
         yield
@@ -83,17 +97,20 @@ def unmoved_directory(path: Path) -> Iterator[None]:
 
 
 def require_unmoved(path: Path) -> None:
-    """Raise `MovedDirectoryError` if `path` is in or at a directory of `unmoved_directory` that is not there."""
+    """Raise `InputError` if a directory of `unmoved_directory` that holds `path` is gone, or a link leads out of it."""
     inside = os.path.join(os.path.abspath(path), "")
-    for name, identity in _unmoved.items():
+    for name, (*identity, is_closed) in _unmoved.items():
         if inside.startswith(os.path.join(name, "")):
             try:
                 status = os.stat(name)
             except FileNotFoundError:
                 status = None
-            if status is None or (status.st_dev, status.st_ino) != identity:
+            if status is None or [status.st_dev, status.st_ino] != identity:
                 problem = "was moved or removed while this run wrote there; move it back and run the same command again"
                 raise MovedDirectoryError.at(name, problem)
+            end = os.path.join(os.path.realpath(path), "")
+            if is_closed and not end.startswith(os.path.join(os.path.realpath(name), "")):
+                raise InputError.at(path, LINK_PROBLEM)
 
 
 @contextmanager

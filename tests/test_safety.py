@@ -56,9 +56,15 @@ ROOMS = {
         "helixfold.serve.worker.alignments",  # which writes archives and reads none
     ),
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
-    "requests": ("helixfold.weights.download", "data_pipeline.search"),
-    "urllib3": ("helixfold.weights.download", "data_pipeline.search"),
-    "socket": ("helixfold.parallel", "data_pipeline.search.http_request", "helixfold.serve.webhooks"),
+    # One HTTP client opens all connections to servers.
+    **dict.fromkeys(
+        (
+            *("aiohttp", "ftplib", "http.client", "httpcore", "httpx", "pooch", "requests", "urllib.request"),
+            *("urllib3", "websockets"),
+        ),
+        ("data_pipeline.io.http",),
+    ),
+    "socket": ("helixfold.parallel", "data_pipeline.io.http"),
     "pickle": ("helixfold.weights.openfold", "data_pipeline.features.alphafold_pickle"),
     # Processes of the program's own send each other Python objects; nothing from outside gets there.
     "multiprocessing": (
@@ -82,7 +88,7 @@ def dangers(source: str, module: str) -> Iterator[str]:
         for name in _imported(node):
             if any(_within(name, forbidden) for forbidden in FORBIDDEN_MODULES):
                 yield f"line {_line(node)}: imports {name}"
-            rooms = ROOMS.get(name.split(".")[0])
+            rooms = next((rooms for own, rooms in ROOMS.items() if _within(name, own)), None)
             if rooms is not None and not any(_within(module, room) for room in rooms):
                 yield f"line {_line(node)}: imports {name}, which is for {', '.join(rooms)}"
         if isinstance(node, ast.ImportFrom) and node.module == "pickle":

@@ -11,9 +11,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
-from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
-from urllib.parse import urlsplit, urlunsplit
+from typing import IO, Literal, TypeVar, get_args
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 
@@ -29,16 +28,13 @@ from data_pipeline.errors import (
     error_reason,
     printable,
 )
+from data_pipeline.io.addresses import is_http_address, without_password
 from data_pipeline.search.server_archive import MAX_ROWS, MAX_TEXT_BYTES, DamagedArchiveError, ServerAlignments
-
-if TYPE_CHECKING:
-    from data_pipeline.search.http_request import HttpAnswer
 
 PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it
 Mode = Literal["env", "all", "env-nofilter", "nofilter"]
 # complete: rows of species that every sequence of a complex has; greedy: of those that at least two of them have.
 PairStrategy = Literal["greedy", "complete"]
-_USER_AGENT = "helixfold"
 FIRST_NUMBER = 101  # ColabFold's; the server labels its results with these numbers
 _FIRST_PAUSE, _LONGEST_PAUSE, _SHORTEST_PAUSE = 4.0, 60.0, 1.0  # seconds; the upper bound of a pause doubles each time
 _MAX_FAILURES_IN_A_ROW = 8
@@ -65,7 +61,7 @@ class ServerOptions:
     instead: str = "give alignments of your own, or search a database on this machine"  # if it is unavailable
 
     def __post_init__(self) -> None:
-        if not _is_address(self.url):
+        if not is_http_address(self.url) or urlsplit(self.url).query or urlsplit(self.url).fragment:
             raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
@@ -256,24 +252,23 @@ class _Conversation:
         self, method: str, path: str, body: IO[bytes], max_bytes: int, data: dict[str, str] | None = None
     ) -> None:
         # Takes long to import, and only runs that ask a server need it.
-        from data_pipeline.search.http_request import request  # noqa: PLC0415
+        from data_pipeline.io.http import send  # noqa: PLC0415
 
         try:
             # Only a GET is redirected: sequences must go to the server that the user named, and to no other.
-            answer = request(
+            with send(
                 method,
                 f"{self._url}/{path}",
-                body,
                 timeout=self._options.timeout,
                 connect_timeout=self._options.connect_timeout,
                 read_timeout=self._options.read_timeout,
                 max_bytes=max_bytes,
-                data=data,
-                headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "identity"},
-            )
-        except RequestTimeoutError as error:
-            raise self._first_error(f"no whole answer within {self._options.timeout:g} s") from error
-        except UnusableAnswerError as error:
+                headers={"Content-Type": "application/x-www-form-urlencoded"} if data else {},
+                body=urlencode(data or {}).encode(),
+                redirects=True,
+            ) as answer:
+                answer.copy_to(body)
+        except (RequestTimeoutError, UnusableAnswerError) as error:
             raise self._first_error(str(error)) from error
         except NoNetworkError as error:
             if not self._contact.has_answered:  # a mistyped address, or no network: no time is lost
@@ -282,16 +277,19 @@ class _Conversation:
         except ConnectionFailedError as error:
             raise _TemporaryError(str(error), "connection") from error
         self._contact.has_answered = True
+        body.seek(0)
         if answer.status == 200:
             return
         problem = f"it answered {answer.status} {printable(answer.reason)}: {_shown(body.read(2000))}"
         is_busy = answer.status == 429
         if is_busy or answer.status >= 500 or answer.status == 408:
-            raise _TemporaryError(problem, "busy" if is_busy else "answer", retry_after=_retry_after(answer))
+            raise _TemporaryError(problem, "busy" if is_busy else "answer", retry_after=answer.retry_after or 0.0)
         raise self._error(f"{problem}; is this the address of an MMseqs2 server?")
 
     def _retry(self, attempt: Callable[[], Answer]) -> Answer:
         """Repeat `attempt` until it succeeds, the time is over or too many failures follow each other."""
+        from data_pipeline.io.http import pause  # noqa: PLC0415
+
         failures = retries = 0
         shown = ""
         while True:
@@ -306,19 +304,18 @@ class _Conversation:
                     raise self._given_up(
                         error, "it failed" if failures == 1 else f"{failures} attempts failed"
                     ) from error
-                # Full jitter: clients that were refused together do not come back together.
-                longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(retries, 10))
-                pause = max(_SHORTEST_PAUSE, error.retry_after, float(self._server.rng.uniform(0, longest)))
-                if waited + pause > self._options.max_wait:
+                wanted = pause(retries, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE, uniform=self._server.rng.uniform)
+                seconds = max(_SHORTEST_PAUSE, error.retry_after, wanted)
+                if waited + seconds > self._options.max_wait:
                     raise self._given_up(error, f"no answer within {self._options.max_wait:g} s") from error
                 retries += 1
                 if (
                     is_failure or not self._is_accepted or shown != str(error)
                 ):  # the state of a search only if it is new
                     shown = str(error)
-                    again = f"{shown}; asked again in {pause:.0f} s"
+                    again = f"{shown}; asked again in {seconds:.0f} s"
                     self._server.report(f"MMseqs2 server {printable(self._shown)}: {again}")
-                self._server.sleep(pause)
+                self._server.sleep(seconds)
 
     def _given_up(self, error: _TemporaryError, problem: str) -> SearchError:
         """Return the error for a failure that stays: of this search alone, or of the server."""
@@ -338,32 +335,5 @@ class _Conversation:
         return SearchError(f"MMseqs2 server {printable(self._shown)}: {problem}")
 
 
-def without_password(url: str) -> str:
-    """Return the address of a server without the name and the password that may stand before its host."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018  # an invalid port raises when it is read
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
-
-
 def _shown(content: bytes) -> str:
     return f"'{printable(' '.join(content[:2000].decode('utf-8', 'replace').split()), 100)}'"
-
-
-def _retry_after(answer: "HttpAnswer") -> float:
-    """Return the seconds that the server asks us to wait, which it gives as a number or as a time of its clock."""
-    value = answer.headers.get("Retry-After", "")
-    if value.isascii() and value.isdigit():
-        return float(value[:9])
-    try:
-        until, now = (parsedate_to_datetime(text) for text in (value, answer.headers.get("Date", "")))
-        return max(0.0, (until - now).total_seconds())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0

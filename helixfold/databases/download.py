@@ -11,14 +11,21 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
+from data_pipeline.io.remote_file import (
+    DEFAULT_RETRY,
+    DownloadError,
+    RemoteFile,
+    RetryPolicy,
+    fetch,
+    require_address,
+)
 from data_pipeline.json_files import read_json
 from data_pipeline.search.cluster_build import ClusterBuild, move_database
 from data_pipeline.search.colabfold_databases import ClusterDatabase
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, require_mmseqs
-from data_pipeline.search.process import find_program, run_program, working_directory
-from helixfold.weights.download import DEFAULT_RETRY, DownloadError, RemoteFile, RetryPolicy, fetch, require_address
+from data_pipeline.search.process import working_directory
 
 SERVER = "https://opendata.mmseqs.org/colabfold"
 # What is downloaded and unpacked; a download that is not in it goes on or begins.
@@ -59,9 +66,9 @@ def download_databases(
 ) -> list[Path]:
     """Download and unpack databases that are not in `directory` yet, and return their prefixes.
 
-    Files come from the server at `url`, by aria2c if it is installed, and otherwise over one connection; either goes on
-    where it was interrupted. An archive is checked by its size and the checksum that gzip stores, and deleted when it
-    is unpacked. Raise `DownloadError` if one cannot be fetched or is damaged.
+    Files come from the server at `url`, and an interrupted download is resumed. An archive is checked by its size and
+    the checksum that gzip stores, and deleted when it is unpacked. Raise `DownloadError` if one cannot be fetched or is
+    damaged.
     """
     require_address(url)
     unknown = [name for name in names if name not in DOWNLOADS]
@@ -94,31 +101,18 @@ def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
             raise DownloadError(f"{url}: the server does not say how large the file is")
         version = {"size": remote.size, "version": remote.version}
         told = part.with_name(f"{part.name}.json")
-        holes = part.with_name(f"{part.name}.aria2")  # what aria2c has not fetched of the file yet
-        aria2 = find_program("aria2c")
-        is_other = not told.is_file() or read_json(told, "delete it to begin again") != version
-        if is_other or (holes.is_file() and aria2 is None):
+        # Version 0.2 left holes in a file that aria2c had not finished.
+        has_holes = part.with_name(f"{part.name}.aria2").is_file()
+        if has_holes or not told.is_file() or read_json(told, "delete it to begin again") != version:
             _discard(part)
         with atomic_write(told) as temporary:
             temporary.write_text(json.dumps(version) + "\n")
-        if aria2 is not None:
-            _fetch_by_aria2(aria2, url, part)
-        else:
-            fetch(remote, 0, remote.size, part, progress=progress)
+        fetch(remote, 0, remote.size, part, progress=progress)
         if part.stat().st_size != remote.size:
             size = part.stat().st_size
             _discard(part)
             raise DownloadError(f"{url}: {size:,} of {remote.size:,} bytes came; run the command again")
     return part
-
-
-def _fetch_by_aria2(program: Path, url: str, part: Path) -> None:
-    words = "--continue=true --max-connection-per-server=8 --split=8 --auto-file-renaming=false --quiet=true"
-    place = [f"--dir={part.parent.absolute()}", f"--out={part.name}"]
-    try:
-        run_program([program, *words.split(), *place, url], timeout=None, directory=part.parent.absolute())
-    except SearchError as error:
-        raise DownloadError(f"{url}: {error}; run the command again to go on") from error
 
 
 def _unpack(part: Path, directory: Path, name: str) -> None:

@@ -12,8 +12,8 @@ import helixfold
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError
+from data_pipeline.io.addresses import without_password
 from data_pipeline.processors import available_processors
-from data_pipeline.search.alignment_server import without_password
 from data_pipeline.search.database import (
     HMMER_TOOLS,
     AlignmentDatabase,

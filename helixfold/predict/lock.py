@@ -35,7 +35,7 @@ def locked_output(output: Path, workers: WorkerGroup, *, is_shared: bool = False
         kinds = (fcntl.LOCK_SH,) if is_shared else kinds
         workers.world.run_together(lambda: _lock(output, file, *kinds) if first else None)
         workers.world.run_together(lambda: None if first else _lock(output, file, fcntl.LOCK_SH))
-        with unmoved_directory(output):
+        with unmoved_directory(output, is_closed=True):
             yield
 
 
@@ -52,7 +52,7 @@ def locked_directory(output: Path, part: tuple[int, int] | None = None, *, is_sh
         if part is not None:
             name = f".helixfold-{part[0]:04d}-of-{part[1]:04d}.lock"
             _lock(output, stack.enter_context(_opened(output, name)), fcntl.LOCK_EX)
-        stack.enter_context(unmoved_directory(output))
+        stack.enter_context(unmoved_directory(output, is_closed=True))
         yield
 
 

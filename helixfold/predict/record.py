@@ -15,6 +15,7 @@ from typing import Any, get_args
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import sha256_of
 from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
@@ -332,5 +333,4 @@ def _file(path: Path) -> dict[str, str]:
 @cache
 def _digest(path: Path, size: int, modified: int) -> str:
     """Read a file once in a run; many targets share their templates."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)

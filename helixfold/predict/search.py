@@ -18,7 +18,7 @@ from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
-from data_pipeline.files import atomic_write, require_unmoved
+from data_pipeline.files import LINK_PROBLEM, atomic_write, require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
 from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, prepare, search_ahead
@@ -297,10 +297,9 @@ def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
     """Raise `InputError` if the output directory holds other proteins or files under the names of these targets."""
     for name, sequence in sequences.items():
         directory = output / name
-        if directory.is_symlink():
-            # What is written there would leave the output directory.
-            problem = "is a link to another place; put the directory itself here, or choose another --output"
-            raise InputError.at(directory, problem)
+        for each in written_directories(output, [name])[1:]:
+            if each.is_symlink():  # what is written there would leave the output directory
+                raise InputError.at(each, LINK_PROBLEM)
         if os.path.exists(directory) and not os.path.isdir(directory):
             raise InputError.at(directory, "is not a directory, and a target's files go there; choose another --output")
         earlier = directory / FEATURES_FILE

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.errors import InputError, printable
+from data_pipeline.io.addresses import without_password
 from data_pipeline.processors import available_processors
-from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions, without_password
+from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.database import DatabaseProfile, SearchedDatabase
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches

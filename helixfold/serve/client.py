@@ -1,4 +1,4 @@
-"""A client of `helixfold serve` for Python programs; it needs the standard library alone.
+"""A client of `helixfold serve` for Python programs.
 
 client = Client("http://127.0.0.1:8000")
 job = client.submit("MKTAYIAKQR", name="mine", recycles=1)
@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, read_file
+from data_pipeline.io.http import pause
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.settings import check_encrypted
 from helixfold.serve.transfer import MAX_RESULT_FILES, checked_result_path
@@ -30,7 +31,7 @@ _STATES: Final = ("queued", "running", *_ENDED)
 _MOST_FILE_BYTES: Final = 2**28
 _MAX_DISK: Final = 20 * 2**30  # of a result, as much as a service keeps for a user unless it is told otherwise
 _ATTEMPTS: Final = 6
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -55,7 +56,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        """Leave the context; each request closes its own connection."""
 
     def submit(
         self,
@@ -181,20 +182,20 @@ class Client:
         return self._repeated(ask)
 
     def _repeated(self, action: Callable[[], Any]) -> Any:
-        """Do something again after a pause that doubles, while the server does not answer or asks to wait."""
-        pause = _FIRST_PAUSE
+        """Repeat an action after growing pauses while the server does not answer or asks to wait up to a minute."""
         for attempt in range(_ATTEMPTS):
+            seconds = pause(attempt, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
             try:
                 return action()
             except ServerUnreachableError:
                 if attempt == _ATTEMPTS - 1:
                     raise
-                self._sleep(pause)
             except ServerError as error:
-                if error.status not in (429, 503) or error.retry_after is None or attempt == _ATTEMPTS - 1:
+                wanted = error.retry_after if error.status in (429, 503) else None
+                if wanted is None or wanted > _LONGEST_PAUSE or attempt == _ATTEMPTS - 1:
                     raise
-                self._sleep(min(max(pause, error.retry_after), _LONGEST_PAUSE))
-            pause *= 2
+                seconds = max(seconds, wanted)
+            self._sleep(seconds)
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -1,16 +1,13 @@
-"""Tell others of the end of a job: hosts alone that whoever runs the service has named, without following them on."""
+"""Report the end of a job to a webhook, only on hosts that the operator has named; redirects are not followed."""
 
-import http.client
 import json
 import logging
-import socket
-import ssl
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+from data_pipeline.errors import RequestError
+from data_pipeline.io.http import send
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service
 
@@ -41,38 +38,16 @@ def call_due_webhooks(service: Service, is_ending: Callable[[], bool] = lambda: 
 
 def _call(service: Service, job: Job) -> str | None:
     """Post the end of a job to its webhook, and return the problem if it is not taken."""
-    parts = urlsplit(job.webhook or "")
+    url = job.webhook or ""
+    parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
     if parts.hostname is None or f"{parts.hostname}:{port}" not in service.settings.webhook_hosts:
         return "its host is not named any more"
-    connection = (
-        http.client.HTTPSConnection(parts.hostname, port, timeout=_SECONDS, context=ssl.create_default_context())
-        if parts.scheme == "https"
-        else http.client.HTTPConnection(parts.hostname, port, timeout=_SECONDS)
-    )
     body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # The timeout of a connection is that of each piece; one who sends a letter now and then would never end.
-    is_late = threading.Event()
-    end = threading.Timer(_SECONDS, _shut_down, (connection, is_late))
-    end.daemon = True
-    end.start()
+    headers = {"Content-Type": "application/json"}
     try:
-        connection.request("POST", path, body, {"Content-Type": "application/json", "User-Agent": "helixfold"})
-        status = connection.getresponse().status
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        problem: str | None = str(error) or type(error).__name__
-    else:
-        problem = None if 200 <= status < 300 else f"status {status}"
-    finally:
-        end.cancel()
-        connection.close()
-    return f"no whole answer within {_SECONDS:g} s" if is_late.is_set() else problem
-
-
-def _shut_down(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
-    """End a connection on which another thread waits, and say beforehand why."""
-    is_late.set()
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        with send("POST", url, timeout=_SECONDS, max_bytes=0, headers=headers, body=body) as response:
+            status = response.status
+    except RequestError as error:
+        return str(error)
+    return None if 200 <= status < 300 else f"status {status}"

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import read_file
+from data_pipeline.files import read_file, sha256_of
 from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.weights.tensor_file import sort_metadata
 
@@ -83,7 +83,8 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
                 name: {"shape": list(tensor.shape), "dtype": _dtype_name(tensor)} for name, tensor in tensors.items()
             },
             "files": {
-                path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(partial.iterdir())
+                path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+                for path in sorted(partial.iterdir())
             },
             "record": json.loads(record),
         }
@@ -112,7 +113,7 @@ def read_manifest(directory: Path, step: int) -> Manifest:
                 raise DamagedError(f"{printable(name)} is missing")
             if (actual := (path / name).stat().st_size) != size:
                 raise DamagedError(f"{printable(name)} has {actual} bytes instead of {size}")
-            if _sha256(path / name) != sha256:
+            if sha256_of(path / name) != sha256:
                 raise DamagedError(f"{printable(name)} is not what was written, by its checksum")
     except InputError as error:
         raise DamagedError(str(error)) from error
@@ -248,11 +249,6 @@ def _parse(content: bytes) -> Manifest:
 
 def _manifest_sha256(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _dtype_name(tensor: Tensor) -> str:

@@ -1,6 +1,5 @@
 """Check a parameter file by itself: names and shapes, every value, the checksum of DeepMind's files."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import sha256_of
 from helixfold.presets import Preset
 from helixfold.verification.checks import Check
 from helixfold.weights.download import PUBLISHED_SHA256
@@ -69,8 +69,7 @@ def _problems_in_state(path: Path, preset: Preset) -> list[str]:
 
 
 def _checksum(path: Path, preset: Preset, *, published: bool) -> Check:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = sha256_of(path)
     known = PUBLISHED_SHA256.get(f"params_{preset.name}.npz")
     if known == digest:
         return Check(name="checksum", holds=True, found=f"SHA-256 {digest}, that of copies of DeepMind's file")

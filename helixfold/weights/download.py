@@ -10,23 +10,14 @@ import itertools
 import json
 import os
 import re
-import shutil
 import tarfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
-
-import pooch
-import requests
-import urllib3
-from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.files import atomic_write, sha256_of
+from data_pipeline.io.remote_file import DEFAULT_RETRY, DownloadError, RemoteFile, RetryPolicy, fetch, require_address
 from data_pipeline.json_files import read_json
 from data_pipeline.user_cache import NO_CACHE
 from helixfold.presets import preset
@@ -34,9 +25,6 @@ from helixfold.weights.cache import parameters_directory
 from helixfold.weights.load import require_shapes
 from helixfold.weights.npz import open_npz
 
-# Errors that a broken or stalled connection raises, in either library.
-_CONNECTION_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-_BUSY = (408, 429, 500, 502, 503, 504)
 _STORAGE = "https://storage.googleapis.com/alphafold"
 ARCHIVE_URL = f"{_STORAGE}/alphafold_params_2022-12-06.tar"
 # The archives of earlier releases of AlphaFold-Multimer, by the end of the models' names.
@@ -57,155 +45,6 @@ PUBLISHED_SHA256: Mapping[str, str] = {
 # The archive has 16 members of at most 374 MB.
 MAX_MEMBERS = 1000
 MAX_MEMBER_BYTES = 2**31
-# Bytes that an interrupted download loses at most.
-_CHUNK = 2**16
-
-
-class DownloadError(InputError):
-    """Error for a file that cannot be fetched, or that has unexpected content; the text is one sentence."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """Settings of retries: how long to wait for a server, and how often to try again."""
-
-    timeout: float = 60.0  # seconds without a byte
-    attempts: int = 6  # in a row that receive no byte
-    pause: float = 1.0  # seconds after the first failure, doubled after each further one
-
-
-def require_address(url: str) -> None:
-    """Raise `DownloadError` unless the URL is http or https; anything else could be a local file."""
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018  # raises if the port is not valid
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise DownloadError(f"{printable(url)}: only http and https addresses can be downloaded from")
-
-
-class RemoteFile:
-    """File at an http or https address, with the methods `read`, `seek` and `tell` that tarfile needs.
-
-    A lost or stalled connection is opened again where it stopped. If the server does not support range requests, the
-    beginning is read again and discarded. Raise `DownloadError` if the file cannot be read or changes meanwhile.
-    """
-
-    # A position within this many bytes is reached by reading on, a further one by a new request.
-    NEAR = 2**18
-    LARGEST_READ = 2**24
-
-    def __init__(self, url: str, retry: RetryPolicy) -> None:
-        require_address(url)
-        self.url, self.retry = url, retry
-        self.position = 0
-        self.size: int | None = None
-        self.version: str | None = None  # as the server names it
-        self._parts = True  # until the server ignores a range request
-        self._session = requests.Session()
-        self._response: requests.Response | None = None
-        self._at = 0  # position of the open response
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._drop()
-        self._session.close()
-
-    def tell(self) -> int:
-        """Return the current position."""
-        return self.position
-
-    def seek(self, offset: int) -> int:
-        """Move to a position counted from the beginning of the file, and return it."""
-        self.position = offset
-        return offset
-
-    def read(self, count: int) -> bytes:
-        """Read exactly `count` bytes, or fewer at the end of the file."""
-        if not 0 <= count <= self.LARGEST_READ:
-            raise DownloadError(f"{self.url}: the archive is damaged or hostile, a header claims {count:,} bytes")
-        pieces: list[bytes] = []
-        failures = 0
-        while count > 0 and (self.size is None or self.position < self.size):
-            try:
-                piece = self._next(count)
-            except _CONNECTION_ERRORS as error:
-                if isinstance(error, DownloadError):
-                    raise
-                self._drop()
-                failures += 1
-                if failures >= self.retry.attempts:
-                    raise DownloadError(
-                        f"{self.url}: no more bytes after {self.position:,} ({printable(str(error))}); "
-                        "run the command again to go on from there"
-                    ) from error
-                time.sleep(self.retry.pause * 2 ** (failures - 1))
-                continue
-            failures = 0
-            pieces.append(piece)
-            count -= len(piece)
-            self.position += len(piece)
-        return b"".join(pieces)
-
-    def _next(self, count: int) -> bytes:
-        """Read at least one byte at the current position."""
-        gap = self.position - self._at
-        if self._response is None or gap < 0 or (gap > self.NEAR and self._parts):
-            self._open()
-        while self._at < self.position:
-            self._at += len(self._raw(min(self.position - self._at, 2**20)))
-        piece = self._raw(count)
-        self._at += len(piece)
-        return piece
-
-    def _raw(self, count: int) -> bytes:
-        assert self._response is not None
-        piece: bytes = self._response.raw.read(count)
-        if not piece:
-            raise urllib3.exceptions.ProtocolError("the connection was closed early")
-        return piece
-
-    def _open(self) -> None:
-        self._drop()
-        start = self.position if self._parts else 0
-        response = self._session.get(
-            self.url,
-            stream=True,
-            timeout=self.retry.timeout,
-            headers={"Range": f"bytes={start}-", "Accept-Encoding": "identity"},
-        )
-        self._response = response
-        if response.status_code in _BUSY:
-            raise urllib3.exceptions.HTTPError(f"the server answers {response.status_code} {response.reason}")
-        if response.status_code not in (200, 206):
-            raise DownloadError(f"{self.url}: the server answers {response.status_code} {printable(response.reason)}")
-        headers = response.headers
-        self._parts = response.status_code == 206
-        if self._parts:
-            first, _, rest = headers.get("Content-Range", "").removeprefix("bytes ").partition("-")
-            self._at, size = start, _whole(rest.rpartition("/")[2])
-            if _whole(first) != start:
-                raise DownloadError(f"{self.url}: the server sent another part of the file than was asked for")
-        else:
-            self._at, size = 0, _whole(headers.get("Content-Length", ""))
-        version = headers.get("ETag") or headers.get("Last-Modified")
-        if self.size is not None and (size, version) != (self.size, self.version):
-            raise DownloadError(f"{self.url}: the file changed on the server during the download; start again")
-        self.size, self.version = size, version
-
-    def _drop(self) -> None:
-        if self._response is not None:
-            self._response.close()
-            self._response = None
-
-
-def _whole(number: str) -> int | None:
-    return int(number) if number.isdecimal() else None
-
-
-DEFAULT_RETRY = RetryPolicy()
 
 
 def download_parameters(
@@ -225,7 +64,6 @@ def download_parameters(
     """
     if url is not None:
         require_address(url)
-    pooch.get_logger().setLevel("WARNING")
     directory = directory or parameters_directory()
     if directory is None:
         raise InputError(f"there is no place for parameters, for {NO_CACHE}, or give --directory")
@@ -236,21 +74,15 @@ def download_parameters(
         known = sha256.get(path.name) or recorded.get(path.name)
         archive = url or archive_of(name)
         try:
-            download = partial(_download_member, name=name, retry=retry, progress=progress)
-            pooch.retrieve(archive, known_hash=known, fname=path.name, path=directory, downloader=download)
-        except InputError:
-            raise
-        except ValueError as error:  # pooch raises this for a wrong checksum
-            raise DownloadError(
-                f"{printable(archive)}: {path.name} does not have the checksum {known}, so it was not kept; "
-                "try again, and ask where the file comes from if it stays so"
-            ) from error
+            if not path.is_file() or (known is not None and sha256_of(path) != known):
+                directory.mkdir(parents=True, exist_ok=True)
+                _download_member(archive, path, known, name=name, retry=retry, progress=progress)
+            if path.name not in recorded:
+                recorded[path.name] = sha256_of(path)
+                with atomic_write(checksums) as temporary:
+                    temporary.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         except OSError as error:
             raise DownloadError(f"{directory}: {error.strerror or error}") from error
-        if path.name not in recorded:
-            recorded[path.name] = pooch.file_hash(str(path))
-            with atomic_write(checksums) as temporary:
-                temporary.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         paths.append(path)
     return paths
 
@@ -272,16 +104,15 @@ def _read_checksums(path: Path) -> dict[str, str]:
     return recorded
 
 
-def _download_member(url: str, output_file: str, _: object, *, name: str, retry: RetryPolicy, progress: bool) -> None:
-    """Fetch one preset's parameter file out of a tar archive, as a downloader for `pooch.retrieve`.
+def _download_member(url: str, path: Path, known: str | None, *, name: str, retry: RetryPolicy, progress: bool) -> None:
+    """Fetch one preset's parameter file, whose checksum may be known, out of a tar archive.
 
     It reads the archive's member headers and requests only the bytes of the member `params_<name>.npz`, in parts that
     can be resumed. Raise `InputError` if the file does not fit the preset's model.
     """
-    file_name = f"params_{name}.npz"
-    part = Path(output_file).with_name(f"{file_name}.part")
+    part = path.with_name(f"{path.name}.part")
     with closing(RemoteFile(url, retry)) as remote:
-        start, size = _find_member(remote, file_name)
+        start, size = _find_member(remote, path.name)
         fetch(remote, start, size, part, progress=progress)
     try:
         # Names and shapes must be the preset's, and all arrays intact and finite.
@@ -289,10 +120,15 @@ def _download_member(url: str, output_file: str, _: object, *, name: str, retry:
             require_shapes(part, arrays.shapes, preset(name).model, "npz")
             for array in arrays:
                 arrays[array]
+        if known is not None and sha256_of(part) != known:
+            raise DownloadError(
+                f"{printable(url)}: {path.name} does not have the checksum {known}, so it was not kept; "
+                "try again, and ask where the file comes from if it stays so"
+            )
     except InputError:
         part.unlink()
         raise
-    os.replace(part, output_file)
+    os.replace(part, path)
 
 
 def _find_member(remote: RemoteFile, file_name: str) -> tuple[int, int]:
@@ -310,23 +146,3 @@ def _find_member(remote: RemoteFile, file_name: str) -> tuple[int, int]:
     except (tarfile.TarError, ValueError, OverflowError) as error:
         raise DownloadError(f"{remote.url}: is not a tar archive ({printable(str(error))})") from error
     raise DownloadError(f"{remote.url}: has no file {file_name}")
-
-
-def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
-    """Write bytes of a remote file to `part`, after those that an earlier download left there."""
-    done = part.stat().st_size if part.exists() else 0
-    if done > size:
-        part.unlink()
-        done = 0
-    free = shutil.disk_usage(part.parent).free
-    if free < size - done:
-        raise DownloadError(f"{part.parent}: {size - done:,} bytes are needed and {free:,} are free")
-    remote.seek(start + done)
-    bar = {"desc": part.stem, "disable": not progress}
-    with part.open("ab") as file, tqdm.wrapattr(file, "write", total=size, initial=done, **bar) as output:
-        while done < size:
-            piece = remote.read(min(_CHUNK, size - done))
-            if not piece:
-                raise DownloadError(f"{remote.url}: the file ends within {part.stem}")
-            output.write(piece)
-            done += len(piece)

@@ -1,6 +1,5 @@
 """Inspect, convert and download parameter files, for `helixfold weights`."""
 
-import hashlib
 import math
 import re
 from collections import Counter
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import require_file
+from data_pipeline.files import require_file, sha256_of
 from helixfold import presets
 from helixfold.presets import PRESETS
 from helixfold.standard_streams import optional_output
@@ -60,10 +59,8 @@ def _provenance(path: Path) -> str:
             return "written by helixfold; trained further from its demonstration model"
         began_with = read_header(path).began_with
         return "written by helixfold" + (f"; its training {printable(began_with, 5000)}" if began_with else "")
-    if path.name in PUBLISHED_SHA256:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == PUBLISHED_SHA256[path.name]:
-                return "DeepMind's, by the published copies' checksum"
+    if path.name in PUBLISHED_SHA256 and sha256_of(path) == PUBLISHED_SHA256[path.name]:
+        return "DeepMind's, by the published copies' checksum"
     return "the file does not say"
 
 

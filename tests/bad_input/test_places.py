@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
+from data_pipeline.claim_files import ClaimFiles
 from data_pipeline.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile
 from data_pipeline.search.plan import plan_searches
@@ -19,7 +20,9 @@ from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.predict import batch, runner, target
+from helixfold.predict.lock import locked_directory
 from helixfold.weights import cache
+from helixfold.write.results import write_file
 from tests.bad_input.meeting import met
 
 GOOD = b">good\nMKTAYIAKQR\n"
@@ -62,6 +65,35 @@ def test_links_among_results_are_replaced_and_not_followed(folder: Path) -> None
     assert main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--overwrite", *TINY]) == 0
     assert (folder / "precious").read_bytes() == b"precious"
     assert not [path for path in (folder / "out/good").iterdir() if path.is_symlink()]
+
+
+@pytest.mark.parametrize("place", ["good", "good/msas", "good/msas/A"])
+def test_a_link_that_leads_out_of_a_target_is_refused(place: str, folder: Path) -> None:
+    link = folder / "out" / place
+    link.parent.mkdir(parents=True)
+    (folder / "elsewhere").mkdir()
+    link.symlink_to(folder / "elsewhere")
+    (folder / "x.a3m").write_bytes(b">good\nMKTAYIAKQR\n>other\nMKTAYIAKQK\n")
+    found = met(f"predict x.fasta --msa x.a3m --output {folder / 'out'}", folder)
+    assert found.code == 2
+    problem = "leads to another place by a link; put a directory itself here, or choose another --output"
+    assert found.said[-1] == f"helixfold: error: {link}: {problem}"
+    assert not any((folder / "elsewhere").iterdir())
+
+
+def test_a_link_that_appears_during_a_run_is_not_written_through(tmp_path: Path) -> None:
+    output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    for each in (output, elsewhere):
+        each.mkdir()
+    (output / "structures").symlink_to(elsewhere)
+    (output / "inner").symlink_to(".")
+    with locked_directory(output):
+        for write in (lambda path: write_file(path, "x"), lambda path: ClaimFiles(path.parent).replace("a", b"x")):
+            with pytest.raises(InputError, match="structures: leads to another place by a link"):
+                write(output / "structures/a.pdb")
+        write_file(output / "inner/a.pdb", "x")
+    assert not any(elsewhere.iterdir())
+    assert (output / "a.pdb").is_file()
 
 
 def test_an_output_directory_may_be_a_link(folder: Path) -> None:

@@ -25,7 +25,7 @@ SMALL = {
 }
 # What a machine may lack that has torch, numpy, einops and jaxtyping.
 OTHER_LIBRARIES = (
-    "Bio", "biotite", "gemmi", "ihm", "lmdb", "matplotlib", "modelcif", "platformdirs", "pooch", "pyhmmer", "requests",
+    "Bio", "biotite", "gemmi", "ihm", "lmdb", "matplotlib", "modelcif", "platformdirs", "pyhmmer",
     "safetensors", "tensorboard", "triton", "urllib3",
 )  # fmt: skip
 

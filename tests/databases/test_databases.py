@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
+from data_pipeline.io.remote_file import DownloadError, RetryPolicy
 from data_pipeline.search.database_profile import read_database_profile
 from helixfold.cli.main import main
 from helixfold.databases.check import check_databases
 from helixfold.databases.download import DOWNLOADS, download_databases
-from helixfold.weights.download import DownloadError, RetryPolicy
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
 from tests.weights.server import Behaviour, serving
 
@@ -49,11 +49,6 @@ def packed(files: dict[str, bytes], **other: str) -> bytes:
 
 
 ARCHIVE = packed(database_files(NAME))
-
-
-@pytest.fixture(autouse=True)
-def no_aria2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helixfold.databases.download.find_program", lambda name: None)
 
 
 def download(behaviour: Behaviour, directory: Path) -> Path:
@@ -116,23 +111,6 @@ def test_an_archive_that_lacks_a_file_is_said(tmp_path: Path) -> None:
     del files[f"{NAME}_db_aln.index"]
     with pytest.raises(InputError, match=r"_aln\.index: this file of the MMseqs2 database is missing"):
         download(Behaviour(content=packed(files)), tmp_path)
-
-
-def test_aria2_is_used_where_it_is_and_its_failure_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, archive = tmp_path / "aria2c", tmp_path / "archive"
-    archive.write_bytes(ARCHIVE)
-    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncp {archive} {NAME}.db.tar.gz.part\n')
-    program.chmod(0o755)
-    monkeypatch.setattr("helixfold.databases.download.find_program", lambda name: program)
-    assert download(Behaviour(content=ARCHIVE), tmp_path / "output").is_file()
-    words = (tmp_path / "words").read_text()
-    for word in ("--continue=true", f"--dir={tmp_path}/output", f"--out={NAME}.db.tar.gz.part", f"/{NAME}.db.tar.gz"):
-        assert word in words
-    program.write_text("#!/bin/sh\necho no route >&2\nexit 3\n")
-    with pytest.raises(
-        DownloadError, match=r"aria2c failed with exit code 3.*no route.*run the command again to go on"
-    ):
-        download(Behaviour(content=ARCHIVE), tmp_path / "second")
 
 
 def test_an_unknown_name_and_address_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from helixfold.cli.main import main
 from helixfold.serve import client as client_module
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.client import Client
-from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+from helixfold.serve.http_client import Answer, HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.submission import JobOptions
 from helixfold.serve.worker import worker as worker_module
 from helixfold.serve.worker.process import Outcome
@@ -328,7 +328,11 @@ def test_a_redirect_is_not_taken_for_a_file(tmp_path: Path) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         client = HttpClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        with client, (tmp_path / "file").open("wb") as file, pytest.raises(ServerError, match="move"):
+        with (
+            client,
+            (tmp_path / "file").open("wb") as file,
+            pytest.raises(ServerError, match="it redirects to http://x/"),
+        ):
             client.download("/x", file, max_bytes=100)
         thread.join()
     assert (tmp_path / "file").read_bytes() == b""
@@ -357,7 +361,7 @@ def test_a_token_travels_unencrypted_only_on_this_machine_or_where_the_user_says
         assert fake.requests == []
         if command == "serve worker":
             # A wrong answer to the first message ends the worker.
-            monkeypatch.setattr(HttpClient, "_checked", refused)
+            monkeypatch.setattr(Answer, "json", refused)
         assert main([*words, "--allow-http"]) in (1, 2)
         assert fake.tokens == ["Bearer hf_secret"]
 

@@ -1,5 +1,6 @@
 """`helixfold weights verify` passes sound parameters, and finds and names what is wrong with others."""
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -145,7 +146,22 @@ def test_published_outputs_hold_for_their_parameters_only(network: AlphaFold, ex
     check, _, _ = check_published(other, expected, torch.float32, "float32")
     assert check.holds is False
     assert "beyond rounding: distogram/logits" in check.found
-    assert find_exchanged_layers(other, expected) is None
+    check = find_exchanged_layers(other, expected)
+    assert check.holds is None
+    assert "none of the first 1 pairs of layers" in check.found
+
+
+def test_the_search_for_exchanged_layers_ends_in_time(expected: PublishedRun) -> None:
+    model = tiny().model
+    deeper = replace(model, evoformer=replace(model.evoformer, blocks=5))
+    other = with_every_parameter_random(deeper, seed=5).eval()
+    said: list[str] = []
+    clock = itertools.count(0.0, 50.0).__next__
+    check = find_exchanged_layers(other, expected, say=said.append, clock=clock)
+    assert len(said) == 3  # after 50, 100 and 150 s
+    assert check.holds is None
+    assert check.found.startswith("none of the first 3 pairs of layers gives the published outputs")
+    assert check.found.endswith("if these are not DeepMind's parameters of model_1_ptm, verify them with --own")
 
 
 def test_exchanged_layers_are_found_by_published_outputs(network: AlphaFold, expected: PublishedRun) -> None:
@@ -153,9 +169,9 @@ def test_exchanged_layers_are_found_by_published_outputs(network: AlphaFold, exp
     exchange(state)
     exchanged = AlphaFold(network.config).eval()
     exchanged.load_state_dict(state)
-    found = find_exchanged_layers(exchanged, expected)
-    assert found is not None
-    assert found.startswith("layers 0 and 1 of evoformer are exchanged")
+    check = find_exchanged_layers(exchanged, expected)
+    assert check.holds is False
+    assert check.found.startswith("layers 0 and 1 of evoformer are exchanged")
     # The network is left as it was given.
     assert all(torch.equal(value, state[name]) for name, value in exchanged.state_dict().items())
 

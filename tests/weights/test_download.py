@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
+from data_pipeline.io.remote_file import DownloadError, RetryPolicy
 from helixfold.presets import preset
 from helixfold.weights import alphafold
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.download import (
     ARCHIVE_URL,
     PUBLISHED_SHA256,
-    DownloadError,
-    RetryPolicy,
     download_parameters,
 )
 from helixfold.weights.load import load_weights
@@ -25,7 +24,7 @@ from tests.weights.server import Behaviour, serving
 
 TINY = preset("tiny").model
 NAME = "params_tiny.npz"
-HASTY = RetryPolicy(timeout=0.5, attempts=2, pause=0.01)
+HASTY = RetryPolicy(timeout=0.5, attempts=4, pause=0.01)
 
 
 def parameter_file(seed: int = 0) -> bytes:
@@ -176,6 +175,17 @@ def test_links_and_devices_are_passed_over(kind: bytes, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    precious, cache = tmp_path / "precious", tmp_path / "cache"
+    precious.write_bytes(b"")
+    cache.mkdir()
+    (cache / f"{NAME}.part").symlink_to(precious)
+    path = fetch(Behaviour(content=ARCHIVE), cache)
+    assert path.read_bytes() == FILE
+    assert not path.is_symlink()
+    assert precious.read_bytes() == b""
+
+
 def test_a_path_in_the_archive_leads_nowhere(tmp_path: Path) -> None:
     inside = tmp_path / "cache"
     path = fetch(Behaviour(content=tar({f"../../{NAME}": FILE})), inside)
@@ -225,10 +235,10 @@ def test_every_release_is_fetched_from_its_archive(
 ) -> None:
     asked: list[str] = []
 
-    def retrieve(url: str, *, path: Path, fname: str, **_: object) -> None:
+    def download(url: str, path: Path, *_: object, **__: object) -> None:
         asked.append(url.rsplit("/", 1)[-1])
-        (path / fname).write_bytes(b"")
+        path.write_bytes(b"")
 
-    monkeypatch.setattr("pooch.retrieve", retrieve)
+    monkeypatch.setattr("helixfold.weights.download._download_member", download)
     assert download_parameters([name], directory=tmp_path) == [tmp_path / f"params_{name}.npz"]
     assert asked == [archive]

@@ -1,5 +1,6 @@
 """A worker: claim a job, do it in a process of its own, report how far it is, and send the result."""
 
+import itertools
 import shutil
 import tempfile
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.io.http import pause
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.transfer import MAX_INPUT_BYTES
 from helixfold.serve.worker.claim import Claim
@@ -18,7 +20,7 @@ from helixfold.serve.worker.process import Outcome, Progress
 _API: Final = "/api/v1/worker"
 _WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
 _SHORTEST_WAIT: Final = 0.1
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _LOST: Final = 409
 _MAX_ERROR: Final = 4_000  # characters of a reason
 JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
@@ -76,7 +78,6 @@ class Worker:
             pass
         finally:
             self.process.stop()
-            self.client.close()
 
     def _offers(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix=JOB_PREFIX, dir=self.directory) as directory:
@@ -165,22 +166,19 @@ class Worker:
         return self.client.request(method, _API + path, content=content, headers=headers, timeout=_WAIT + 40).json()
 
     def _repeated(self, action: Callable[[], Any]) -> Any:
-        """Ask the server again while it is away, after pauses that double."""
-        pause = _FIRST_PAUSE
-        while True:
+        """Ask the server again while it is away, after growing pauses."""
+        for retry in itertools.count():
             try:
                 return action()
             except ServerUnreachableError as error:
-                if pause == _FIRST_PAUSE:
+                if retry == 0:
                     self._report(f"{error}; asking again until the server answers")
-                if self.stop.wait(pause):
-                    raise StopRequestedError from error
             except ServerError as error:
                 if error.status < 500:
                     raise
-                if self.stop.wait(pause):
-                    raise StopRequestedError from error
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            if self.stop.wait(pause(retry, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)):
+                raise StopRequestedError
+        raise AssertionError("retries do not end by themselves")
 
 
 class _Heartbeats:

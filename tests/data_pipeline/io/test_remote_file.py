@@ -1,8 +1,10 @@
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from helixfold.weights.download import DownloadError, RemoteFile, RetryPolicy
+from data_pipeline.io.remote_file import DownloadError, RemoteFile, RetryPolicy, fetch
 from tests.weights.server import Behaviour, serving
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB
@@ -117,3 +119,32 @@ def test_a_huge_piece_is_refused(remote: RemoteFile, behaviour: Behaviour) -> No
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(DownloadError, match="only http and https"):
         RemoteFile(url, HASTY)
+
+
+def test_a_server_that_sends_a_byte_at_a_time_is_given_up(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.cuts = [1] * 1000
+    with pytest.raises(DownloadError, match="no more bytes after 3 "):
+        remote.read(len(CONTENT))
+    assert len(behaviour.ranges) == HASTY.attempts
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "hard link", "pipe", "another user's"])
+def test_only_an_own_file_is_resumed(
+    kind: str, remote: RemoteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious, part = tmp_path / "precious", tmp_path / "x.npz.part"
+    precious.write_bytes(b"precious")
+    if kind.startswith("link"):
+        part.symlink_to(precious if kind == "link" else tmp_path / "nothing")
+    elif kind == "hard link":
+        part.hardlink_to(precious)
+    elif kind == "pipe":
+        os.mkfifo(part)
+    else:
+        part.write_bytes(b"planted")
+        monkeypatch.setattr(os, "geteuid", lambda: part.stat().st_uid + 1)
+    fetch(remote, 0, 100_000, part, progress=False)
+    assert part.read_bytes() == CONTENT[:100_000]
+    assert not part.is_symlink()
+    assert precious.read_bytes() == b"precious"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["precious", "x.npz.part"]

@@ -1,0 +1,1 @@
+"""Exchange bytes with servers."""

@@ -1,0 +1,193 @@
+"""Read a large file on a server from any position, and download it to disk so that it can be resumed."""
+
+import contextlib
+import os
+import shutil
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from data_pipeline.errors import ConnectionFailedError, InputError, RequestError, UnusableAnswerError, printable
+from data_pipeline.io.addresses import is_http_address
+from data_pipeline.io.http import Response, pause, send
+
+_BUSY = (408, 429, 500, 502, 503, 504)
+# Bytes that an interrupted download loses at most; a connection that brings fewer counts as failed.
+_CHUNK = 2**16
+_BYTES_PER_SECOND = 2**12  # a connection that is slower for long is opened again
+_LONGEST_PAUSE = 60.0
+
+
+class DownloadError(InputError):
+    """Error for a file that cannot be fetched, or that has unexpected content; the text is one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """Settings of retries: how long to wait for a server, and how often to try again."""
+
+    timeout: float = 60.0  # seconds without a byte
+    attempts: int = 6  # in a row that receive less than 64 KiB together
+    pause: float = 2.0  # seconds at most after the first failure, doubled after each further one
+
+
+DEFAULT_RETRY = RetryPolicy()
+
+
+def require_address(url: str) -> None:
+    """Raise `DownloadError` unless the URL is http or https."""
+    if not is_http_address(url):
+        raise DownloadError(f"{printable(url)}: only http and https addresses can be downloaded from")
+
+
+class RemoteFile:
+    """File at an http or https address, with the methods `read`, `seek` and `tell` that tarfile needs.
+
+    A lost, stalled or very slow connection is opened again where it stopped. If the server does not support range
+    requests, the beginning is read again and discarded. Raise `DownloadError` if the file cannot be read or changes
+    meanwhile.
+    """
+
+    # A position within this many bytes is reached by reading on, a further one by a new request.
+    NEAR = 2**18
+    LARGEST_READ = 2**24
+
+    def __init__(self, url: str, retry: RetryPolicy = DEFAULT_RETRY) -> None:
+        require_address(url)
+        self.url, self.retry = url, retry
+        self.position = 0
+        self.size: int | None = None
+        self.version: str | None = None  # as the server names it
+        self._has_ranges = True  # until the server ignores a range request
+        self._response: Response | None = None
+        self._at = 0  # position of the open response
+        self._failures = self._bytes = 0  # since at least 64 KiB arrived
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+
+    def tell(self) -> int:
+        """Return the current position."""
+        return self.position
+
+    def seek(self, offset: int) -> int:
+        """Move to a position counted from the beginning of the file, and return it."""
+        self.position = offset
+        return offset
+
+    def read(self, count: int) -> bytes:
+        """Read exactly `count` bytes, or fewer at the end of the file."""
+        if not 0 <= count <= self.LARGEST_READ:
+            raise DownloadError(f"{self.url}: the archive is damaged or hostile, a header claims {count:,} bytes")
+        pieces: list[bytes] = []
+        while count > 0 and (self.size is None or self.position < self.size):
+            try:
+                piece = self._next(count)
+            except UnusableAnswerError as error:
+                raise DownloadError(f"{self.url}: {error}") from error
+            except RequestError as error:
+                self.close()
+                self._failures += 1
+                if self._failures >= self.retry.attempts:
+                    raise DownloadError(
+                        f"{self.url}: no more bytes after {self.position:,} ({printable(str(error))}); "
+                        "run the command again to resume the download"
+                    ) from error
+                time.sleep(pause(self._failures - 1, first=self.retry.pause, longest=_LONGEST_PAUSE))
+                continue
+            pieces.append(piece)
+            count -= len(piece)
+            self.position += len(piece)
+        return b"".join(pieces)
+
+    def _next(self, count: int) -> bytes:
+        """Read at least one byte at the current position."""
+        gap = self.position - self._at
+        if self._response is None or gap < 0 or (gap > self.NEAR and self._has_ranges):
+            self.close()
+            self._response = self._opened()
+        while self._at < self.position:
+            self._read(self._response, self.position - self._at)
+        return self._read(self._response, count)
+
+    def _read(self, response: Response, count: int) -> bytes:
+        piece = response.read(min(count, 2**20))
+        if not piece:
+            raise ConnectionFailedError("the connection was closed early")
+        self._at += len(piece)
+        self._bytes += len(piece)
+        if self._bytes >= _CHUNK:
+            self._failures = self._bytes = 0
+        return piece
+
+    def _opened(self) -> Response:
+        start = self.position if self._has_ranges else 0
+        response = send(
+            "GET",
+            self.url,
+            timeout=self.retry.timeout,
+            max_bytes=2**63,  # whoever reads has a limit
+            headers={"Range": f"bytes={start}-"},
+            redirects=True,
+            read_timeout=self.retry.timeout,
+            bytes_per_second=_BYTES_PER_SECOND,
+        )
+        if response.status in _BUSY:
+            raise ConnectionFailedError(f"the server answers {response.status} {response.reason}")
+        if response.status not in (200, 206):
+            raise DownloadError(f"{self.url}: the server answers {response.status} {printable(response.reason)}")
+        headers = response.headers
+        self._has_ranges = response.status == 206
+        if self._has_ranges:
+            first, _, rest = headers.get("Content-Range", "").removeprefix("bytes ").partition("-")
+            self._at, size = start, _whole(rest.rpartition("/")[2])
+            if _whole(first) != start:
+                raise DownloadError(f"{self.url}: the server sent another part of the file than was asked for")
+        else:
+            self._at, size = 0, _whole(headers.get("Content-Length", ""))
+        version = headers.get("ETag") or headers.get("Last-Modified")
+        if self.size is not None and (size, version) != (self.size, self.version):
+            raise DownloadError(f"{self.url}: the file changed on the server during the download; start again")
+        self.size, self.version = size, version
+        return response
+
+
+def _whole(number: str) -> int | None:
+    return int(number) if number.isdecimal() else None
+
+
+def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
+    """Write bytes of a remote file to `part`, after those that an earlier download left there."""
+    with _open_part(part) as file:
+        done = os.fstat(file.fileno()).st_size
+        if done > size:
+            file.truncate(0)
+            done = 0
+        free = shutil.disk_usage(part.parent).free
+        if free < size - done:
+            raise DownloadError(f"{part.parent}: {size - done:,} bytes are needed and {free:,} are free")
+        remote.seek(start + done)
+        bar = {"desc": part.stem, "disable": not progress}
+        with tqdm.wrapattr(file, "write", total=size, initial=done, **bar) as output:
+            while done < size:
+                piece = remote.read(min(_CHUNK, size - done))
+                if not piece:
+                    raise DownloadError(f"{remote.url}: the file ends within {part.stem}")
+                output.write(piece)
+                done += len(piece)
+
+
+def _open_part(part: Path) -> IO[bytes]:
+    """Open a file to append to; replace whatever is there that this user did not download, such as a link."""
+    with contextlib.suppress(FileNotFoundError):
+        status = part.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
+            part.unlink()
+    return open(part, "ab", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))

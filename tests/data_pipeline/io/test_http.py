@@ -1,0 +1,316 @@
+"""A server cannot hold a request longer than its time, nor send more than its limit, whatever it does."""
+
+import contextlib
+import itertools
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import ConnectionFailedError, RequestTimeoutError, UnusableAnswerError
+from data_pipeline.io import http
+from data_pipeline.io.http import send
+from tests.data_pipeline.search.families import needed_program
+
+
+class EvilServer:
+    """Answers each connection with the pieces of one script, and counts their bytes until it can send no more."""
+
+    def __init__(self, script: Callable[[], Iterable[bytes]], pause: float) -> None:
+        self.script, self.pause, self.sent = script, pause, 0
+        self.requests: list[bytes] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.answer, args=(connection,), daemon=True).start()
+
+    def answer(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                self.requests.append(connection.recv(65536))
+                for piece in self.script():
+                    self.sent += len(piece)  # before: who has the answer may look at once
+                    connection.sendall(piece)
+                    time.sleep(self.pause)
+            except OSError:
+                pass
+
+
+@contextmanager
+def evil(script: Callable[[], Iterable[bytes]], pause: float = 0.0) -> Iterator[EvilServer]:
+    server = EvilServer(script, pause)
+    try:
+        yield server
+    finally:
+        server.listener.close()
+
+
+def ask(url: str, method: str = "GET", timeout: float = 1.0, max_bytes: int = 10_000_000) -> tuple[int, bytes]:
+    """The status and the body of an answer."""
+    with send(method, url, timeout=timeout, max_bytes=max_bytes, redirects=True, connect_timeout=0.3) as answer:
+        return answer.status, answer.read_all()
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def drip(head: bytes, byte: bytes = b"x") -> Callable[[], Iterable[bytes]]:
+    return lambda: itertools.chain([head], itertools.repeat(byte))
+
+
+OK, CHUNKED = b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(drip(b""), id="status line"),
+        pytest.param(drip(OK + b"A: "), id="header"),
+        pytest.param(drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), id="100 Continue"),
+        pytest.param(drip(OK + b"Content-Length: 1000000\r\n\r\n"), id="body"),
+        pytest.param(drip(OK + b"\r\n"), id="body without a length"),
+        pytest.param(drip(CHUNKED, b"0"), id="chunk size"),
+        pytest.param(drip(CHUNKED + b"3\r\nabc\r\n0\r\n", b"A: b\r\n"), id="trailers"),
+        pytest.param(lambda: (b"" for _ in [time.sleep(60)]), id="silence"),
+    ],
+)
+def test_a_drip_ends_with_the_time_of_the_request(script: Callable[[], Iterable[bytes]]) -> None:
+    with evil(script, pause=0.02) as server:
+        start = time.monotonic()
+        with pytest.raises(RequestTimeoutError):
+            ask(server.url, timeout=0.5)
+        assert time.monotonic() - start < 5.5
+
+
+def test_a_redirect_is_followed_and_its_body_left_alone() -> None:
+    for method, status in (("GET", 200), ("POST", 302)):
+        with evil(lambda: [OK + b"Content-Length: 4\r\n\r\ndone"]) as target:
+            head = f"HTTP/1.1 302 Found\r\nLocation: {target.url}/there\r\n"
+            body = itertools.repeat(b"x" * 65536)
+            length = b"Content-Length: 4\r\n\r\nover" if method == "POST" else b"\r\n"
+            script = itertools.chain([head.encode() + length], body if method == "GET" else [])
+            with evil(lambda script=script: script) as server:  # type: ignore[misc]
+                assert ask(server.url, method, timeout=20) == (status, b"done" if method == "GET" else b"over")
+            assert (target.sent > 0) == (method == "GET")
+            assert server.sent < 2**24  # what buffers between the two took
+
+
+@pytest.mark.parametrize("place", ["http://[::1", "file:///etc/passwd", "ftp://127.0.0.1/a", "mailto:a"])
+def test_a_redirect_to_something_else_is_refused(place: str) -> None:
+    head = f"HTTP/1.1 302 Found\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n"
+    with evil(lambda: [head.encode()]) as server, pytest.raises(UnusableAnswerError, match="not an http address"):
+        ask(server.url)
+
+
+def test_redirects_in_a_circle_are_refused() -> None:
+    head = b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n"
+    with evil(lambda: [head]) as server, pytest.raises(UnusableAnswerError, match="more than 5 times"):
+        ask(server.url, timeout=20)
+
+
+def test_what_is_too_large_is_left_unread() -> None:
+    endless = drip(OK + b"\r\n", b"x" * 65536)
+    with evil(endless) as server, pytest.raises(UnusableAnswerError, match="larger than 1,000,000 bytes"):
+        ask(server.url, timeout=20, max_bytes=1_000_000)
+    assert server.sent < 2**24
+
+
+def test_a_body_stays_packed_and_may_take_longer_than_the_time() -> None:
+    pieces = [OK + b"Content-Encoding: gzip\r\nContent-Length: 1048576\r\n\r\n", *([b"z" * 131072] * 8)]
+    with evil(lambda: pieces, pause=0.4) as server:
+        assert ask(server.url, timeout=2) == (200, b"z" * 1048576)
+
+
+class Names:
+    """Names of hosts and their addresses on the internet, all of which are ports of this machine in truth."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.addresses: dict[str, list[list[str]]] = {}
+        self.connected: list[str] = []
+        self._connect = socket.create_connection
+        monkeypatch.setattr(socket, "getaddrinfo", self.look_up)
+        monkeypatch.setattr(socket, "create_connection", self.connect)
+
+    def look_up(self, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        answers = self.addresses[host]
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in found]
+
+    def connect(self, address: tuple[str, int], timeout: float) -> socket.socket:
+        self.connected.append(address[0])
+        connection = socket.socket()
+        connection.settimeout(timeout)
+        connection.connect(("127.0.0.1", address[1]))
+        return connection
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+def redirect(url: str) -> list[bytes]:
+    return [f"HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode()]
+
+
+DONE = [OK + b"Content-Length: 4\r\n\r\ndone"]
+
+
+@pytest.mark.parametrize(
+    ("server", "target", "is_followed"),
+    [
+        ("8.8.8.8", "9.9.9.9", True),
+        ("8.8.8.8", "127.0.0.1", False),
+        ("8.8.8.8", "10.0.0.1", False),
+        ("8.8.8.8", "100.64.0.1", False),
+        ("8.8.8.8", "169.254.169.254", False),
+        ("8.8.8.8", "0.0.0.0", False),
+        ("8.8.8.8", "::1", False),
+        ("8.8.8.8", "::ffff:127.0.0.1", False),
+        ("8.8.8.8", "64:ff9b::a00:1", False),
+        ("8.8.8.8", "fe80::1%eth0", False),
+        ("8.8.8.8", "fd00::1", False),
+        ("8.8.8.8", "2606:4700::1111", True),
+        ("10.0.0.1", "192.168.0.1", True),
+        ("10.0.0.1", "8.8.8.8", True),
+        ("10.0.0.1", "127.0.0.1", False),
+        ("10.0.0.1", "169.254.169.254", False),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1", "10.0.0.1", True),
+    ],
+)
+def test_a_redirect_leads_to_no_more_private_address(server: str, target: str, is_followed: bool, names: Names) -> None:
+    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url.replace("127.0.0.1", "target.example"))) as first:
+        names.addresses = {"server.example": [[server]], "target.example": [[target]]}
+        url = first.url.replace("127.0.0.1", "server.example")
+        if is_followed:
+            assert ask(url) == (200, b"done")
+            return
+        with pytest.raises(UnusableAnswerError, match="into a private network or to this machine"):
+            ask(url)
+        assert names.connected == [server]
+        assert last.sent == 0
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(names: Names) -> None:
+    """A name with several addresses, and one whose address has changed before it is asked for again."""
+    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url.replace("127.0.0.1", "target.example"))) as first:
+        names.addresses = {
+            "server.example": [["8.8.8.8"]],
+            "target.example": [["127.0.0.1", "9.9.9.9"], ["127.0.0.1"]],
+        }
+        assert ask(first.url.replace("127.0.0.1", "server.example")) == (200, b"done")
+        assert names.connected == ["8.8.8.8", "9.9.9.9"]
+        with pytest.raises(UnusableAnswerError, match="into a private network or to this machine"):
+            ask(first.url.replace("127.0.0.1", "server.example"))
+
+
+def test_headers_other_than_harmless_ones_stay_with_their_origin() -> None:
+    sent = {"X-Lease": "secret", "Cookie": "secret", "Range": "bytes=0-"}
+    with evil(lambda: DONE) as last, evil(lambda: redirect(last.url)) as first:
+        with send("GET", first.url, timeout=20, max_bytes=9, headers=sent, redirects=True) as answer:
+            assert answer.status == 200
+        assert first.requests[0].count(b"secret") == 2
+        assert b"secret" not in last.requests[0]
+        assert b"bytes=0-" in last.requests[0]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
+    """A server's side of TLS, with a certificate of 127.0.0.1 that REQUESTS_CA_BUNDLE names."""
+    program = needed_program("openssl")
+    names = ["-keyout", tmp_path / "key", "-out", tmp_path / "cert", "-addext", "subjectAltName=IP:127.0.0.1"]
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    subprocess.run([program, *words, *map(str, names)], check=True, capture_output=True)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "cert"))
+    http._tls.cache_clear()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    yield context
+    http._tls.cache_clear()
+
+
+class SecureServer(EvilServer):
+    def __init__(self, script: Callable[[], Iterable[bytes]], context: ssl.SSLContext, pause: float = 0.0) -> None:
+        self.context = context
+        super().__init__(script, pause)
+        self.url = self.url.replace("http:", "https:")
+
+    def answer(self, connection: socket.socket) -> None:
+        try:
+            super().answer(self.context.wrap_socket(connection, server_side=True))
+        except OSError:
+            connection.close()
+
+
+def test_https_is_answered_kept_to_its_time_and_never_left(certificate: ssl.SSLContext) -> None:
+    with contextlib.closing(SecureServer(lambda: DONE, certificate).listener) as done:
+        assert ask(f"https://127.0.0.1:{done.getsockname()[1]}") == (200, b"done")
+    server = SecureServer(drip(OK + b"A: "), certificate, pause=0.02)
+    with contextlib.closing(server.listener), pytest.raises(RequestTimeoutError):
+        ask(server.url, timeout=0.5)
+    with evil(lambda: DONE) as plain:
+        server = SecureServer(lambda: redirect(plain.url), certificate)
+        with contextlib.closing(server.listener), pytest.raises(UnusableAnswerError, match="from https to http"):
+            ask(server.url)
+        assert plain.sent == 0
+
+
+def test_a_handshake_is_kept_to_its_time() -> None:
+    with evil(drip(b"\x16\x03\x03\x20\x00", b"\x02"), pause=0.02) as server:
+        start = time.monotonic()
+        with pytest.raises(ConnectionFailedError, match="silent for too long"):
+            ask(server.url.replace("http:", "https:"), timeout=20)
+        assert time.monotonic() - start < 10  # connect_timeout is 0.3 s
+
+
+def test_a_proxy_is_used_but_not_for_this_machine_and_hosts_of_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with evil(lambda: [OK + b"Content-Length: 5\r\n\r\nproxy"]) as proxy, evil(lambda: DONE) as server:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("://", "://user:word@"))
+        monkeypatch.setenv("NO_PROXY", "inside.example,127.5.0.0/16")
+        monkeypatch.setenv("no_proxy", "inside.example,127.5.0.0/16")
+        assert ask("http://somewhere.example/") == (200, b"proxy")
+        assert proxy.requests[0].startswith(b"GET http://somewhere.example/ HTTP/1.1")
+        assert b"proxy-authorization: Basic dXNlcjp3b3Jk" in proxy.requests[0]
+        assert ask(server.url) == (200, b"done")
+        monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+        with pytest.raises(ConnectionFailedError, match="the proxy that the environment names cannot be used"):
+            ask("http://somewhere.example/")
+        assert not http._is_direct("somewhere.example", "inside.example,10.0.0.0/8")
+        assert http._is_direct("10.1.2.3", "inside.example,10.0.0.0/8")
+        assert not http._is_direct("11.1.2.3", "inside.example,10.0.0.0/8")
+        assert http._is_direct("inside.example", "")
+
+
+def test_a_refusal_before_the_body_was_read_is_the_answer() -> None:
+    with evil(lambda: [b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno"]) as server:
+        body = bytes(8_000_000)
+        with send("PUT", server.url, timeout=20, max_bytes=9, body=body) as answer:
+            assert (answer.status, answer.read_all()) == (401, b"no")
+
+
+def test_an_answer_that_is_cut_is_an_error() -> None:
+    pieces = [OK + b"Content-Length: 10\r\n\r\nabc"]
+    with evil(lambda: pieces) as server, pytest.raises(ConnectionFailedError, match="the connection was cut"):
+        ask(server.url)
+
+
+def test_pauses_are_random_below_a_bound_that_doubles() -> None:
+    bounds = [http.pause(retry, first=2, longest=30, uniform=lambda low, high: low + high) for retry in range(6)]
+    assert bounds == [2, 4, 8, 16, 30, 30]
+    assert len({http.pause(9, first=2, longest=30) for _ in range(5)}) == 5
