@@ -125,7 +125,7 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
 
 
 def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:
-    """Return a target's features; write them, the results of searches and templates.json into its directory."""
+    """Return a target's features; write them and the results of searches into its directory."""
     results = directory / RESULTS_DIRECTORY
     prepared: PreparedTarget | PreparedComplex
     if isinstance(target, ComplexInput):
@@ -133,9 +133,15 @@ def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> Prepared
     else:
         prepared = prepare(target, plan, results)
     save_features(directory / FEATURES_FILE, prepared.features)
-    if (templates := templates_of(prepared)) is not None:
-        write_file(directory / TEMPLATES_FILE, to_json(templates, indent=2) + "\n")
     return prepared
+
+
+def write_templates(
+    directory: Path, prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None
+) -> None:
+    """Write templates.json into a target's directory, if templates were given or searched; see `templates_of`."""
+    if (templates := templates_of(prepared, read)) is not None:
+        write_file(directory / TEMPLATES_FILE, to_json(templates, indent=2) + "\n")
 
 
 @optional_output()
@@ -263,6 +269,7 @@ def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: Se
     """Make the features of one target, print a line, and return why it failed, if it did."""
     try:
         prepared = prepare_in(directory, target, plan)
+        write_templates(directory, prepared)
         tqdm.write(f"{target.name}: {summary(prepared)} -> {directory}")
     except (RuntimeError, MemoryError, OSError, ValueError) as error:
         require_unmoved(output)
