@@ -31,6 +31,7 @@ from helixfold.predict.presets import PREDICTION_PRESETS
 
 MsaMode = Literal[
     "auto",
+    "files",
     "databases",
     "server",
     "mmseqs2_uniref_env_envpair",
@@ -122,7 +123,8 @@ class SearchOptions:
     """Options for where alignments and templates come from."""
 
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
-    """Ready alignments (a3m, Stockholm, ...) of the one target, or a directory with <name>.a3m for each target."""
+    """Ready alignments (a3m, Stockholm, ...) of the one target, or a directory with <name>.a3m, or <name>/msas as
+    AlphaFold leaves it, for each target."""
     templates: Annotated[tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None))] = None
     """Template structures (mmCIF or PDB files, or directories of them), used instead of a template search. Without any:
     those that the MMseqs2 server finds."""
@@ -139,7 +141,8 @@ class SearchOptions:
     msa_server_wait: Annotated[float, Parameter(metavar="SECONDS")] = 10800.0
     """Wait this long for a search on the server."""
     msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
-    """auto: use all that is given. databases, server: use only these. single_sequence: use no alignment at all.
+    """auto: use all that is given. files: use the alignments of --msa and a3m files, and databases only for templates.
+    databases, server: use only these. single_sequence: use no alignment at all.
     mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences;
     mmseqs2_uniref_env_envpair: also pair these, for complexes."""
     pair_strategy: PairStrategy = "greedy"

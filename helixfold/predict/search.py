@@ -16,6 +16,7 @@ from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
+from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.files import atomic_write, require_unmoved
@@ -35,7 +36,7 @@ from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of
 from helixfold.standard_streams import optional_output
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
-FEATURES_FILE, RESULTS_DIRECTORY = "features.npz", "msas"
+FEATURES_FILE = "features.npz"
 # In the output directory of a pulldown: the results of searches, a directory for each different sequence.
 SEARCHES_DIRECTORY = "chain_searches"
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3

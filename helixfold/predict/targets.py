@@ -11,7 +11,7 @@ from data_pipeline.complexes.alignment_files import A3M_SUFFIXES, complex_of_a3m
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
 from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
+from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, RESULTS_DIRECTORY, alignments_of_single_chain
 from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError, printable
@@ -115,7 +115,8 @@ def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
 def with_search_files(targets: Sequence[AnyTarget], msa: Sequence[Path], templates: Sequence[Path]) -> list[AnyTarget]:
     """Return targets with the alignments and templates that the options of a command name.
 
-    `msa` holds alignments for a single target, or directories with <name>.a3m for each target. `templates` are
+    `msa` holds alignments for a single target, or directories with <name>.a3m or AlphaFold's results for each target;
+    see `alignments_of_single_chain` and, for complexes, `with_alignments`. `templates` are
     structure files, or directories of them, for every target that has none of its own. Raise `InputError` for a file
     that cannot be used.
     """
@@ -238,12 +239,15 @@ def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Pa
     found: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
-            stems = dict.fromkeys((target.name, directory_name(target.name)))
+            stems = tuple(dict.fromkeys((target.name, directory_name(target.name))))
             names = (path / f"{stem}{suffix}" for suffix in ALIGNMENT_SUFFIXES for stem in stems)
             inside = [name for name in names if name.is_file()]
+            inside = inside or [*alignments_of_single_chain(path, stems, only=only)]
             if not inside:
-                file = f"{directory_name(target.name)}.a3m"
-                raise InputError(f"{path}: there is no {file} for target '{target.name}' in this directory")
+                raise InputError(
+                    f"{path}: there is no {stems[-1]}.a3m for target '{target.name}' in this directory, and no "
+                    f"{stems[-1]}/{RESULTS_DIRECTORY} with AlphaFold's results"
+                )
             found += inside
         elif only:
             found.append(path)

@@ -341,3 +341,30 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     shown = capsys.readouterr().err
     assert f"sequences would be sent to {PUBLIC_SERVER}" in shown
     assert "are sent" not in shown
+
+
+def test_precomputed_alignments_are_read_or_the_run_ends(fasta: Path, tmp_path: Path, runs: Runs) -> None:
+    given = ("--use_precomputed_msas", "--num-recycles", 0, "--models", "tiny")
+    assert not runs(fasta, *given)
+    assert (runs.code, "there is no such output directory" in runs.err) == (2, True)
+    runs.output.mkdir()
+    assert not runs(fasta, *given)
+    assert (runs.code, "no one/msas with AlphaFold's results" in runs.err) == (2, True)
+    msas = runs.target / "msas"
+    msas.mkdir(parents=True)
+    (msas / "uniref90_hits.sto").write_text(f"# STOCKHOLM 1.0\none {SEQUENCE}\nrow {SEQUENCE[::-1]}\n//\n")
+    assert runs(fasta, *given) == ["tiny"]
+    assert "2 rows in the alignment (1 from uniref90_hits.sto)" in runs.out
+    assert runs(fasta, *given) == []
+    # AlphaFold names the directory after the file and not after the record.
+    shutil.copytree(msas, runs.output / "named/msas")
+    named = fasta.rename(tmp_path / "named.fasta")
+    named.write_text(f">another\n{SEQUENCE}\n")
+    assert runs(named, *given) == ["tiny"]
+    assert "2 rows in the alignment" in runs.out
+
+
+def test_the_mode_for_files_needs_an_alignment_of_each_target(fasta: Path, runs: Runs) -> None:
+    assert not runs(fasta, "--msa-mode", "files")
+    assert (runs.code, "needs an alignment of each target, and 'one' has none" in runs.err) == (2, True)
+    assert not runs.output.exists()
