@@ -14,7 +14,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.fasta import check_sequence, unknown_residues_problem
+from data_pipeline.parse.fasta import check_sequence, kind_problem, unknown_residues_problem
 from data_pipeline.parse.hhr import parse_hhr
 from data_pipeline.parse.hit_table import parse_hit_table
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
@@ -44,6 +44,7 @@ class Target:
     alignments: tuple[Path, ...] = ()  # a3m, Stockholm or another aligned format, the target first
     templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them
     latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
+    as_protein: bool = False  # each letter is a residue, also where the sequence looks like DNA, RNA or other codes
 
     def template_date(self, latest: date | None) -> date | None:
         """Return the earlier of the target's own date and a plan's; None if neither limits templates."""
@@ -108,7 +109,10 @@ def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path 
     wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     check_sequence(target.sequence, f"sequence of '{target.name}'")
-    if (problem := unknown_residues_problem(target.sequence)) is not None:
+    problem = unknown_residues_problem(target.sequence)
+    if problem is None and not target.as_protein:
+        problem = kind_problem(target.sequence)
+    if problem is not None:
         raise InputError(f"'{printable(target.name)}' cannot be predicted: {problem}")
     plan = plan or SearchPlan()
     if results is None and (plan.alignments or plan.templates is not None):

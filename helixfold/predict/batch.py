@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.claims import Claims
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
 from helixfold.config import Method
 from helixfold.execution.device import untried
@@ -236,13 +236,20 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     """Return what the run will do for each target, and print it where there are earlier results."""
     statuses = [resume_status(job, options.output / job.name, settings, overwrite=options.overwrite) for job in jobs]
     skipped = "would be skipped" if options.dry_run else "skipped"
+    others = [status for status in statuses if status.finished and status.remark is not None]
+    if others and not options.keep_existing:
+        for status in others[1:]:
+            tqdm.write(f"helixfold: {printable(str(options.output / status.name))}: {status.remark}", file=sys.stderr)
+        these = "it" if len(others) == 1 else f"these {len(others)} of {len(jobs)} targets"
+        raise InputError.at(
+            options.output / others[0].name,
+            f"{others[0].remark}; pass --overwrite to fold {these} again, --keep-existing to skip {these}, or another "
+            "--output",
+        )
     without_remark = sum(status.finished and status.remark is None for status in statuses)
     if without_remark > _MOST_LINES:
         tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
     for status in statuses:
-        if options.refuse_other_settings and status.finished and status.remark is not None:
-            problem = f"{status.remark}; give another --output, or --overwrite"
-            raise InputError.at(options.output / status.name, problem)
         if status.remark is not None and not status.finished:
             tqdm.write(f"{status.name}: {status.remark}")
         elif status.remark is not None or (status.finished and without_remark <= _MOST_LINES):

@@ -81,8 +81,12 @@ class TargetOptions:
     from the template that comes with it, an SH3 domain of spectrin, unless --templates names others."""
     output: Output = Path("predictions")
     """Directory for the results; each target has its own directory in it."""
+    as_protein: bool = False
+    """Take each letter as a residue, also in sequences that look like DNA, RNA or three-letter codes."""
     overwrite: bool = False
     """Predict finished targets again."""
+    keep_existing: bool = False
+    """Skip targets that were finished before with other settings. Without this or --overwrite, they are an error."""
     slim: bool = False
     """Leave few files of each finished target: ranked structures, confidences, ranking, settings, search results."""
     zip: bool = False
@@ -98,8 +102,6 @@ class TargetOptions:
     """Order of the targets. length: short ones first, on several devices long ones first."""
     dry_run: bool = False
     """Only show what would be done, how much memory and about how long each target takes, and whether it fits."""
-    refuse_other_settings: Annotated[bool, Parameter(parse=False)] = False
-    """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
     """Words of the command, which results record."""
     failures_file: Annotated[Path | None, Parameter(parse=False)] = None
