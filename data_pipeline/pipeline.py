@@ -1,6 +1,7 @@
 """Make a target's features from its own files and from database searches."""
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -30,7 +31,7 @@ from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.tool import BatchSearch, FileFormat, StructureSource
-from data_pipeline.templates.from_files import templates_from_files
+from data_pipeline.templates.from_files import templates_from_files, unused_files
 from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import TemplateResult
 
@@ -67,6 +68,7 @@ class PreparedTarget:
     features: Features
     alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target's own
     templates: TemplateResult | None  # None: neither given nor searched
+    notes: tuple[str, ...] = ()  # about templates that were given and are not used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,14 +93,25 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     """Run a target's searches and return its features.
 
     The MSA holds the target itself, then the user's alignments, then those of the searches in the plan's order, without
-    duplicate rows. See `find_homologs` for the searches and the errors.
+    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, Python warns of templates of
+    the target that cannot be used.
     """
     found = find_homologs(target, plan, results)
     return PreparedTarget(
         features=monomer_features(target.name, target.sequence, found.alignments.values(), found.template_features),
         alignment_rows=found.alignment_rows,
         templates=found.templates,
+        notes=template_notes(target.templates, [found], warn=results is None),
     )
+
+
+def template_notes(given: Sequence[Path], found: Iterable[FoundHomologs], *, warn: bool) -> tuple[str, ...]:
+    """Return a sentence for each given file of templates of which nothing is used; `warn` also warns of it."""
+    results = [each.templates for each in found if each.templates is not None]
+    notes = unused_files(given, results)
+    for note in notes if warn else ():
+        warnings.warn(note, stacklevel=3)
+    return notes
 
 
 def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> FoundHomologs:

@@ -28,7 +28,7 @@ from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import colabfold_run, slim_down
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close, close_part
-from helixfold.predict.screen import format_estimate
+from helixfold.predict.screen import format_estimate, print_warning
 from helixfold.predict.search import (
     SOME_FAILED,
     check_earlier,
@@ -50,6 +50,10 @@ from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
 from helixfold.write.provenance import recorded_command
 
+_NO_WEIGHTS = (
+    "no weights are configured, so the small demonstration model folds {targets}; run 'helixfold weights download', or "
+    "pass --weights (or --models small to fold with the demonstration model on purpose)"
+)
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
 
@@ -126,6 +130,8 @@ def predict(
     for model in settings.models:
         cast_trunk(model.network, DTYPES[settings.options.dtype])
     if workers.mesh.is_first:
+        if not models and options.models.weights is None and settings.models[0].provenance == "demonstration":
+            print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
         if (warning := untried(card_of(workers.mesh.device))) is not None:
             print(f"helixfold: {warning}", file=sys.stderr)
         for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):

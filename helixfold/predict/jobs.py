@@ -1,6 +1,7 @@
 """The proteins that a run folds, the settings with which it folds all of them, and the memory forecast of each."""
 
 import hashlib
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -215,7 +216,8 @@ class Job:
         features, searches = self.features, settings.searches
         target = self.target
         if target is not None and not searches.alignments and (searches.templates is None or target.templates):
-            features = target_features(target, SearchPlan(user_templates=searches.user_templates))
+            with warnings.catch_warnings(action="ignore"):  # of templates, which the run itself reports
+                features = target_features(target, SearchPlan(user_templates=searches.user_templates))
         templates = searches.templates is not None or (target is not None and bool(target.templates))
         for model in settings.models:
             rows = FeatureRows.at_most(self.residues, model.preset.sampling, templates=templates)

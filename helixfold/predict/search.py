@@ -15,14 +15,14 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.paired_search import search_pairs_ahead
-from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
+from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
 from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.files import atomic_write, require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
-from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, prepare, search_ahead
+from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, search_ahead
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.search.result_files import RECORD_FILE
@@ -127,12 +127,7 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
 
 def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:
     """Return a target's features; write them and the results of searches into its directory."""
-    results = directory / RESULTS_DIRECTORY
-    prepared: PreparedTarget | PreparedComplex
-    if isinstance(target, ComplexInput):
-        prepared = prepare_complex(target, plan, results)
-    else:
-        prepared = prepare(target, plan, results)
+    prepared = prepare_any(target, plan, directory / RESULTS_DIRECTORY)
     save_features(directory / FEATURES_FILE, prepared.features)
     return prepared
 

@@ -74,7 +74,7 @@ def summary(prepared: PreparedTarget | PreparedComplex, read: Collection[str] | 
     """Describe alignment and templates in one line for the screen; see `template_report` for `read`."""
     if isinstance(prepared, PreparedTarget):
         line = f"{counted(len(prepared.features.msa), 'row')} in the alignment{_sources(prepared.alignment_rows)}"
-        return line + _templates(prepared.templates, None, read)
+        return "; ".join([line + _templates(prepared.templates, None, read), *prepared.notes])
     features = prepared.features.multimer
     line = f"{counted(len(features.msa), 'row')} in the alignment"
     if features.entity_id[-1] > 1:
@@ -84,7 +84,7 @@ def summary(prepared: PreparedTarget | PreparedComplex, read: Collection[str] | 
         templates = _templates(found.templates, chain, read)
         if found.alignments or templates:
             parts.append(f"chain {chain}{_sources(found.alignment_rows)}{templates}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *prepared.notes])
 
 
 def _sources(rows: Mapping[str, int]) -> str:

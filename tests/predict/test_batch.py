@@ -225,6 +225,24 @@ def test_programs_read_the_progress(runs: Runs, tmp_path: Path) -> None:
     assert "{" not in runs.err
 
 
+def test_a_run_without_configured_weights_warns_before_it_starts(fasta: Path, runs: Runs) -> None:
+    given = [str(fasta), "--num-recycles", "0", "--models-to-relax", "none", "--output", str(runs.output)]
+    assert main(["predict", *given, "--progress", "json"]) == 0
+    lines = runs.capsys.readouterr().err.splitlines()
+    text = (
+        "no weights are configured, so the small demonstration model folds 1 target; run 'helixfold weights download'"
+    )
+    assert lines[0].startswith(f"helixfold: warning: {text}")
+    assert json.loads(lines[1])["warning"].startswith(text)
+    assert all("target" in line for line in map(json.loads, (line for line in lines[2:] if line.startswith("{"))))
+    assert main(["predict", *given, "--overwrite"]) == 0
+    lines = runs.capsys.readouterr().err.splitlines()
+    assert sum("no weights are configured" in line for line in lines) == 1
+    # Who names the model knows which it is.
+    assert main(["predict", *given, "--models", "small"]) == 0
+    assert "no weights are configured" not in runs.capsys.readouterr().err
+
+
 def test_a_log_file_has_what_the_screen_shows_with_times(fasta: Path, runs: Runs, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "run.log"
     runs(fasta, "--log-file", log)
