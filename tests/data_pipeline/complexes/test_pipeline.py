@@ -18,7 +18,7 @@ from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import GAP
 from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan
-from helixfold.presets import PRESETS
+from helixfold.presets import preset
 from helixfold.write.origin import templates_read
 from tests.complex_targets import ROWS, alignment_of_species
 from tests.sources import ROOT
@@ -227,11 +227,11 @@ def test_models_of_single_chains_read_the_best_template_of_each_chain_first() ->
     features = ComplexFeatureSet.of(target, alignments)
     # The published models read four templates.
     assert features.residue_gap.template_domain_names == ("1abc_A", "1abc_A", "1abc_B", "2abc_A")
-    labels = [each.label for each in templates_read(features, PRESETS["model_1_ptm"])]
+    labels = [each.label for each in templates_read(features, preset("model_1_ptm"))]
     assert labels == ["chain H: 1abc_A", "chain M: 1abc_A", "chain L: 1abc_B", "chain H: 2abc_A"]
-    assert [each.residues for each in templates_read(features, PRESETS["model_1_ptm"])] == ["D" * 8] * 4
-    assert templates_read(features, PRESETS["model_3_ptm"]) == ()
-    assert len(templates_read(features, PRESETS["model_1_multimer_v3"])) == 7
+    assert [each.residues for each in templates_read(features, preset("model_1_ptm"))] == ["D" * 8] * 4
+    assert templates_read(features, preset("model_3_ptm")) == ()
+    assert len(templates_read(features, preset("model_1_multimer_v3"))) == 7
 
 
 def test_a_single_chain_is_made_as_ever() -> None:
