@@ -1,6 +1,7 @@
 """Make a target's features from its own files and from database searches."""
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -14,7 +15,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.fasta import check_sequence, unknown_residues_problem
+from data_pipeline.parse.fasta import check_sequence, kind_problem, unknown_residues_problem
 from data_pipeline.parse.hhr import parse_hhr
 from data_pipeline.parse.hit_table import parse_hit_table
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
@@ -30,7 +31,7 @@ from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.tool import BatchSearch, FileFormat, StructureSource
-from data_pipeline.templates.from_files import templates_from_files
+from data_pipeline.templates.from_files import templates_from_files, unused_files
 from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import TemplateResult
 
@@ -44,6 +45,7 @@ class Target:
     alignments: tuple[Path, ...] = ()  # a3m, Stockholm or another aligned format, the target first
     templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them
     latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
+    as_protein: bool = False  # each letter is a residue, also where the sequence looks like DNA, RNA or other codes
 
     def template_date(self, latest: date | None) -> date | None:
         """Return the earlier of the target's own date and a plan's; None if neither limits templates."""
@@ -66,6 +68,7 @@ class PreparedTarget:
     features: Features
     alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target's own
     templates: TemplateResult | None  # None: neither given nor searched
+    notes: tuple[str, ...] = ()  # about templates that were given and are not used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +93,25 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     """Run a target's searches and return its features.
 
     The MSA holds the target itself, then the user's alignments, then those of the searches in the plan's order, without
-    duplicate rows. See `find_homologs` for the searches and the errors.
+    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, Python warns of templates of
+    the target that cannot be used.
     """
     found = find_homologs(target, plan, results)
     return PreparedTarget(
         features=monomer_features(target.name, target.sequence, found.alignments.values(), found.template_features),
         alignment_rows=found.alignment_rows,
         templates=found.templates,
+        notes=template_notes(target.templates, [found], warn=results is None),
     )
+
+
+def template_notes(given: Sequence[Path], found: Iterable[FoundHomologs], *, warn: bool) -> tuple[str, ...]:
+    """Return a sentence for each given file of templates of which nothing is used; `warn` also warns of it."""
+    results = [each.templates for each in found if each.templates is not None]
+    notes = unused_files(given, results)
+    for note in notes if warn else ():
+        warnings.warn(note, stacklevel=3)
+    return notes
 
 
 def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> FoundHomologs:
@@ -108,7 +122,10 @@ def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path 
     wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     check_sequence(target.sequence, f"sequence of '{target.name}'")
-    if (problem := unknown_residues_problem(target.sequence)) is not None:
+    problem = unknown_residues_problem(target.sequence)
+    if problem is None and not target.as_protein:
+        problem = kind_problem(target.sequence)
+    if problem is not None:
         raise InputError(f"'{printable(target.name)}' cannot be predicted: {problem}")
     plan = plan or SearchPlan()
     if results is None and (plan.alignments or plan.templates is not None):

@@ -140,7 +140,6 @@ def fold(
     options: FoldingOptions,
     *,
     stages: Stages,
-    notes: tuple[str, ...] = (),
     name: str | None = None,
     passes: Passes = LAUNCHED,
     initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
@@ -190,7 +189,7 @@ def fold(
             first=None if initial_guess is None else recycled_guess(run, model, initial_guess[None], dtype),
         )
     with stages.stage(f"{name}: confidence"):
-        last_prediction = prediction_of(model, run, last, given=given, name=name, options=options, notes=notes)
+        last_prediction = prediction_of(model, run, last, given=given, name=name, options=options)
     if not options.save_passes:
         return last_prediction
     earlier = tuple(represented[:-1]) if options.representations else ()
@@ -240,7 +239,6 @@ def prediction_of(
     given: ModelInput,
     name: str,
     options: FoldingOptions,
-    notes: tuple[str, ...],
 ) -> Prediction:
     """Return the prediction of the first sample of the last recycling iteration, with its confidences."""
     folded, heads = last.folded, model.heads
@@ -274,7 +272,7 @@ def prediction_of(
         distances=Distances(expected=distances.expected[0].cpu().numpy(), contact=distances.contact[0].cpu().numpy()),
         logits=None if logits is None else logits.arrays(),
         representations=representations or None,
-        notes=(*notes, *given.notes),
+        notes=(*model.notes, *given.notes),
         seed=options.seed,
         chain_ids=given.chain_ids,
     )

@@ -55,7 +55,6 @@ def fold_together(
     options: FoldingOptions,
     *,
     stages: Stages,
-    notes: tuple[str, ...] = (),
     passes: Passes = LAUNCHED,
 ) -> list[Prediction]:
     """Predict several targets with one model in the same passes, and return their predictions in order.
@@ -78,7 +77,6 @@ def fold_together(
                 preset,
                 options,
                 stages=stages,
-                notes=notes,
                 name=each.name,
                 initial_guess=each.initial_guess,
             )
@@ -141,7 +139,6 @@ def fold_together(
                         given=given[number],
                         name=target.name,
                         options=options,
-                        notes=notes,
                     )
         kept = [place for place, has_ended in enumerate(ended) if not has_ended]
         remaining = [remaining[place] for place in kept]

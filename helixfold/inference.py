@@ -4,8 +4,9 @@
 """
 
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from jaxtyping import Float, Int
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.complexes.feature_set import TargetFeatures
-from data_pipeline.complexes.pipeline import target_features
+from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.complexes.pipeline import prepare_any
 from helixfold.config import Method
 from helixfold.execution.device import in_threads, pick_device, threads_for
 from helixfold.execution.dtypes import cast_trunk, dtype_on
@@ -32,8 +33,10 @@ from helixfold.options import CudaGraphs
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Prediction
+from helixfold.presets import Preset
 from helixfold.weights.adapters import WeightedAdapter
 from helixfold.weights.find import ReadyModel, find_models
+from helixfold.write.origin import templates_in, templates_read
 
 # Calls its second argument with an executor that works as the first one does.
 CarryOut = Callable[[Whole | Slabs, Callable[[Executor], Prediction]], Prediction]
@@ -55,15 +58,16 @@ def predict(
     """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
 
     Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
-    predictions say so. Each model's executor is planned for the memory that is free on the device, or for
-    `memory.memory`. What `adapters` change is added to the parameters. The first pass recycles the atoms of
-    `initial_guess`, a structure file. `offsets` says how far residues are apart along the chain, i - j, in place of
-    their numbers: (r, r) whole numbers, in the order of the predictions' residues. With `cuda_graphs` "auto" an NVIDIA
-    GPU records short passes, with "off" it launches all.
+    predictions say so. They also name templates that are not used, of which Python warns as well. Each model's executor
+    is planned for the memory that is free on the device, or for `memory.memory`. What `adapters` change is added to the
+    parameters. The first pass recycles the atoms of `initial_guess`, a structure file. `offsets` says how far residues
+    are apart along the chain, i - j, in place of their numbers: (r, r) whole numbers, in the order of the predictions'
+    residues. With `cuda_graphs` "auto" an NVIDIA GPU records short passes, with "off" it launches all.
     Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
-    features, stages = target_features(target), Stages(where)
+    prepared, stages = prepare_any(target), Stages(where)
+    features = prepared.features
     method: Method = "multimer" if CHAIN_SEPARATOR in target.sequence else "monomer"
     found = find_models(models, weights, seed=options.seed, method=method, adapters=adapters)
     ready = [memory.limited(model) for model in found]
@@ -93,10 +97,20 @@ def predict(
             initial_guess=guess,
             offsets=offsets,
         )
-        predictions.append(made.prediction)
+        notes = (*made.prediction.notes, *prepared.notes, *_unread(target, features, model.preset))
+        predictions.append(replace(made.prediction, notes=notes))
         if options.stop_at_score is not None and predictions[-1].plddt.mean() >= options.stop_at_score:
             break
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
+
+
+def _unread(target: AnyTarget, features: TargetFeatures, preset: Preset) -> tuple[str, ...]:
+    """Return a note if a target has templates and the model of a preset reads none; warn of it, too."""
+    if not target.templates or templates_read(features, preset) or not templates_in(alignment_of(features)):
+        return ()
+    note = f"'{preset.name}' reads no templates, so those of '{target.name}' are not used"
+    warnings.warn(note, stacklevel=3)
+    return (note,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +173,6 @@ def fold_planned(
                     model.preset,
                     options,
                     stages=stages,
-                    notes=model.notes,
                     name=name,
                     passes=passes,
                     initial_guess=initial_guess,

@@ -79,9 +79,7 @@ def _predicted(
         memory.check(plans[-1], features.domain_name)
     if _fit_together(plans, ready, available.memory):
         lot = [TargetToFold(features=features, name=ready.preset.name) for features in targets]
-        return fold_together(
-            ready.network, executor("whole", spill), lot, ready.preset, options, stages=stages, notes=ready.notes
-        )
+        return fold_together(ready.network, executor("whole", spill), lot, ready.preset, options, stages=stages)
     return [
         fold_planned(ready, plan, features, options, stages=stages, spill=spill).prediction
         for plan, features in zip(plans, targets, strict=True)

@@ -110,9 +110,7 @@ def test_a_single_chain_is_a_complex_of_one_for_a_model_of_complexes() -> None:
 
 def test_the_demonstration_model_folds_a_dimer() -> None:
     (model,) = find_models(["small"], None, seed=0)
-    prediction = fold(
-        model.network, Whole(), feature_set("AB"), small(), FoldingOptions(), stages=Stages(), notes=model.notes
-    )
+    prediction = fold(model.network, Whole(), feature_set("AB"), small(), FoldingOptions(), stages=Stages())
     assert [note.split(":")[0] for note in prediction.notes] == ["DEMONSTRATION", "COMPLEX BY RESIDUE GAP"]
     assert 0 < prediction.iptm < prediction.ptm < 1
 

@@ -28,7 +28,6 @@ from tests.networks import tiny_model
 from tests.operator_graphs import OperatorRecorder
 
 PRESET = replace(tiny(), model=tiny_model().config)
-NOTES = ("note",)
 
 
 def targets(*sizes: tuple[int, int, int]) -> list[TargetToFold]:
@@ -45,7 +44,7 @@ def named(features: Features, name: str) -> Features:
 
 def alone(target: TargetToFold, options: FoldingOptions, model: AlphaFold, passes: Passes = LAUNCHED) -> Prediction:
     given = target.features
-    return fold(model, Whole(), given, PRESET, options, stages=Stages(), name=target.name, notes=NOTES, passes=passes)
+    return fold(model, Whole(), given, PRESET, options, stages=Stages(), name=target.name, passes=passes)
 
 
 def together(
@@ -55,7 +54,7 @@ def together(
     run: Executor | None = None,
     passes: Passes = LAUNCHED,
 ) -> list[Prediction]:
-    return fold_together(model, run or Whole(), given, PRESET, options, stages=Stages(), notes=NOTES, passes=passes)
+    return fold_together(model, run or Whole(), given, PRESET, options, stages=Stages(), passes=passes)
 
 
 def assert_near(found: object, expected: object, name: str, within: float = 1e-5) -> None:

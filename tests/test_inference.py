@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from data_pipeline.complexes.complex_input import ComplexInput
+from data_pipeline.complexes.pipeline import prepare_complex
+from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.features.sample import Sample
+from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target, prepare
 from helixfold import folding, inference
 from helixfold.batch import Batch
@@ -37,6 +41,7 @@ from helixfold.weights.find import find_models
 from helixfold.write.results import write_prediction
 from tests.model.ptm import ptm_of
 from tests.networks import random_batch, tiny_model
+from tests.weights.written import write_tiny_without_templates
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFS"
 
@@ -313,3 +318,48 @@ def test_no_more_models_are_run_once_one_has_the_score(monkeypatch: pytest.Monke
     # Whichever of them is made first.
     predictions = predict(target, names[::-1], tmp_path, FoldingOptions(num_recycles=0), device="cpu")
     assert [prediction.ranking_confidence for prediction in predictions] == scores
+
+
+def test_a_template_that_is_not_used_is_a_note_and_a_warning() -> None:
+    shg = Path(__file__).parents[1] / "examples/templates/1shg.pdb"
+    target = Target(name="target", sequence=SEQUENCE, templates=(shg,))
+    with pytest.warns(UserWarning, match=r"1shg\.pdb gives no template: 1shg_A: .* no better than by chance"):
+        (prediction,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0))
+    assert [note for note in prediction.notes if "1shg.pdb gives no template" in note]
+    with pytest.warns(UserWarning, match=r"1shg\.pdb gives no template"):
+        prepare(target)
+    with pytest.warns(UserWarning, match=r"1shg\.pdb gives no template"):
+        predict(
+            ComplexInput(target=ComplexTarget.of("two", (SEQUENCE, SEQUENCE)), templates=(shg,)),
+            ["tiny"],
+            options=FoldingOptions(num_recycles=0),
+        )
+
+
+def test_a_template_that_the_model_does_not_read_is_a_note_and_a_warning(tmp_path: Path) -> None:
+    helix = Path(__file__).parents[1] / "examples/structures/helix_long.pdb"
+    target = Target(name="target", sequence=read_structure(helix).chains[0].sequence, templates=(helix,))
+    weights = write_tiny_without_templates(tmp_path / "without_templates.safetensors")
+    with pytest.warns(UserWarning, match="'tiny' reads no templates, so those of 'target' are not used"):
+        (prediction,) = predict(target, weights=weights, options=FoldingOptions(num_recycles=0))
+    assert prediction.notes == ("'tiny' reads no templates, so those of 'target' are not used",)
+
+
+def test_a_prediction_step_by_step_has_the_notes_of_its_parameters() -> None:
+    features = prepare(Target(name="target", sequence=SEQUENCE)).features
+    for name, begins in (("small", "DEMONSTRATION"), ("tiny", "UNTRAINED")):
+        (model,) = find_models([name], None, seed=0)
+        options = FoldingOptions(num_recycles=0)
+        prediction = fold(model.network, Slabs(), features, model.preset, options, stages=Stages())
+        assert [note.split(":")[0] for note in prediction.notes] == [begins]
+
+
+def test_other_codes_than_those_of_residues_are_errors() -> None:
+    dna = "ACGTACGTACGTACGTACGTACGT"
+    with pytest.raises(InputError, match="'gene' cannot be predicted: this is DNA"):
+        predict(Target(name="gene", sequence=dna), ["tiny"])
+    with pytest.raises(InputError, match="'gene' cannot be predicted: these are three-letter codes"):
+        prepare(Target(name="gene", sequence="METGLYALAARG"))
+    with pytest.raises(InputError, match="this is RNA"):
+        prepare_complex(ComplexInput(target=ComplexTarget.of("pair", (SEQUENCE, "ACGUACGU"))))
+    assert prepare(Target(name="peptide", sequence=dna, as_protein=True)).features.sequence == dna

@@ -159,5 +159,5 @@ def test_a_prediction_starts_from_an_earlier_one(tmp_path: Path, capsys: pytest.
     written = json.loads((tmp_path / "second" / "one" / "confidence_tiny.json").read_text())
     np.testing.assert_allclose(written["plddt"], expected.plddt, atol=0.01)
     capsys.readouterr()
-    assert main(again[:-2]) == 0
-    assert "finished before with other settings (another initial guess)" in capsys.readouterr().out
+    assert main(again[:-2]) == 2
+    assert "finished before with other settings (another initial guess)" in capsys.readouterr().err

@@ -149,8 +149,8 @@ def test_the_command_closes_rings_and_its_files_say_so(tmp_path: Path, capsys: p
         assert {(each.partner1.atom_name, each.partner2.atom_name) for each in bonds} == {("C", "N")}
     assert json.loads((directory / "settings.json").read_text())["options"]["cyclic"] == []
     capsys.readouterr()
-    assert main(command) == 0
-    assert "finished before with other settings" in capsys.readouterr().out
+    assert main(command) == 2
+    assert "finished before with other settings" in capsys.readouterr().err
     (tmp_path / "two.fasta").write_text(f">two\n{SEQUENCE[:9]}:{SEQUENCE[9:]}\n")
     assert main([*command[:1], *map(str, tmp_path.glob("*.fasta")), *command[2:], "--cyclic", "B", "--overwrite"]) == 1
     failures = json.loads((tmp_path / "out" / "failures.json").read_text())

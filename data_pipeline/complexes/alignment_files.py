@@ -7,7 +7,12 @@ from pathlib import Path
 
 from data_pipeline.complexes.colabfold_a3m import is_complex_header, read_complex_a3m
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, chain_directories, read_directory
+from data_pipeline.complexes.result_directory import (
+    ALIGNMENT_SUFFIXES,
+    alignments_of_single_chain,
+    chain_directories,
+    read_directory,
+)
 from data_pipeline.complexes.target import ComplexTarget, Entity
 from data_pipeline.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
@@ -65,6 +70,9 @@ def _with_directory(given: ComplexInput, directory: Path, *, only: bool) -> Comp
                 each for chain in entity.chain_ids for each in chain_directories(directory, names, chain, only=only)
             )
             found = next(filter(None, map(read_directory, places)), None)
+        if found is None and len(given.target.entities) == 1:
+            files = alignments_of_single_chain(directory, names, only=only)
+            found = ChainAlignmentFiles(unpaired=files) if files else None
         if found is None:
             chain, name = entity.chain_ids[0], names[-1]
             raise InputError(

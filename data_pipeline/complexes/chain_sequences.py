@@ -1,7 +1,7 @@
 """Read the chains of a complex from one line of text: chains stand between colons, copies are numbered by `*`."""
 
 from data_pipeline.complexes.chain_ids import MAX_CHAINS
-from data_pipeline.parse.fasta import MAX_RESIDUES, find_invalid_letter, nucleic_acid_problem
+from data_pipeline.parse.fasta import MAX_RESIDUES, find_invalid_letter
 
 CHAIN_SEPARATOR, COPIES = ":", "*"
 _MAX_DIGITS = 9
@@ -19,8 +19,8 @@ def split_chains(text: str) -> tuple[str, ...]:
     """Return the sequence of each chain in text such as "MKT:AYI*2", which has one chain MKT and two chains AYI.
 
     Letters must be in upper case and without blanks between; a `*` without a number is a stop codon and is dropped.
-    Raise `ChainSequenceError` for an empty chain, letters that are no residues, chains of DNA or RNA, and more chains
-    or residues than can be predicted.
+    Raise `ChainSequenceError` for an empty chain, letters that are no residues, and more chains or residues than can be
+    predicted.
     """
     chains: list[str] = []
     start = residues = 0
@@ -30,8 +30,6 @@ def split_chains(text: str) -> tuple[str, ...]:
             raise ChainSequenceError(start, f"chain {number} is empty; a chain of residues stands on each side of ':'")
         if (invalid := find_invalid_letter(sequence)) is not None:
             raise ChainSequenceError(start + invalid[0], invalid[1])
-        if (problem := nucleic_acid_problem(sequence)) is not None:
-            raise ChainSequenceError(start, f"chain {number}: {problem}")
         count = _number_of_copies(copies, start + len(sequence) + 1)
         residues += count * len(sequence)
         if len(chains) + count > MAX_CHAINS:

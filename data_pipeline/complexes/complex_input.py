@@ -32,6 +32,7 @@ class ComplexInput:
     latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
     pair_mode: PairMode = "unpaired_paired"
     shared_results: tuple[Path, ...] = ()  # of each of `target.entities`; for searches that serve other complexes too
+    as_protein: bool = False  # each letter is a residue, also where a chain looks like DNA, RNA or other codes
 
     @property
     def name(self) -> str:
@@ -98,6 +99,7 @@ class ComplexInput:
             alignments=self.files_of(entity).unpaired,
             templates=self.templates,
             latest_template=self.latest_template,
+            as_protein=self.as_protein,
         )
 
     def template_date(self, latest: date | None) -> date | None:

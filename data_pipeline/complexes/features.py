@@ -1,6 +1,6 @@
 """Features of a complex from the alignments of its sequences: for a model of complexes, and for a monomer's model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,10 +9,10 @@ from jaxtyping import Int
 
 from data_pipeline.complexes.alignments import EntityAlignment, PairMode, chains_of
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.features.assembly import Chain, ComplexFeatures, complex_features, paired_rows
+from data_pipeline.features.assembly import MAX_TEMPLATES, Chain, ComplexFeatures, complex_features, paired_rows
 from data_pipeline.features.schema import Features
 from data_pipeline.features.sequence import aatype_from_sequence
-from data_pipeline.features.templates import no_templates
+from data_pipeline.features.templates import AlignedTemplate, TemplateFeatures, stack_templates
 from data_pipeline.residues import GAP
 
 # Residue numbers that are left out between two chains. A monomer's model sees no distance above 32; 200 is usual.
@@ -44,8 +44,9 @@ def residue_gap_features(
     """Return the features of a complex for a monomer's model, which takes it for one chain with missing residues.
 
     As in ColabFold (`alphafold2_ptm`), the MSA holds the complex, paired rows, and the other rows of each chain with
-    gaps in all other chains; chains of the same sequence are not side by side but below each other. No templates are
-    used. Rows that occur twice are left out, as in AlphaFold.
+    gaps in all other chains; chains of the same sequence are not side by side but below each other. Rows that occur
+    twice are left out, as in AlphaFold. Each template covers one chain and has gaps in all others, so no template says
+    how chains lie to each other.
     """
     alignments = [each.in_mode(mode) for each in alignments]
     has_others = {each.sequence: each.unpaired is not None for each in alignments}
@@ -84,11 +85,39 @@ def residue_gap_features(
             residue_index=numbers.astype(np.int32),
             msa=msa[first],
             deletion_matrix=deletions[first],
-            **no_templates(len(sequence)),
+            **_templates(chains, columns),
         ),
         chain_names=tuple(chain.name for chain in chains),
         asym_id=np.repeat(np.arange(1, len(chains) + 1), lengths).astype(np.int32),
     )
+
+
+def _templates(chains: Sequence[Chain], columns: Sequence[slice]) -> TemplateFeatures:
+    """Return the templates of all chains, the best of each chain first, as many as the published models read.
+
+    Differs from ColabFold, whose models of single chains read no templates of a complex.
+    """
+    ranked = sorted(
+        (rank, number) for number, chain in enumerate(chains) for rank in range(len(chain.features.template_aatype))
+    )
+    length, found = columns[-1].stop, list[AlignedTemplate]()
+    for rank, number in ranked[:MAX_TEMPLATES]:
+        own, span = chains[number].features, columns[number]
+        aatype = np.full(length, GAP, np.int32)
+        positions, masks = np.zeros((length, 37, 3), np.float32), np.zeros((length, 37), np.float32)
+        aatype[span] = own.template_aatype[rank]
+        positions[span] = own.template_all_atom_positions[rank]
+        masks[span] = own.template_all_atom_masks[rank]
+        found.append(
+            AlignedTemplate(
+                name=own.template_domain_names[rank],
+                sum_probs=float(own.template_sum_probs[rank, 0]),
+                aatype=aatype,
+                positions=positions,
+                masks=masks,
+            )
+        )
+    return stack_templates(found, length)
 
 
 def _first_of_equals(msa: Int[np.ndarray, "n r"]) -> Int[np.ndarray, "m"]:

@@ -15,7 +15,14 @@ from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.pairing import PairingRows, species_of
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.pipeline import FoundHomologs, find_homologs, prepare, search_homologs
+from data_pipeline.pipeline import (
+    FoundHomologs,
+    PreparedTarget,
+    find_homologs,
+    prepare,
+    search_homologs,
+    template_notes,
+)
 from data_pipeline.search.plan import SearchPlan
 
 
@@ -25,6 +32,7 @@ class PreparedComplex:
 
     features: ComplexFeatureSet
     found: Mapping[str, FoundHomologs]
+    notes: tuple[str, ...] = ()  # about templates that were given and are not used
 
 
 def prepare_complex(
@@ -45,14 +53,25 @@ def prepare_complex(
         for entity, place in zip(entities, places, strict=True)
     }
     alignments = _with_pairs(given, _alignments(given, found), plan, results)
-    return PreparedComplex(features=ComplexFeatureSet.of(given.target, alignments, given.pair_mode), found=found)
+    return PreparedComplex(
+        features=ComplexFeatureSet.of(given.target, alignments, given.pair_mode),
+        found=found,
+        notes=template_notes(given.templates, found.values(), warn=results is None),
+    )
 
 
 def target_features(target: AnyTarget, plan: SearchPlan | None = None, results: Path | None = None) -> TargetFeatures:
     """Return the features of a single chain or of a complex; see `prepare` and `prepare_complex`."""
+    return prepare_any(target, plan, results).features
+
+
+def prepare_any(
+    target: AnyTarget, plan: SearchPlan | None = None, results: Path | None = None
+) -> PreparedTarget | PreparedComplex:
+    """Prepare a single chain or a complex; see `prepare` and `prepare_complex`."""
     if isinstance(target, ComplexInput):
-        return prepare_complex(target, plan, results).features
-    return prepare(target, plan, results).features
+        return prepare_complex(target, plan, results)
+    return prepare(target, plan, results)
 
 
 def _alignments(given: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iterator[EntityAlignment]:

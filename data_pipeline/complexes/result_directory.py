@@ -1,9 +1,10 @@
-"""Find the alignments of a chain among the results of its searches, in a directory as AlphaFold-Multimer fills it."""
+"""Find the alignments of a chain among the results of its searches, in a directory as AlphaFold fills it."""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles
 
 ALIGNMENT_SUFFIXES = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".aln", ".aln.gz")
@@ -11,14 +12,33 @@ ALIGNMENT_SUFFIXES = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".aln", ".aln.gz")
 _ORDER = ("uniref90_hits", "bfd_uniref_hits", "bfd_uniclust_hits", "small_bfd_hits", "mgnify_hits")
 # Rows that are paired by species, those that a search has paired, and hits of templates, which are no alignment.
 _UNIPROT, _PAIRED, _TEMPLATES = "uniprot_hits", "paired_hits", "pdb_hits"
-_MSAS = "msas"  # the directory of the chains' directories in that of a target
+_HITS = "_hits"
+RESULTS_DIRECTORY = "msas"  # the directory of the chains' directories in that of a target
 
 
 def chain_directories(directory: Path, names: Sequence[str], chain: str, *, only: bool) -> Iterator[Path]:
     """Yield where results for a chain can be: below the directory of its complex, or, of the only one, here."""
     for parent in (*(directory / name for name in names), *([directory] if only else [])):
-        yield parent / _MSAS / chain
+        yield parent / RESULTS_DIRECTORY / chain
         yield parent / chain
+
+
+def alignments_of_single_chain(directory: Path, names: Sequence[str], *, only: bool) -> tuple[Path, ...]:
+    """Return the alignments of a target of one chain among results of searches, in AlphaFold's order.
+
+    They are in <name>/msas as AlphaFold leaves them, in <name>/msas/A as its multimer version does, or in <name> as in
+    OpenFold's alignments; for the only target, <name> may be left out. Beside other files, only those count whose names
+    end in _hits.
+    """
+    for parent in (*(directory / name for name in names), *([directory] if only else [])):
+        for place in (parent / RESULTS_DIRECTORY, parent / RESULTS_DIRECTORY / ONLY_CHAIN, parent):
+            found = read_directory(place)
+            files = () if found is None else found.unpaired
+            if place == parent:
+                files = tuple(path for path in files if _stem(path).endswith(_HITS))
+            if files:
+                return files
+    return ()
 
 
 def read_directory(directory: Path) -> ChainAlignmentFiles | None:

@@ -9,7 +9,7 @@ from os import PathLike
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.alignment_rows import first_word
 from data_pipeline.parse.text_files import read_lines
-from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
+from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES, THREE_LETTER
 
 MAX_FASTA_BYTES = 128 * 2**20
 MAX_RECORDS = 100_000  # each becomes a directory
@@ -18,6 +18,15 @@ MAX_RECORD_BYTES = 2**20  # with blanks
 MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
 
 NO_FASTA_RECORD = "the file is empty; a FASTA record is a line '>name' and lines of residues"
+# First words of PDB and mmCIF files, which are sometimes passed as sequences.
+_STRUCTURE_STARTS = (
+    *(b"HEADER ", b"TITLE ", b"COMPND ", b"EXPDTA ", b"REMARK ", b"SEQRES ", b"CRYST1", b"MODEL ", b"ATOM  "),
+    *(b"HETATM", b"data_", b"loop_", b"#\\#CIF"),
+)
+_STRUCTURE_PROBLEM = (
+    "this is a structure, and sequences are expected; pass its sequence (docs/troubleshooting.md shows how to get it), "
+    "and the structure with --templates or --initial-guess; `helixfold score` scores structures"
+)
 _TOO_LONG = f"at most {MAX_RESIDUES:,} residues are allowed"
 _LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
 # The meaning of other characters in files that contain them.
@@ -27,8 +36,13 @@ _HINTS = {
     "/": "between the chains of a complex stands ':'",
     "*": "a stop codon can only be at its end: cut the sequence there",
 }
-# A sequence of at least this length that has all four of these letters and no others is taken for DNA or RNA.
-_DNA, _RNA, _MIN_BASES = frozenset("ACGT"), frozenset("ACGU"), 20
+# Real peptides lack one of DNA's letters (silk is GA, antifreeze glycoproteins are AAT) or are shorter than this.
+_DNA, _MIN_DNA = frozenset("ACGT"), 8
+# Selenocysteine (U) occurs in longer sequences of other letters.
+_RNA, _MIN_RNA = frozenset("ACGU"), 4
+_CODES = dict(zip(THREE_LETTER, RESTYPES, strict=False)) | {"MSE": "M"}
+_MIN_CODES = 3
+_AS_PROTEIN = "pass --as-protein (in Python, as_protein=True) if each letter is a residue"
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
 _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 
@@ -112,6 +126,8 @@ def find_invalid_letter(sequence: str) -> tuple[int, str] | None:
         return None
     index = next(index for index, letter in enumerate(sequence) if letter not in _LETTERS)
     letter = sequence[index]
+    if letter == "-" and (problem := kind_problem(sequence.replace("-", ""))) is not None:
+        return index, problem
     allowed = f"allowed are {RESTYPES} and, as unknown, {AMBIGUOUS_LETTERS}"
     hint = f"{_HINTS[letter]}; " if letter in _HINTS else ""
     code = "" if letter.isascii() else f" (U+{ord(letter):04X})"  # some look like letters that are allowed
@@ -126,13 +142,25 @@ def check_sequence(sequence: str, owner: str) -> None:
         raise InputError(f"{owner}, residue {invalid[0] + 1}: {invalid[1]}")
 
 
-def nucleic_acid_problem(sequence: str, at_least: int = _MIN_BASES) -> str | None:
-    """Return why a sequence of at least so many letters seems to be DNA or RNA, or None if it does not."""
-    letters = set(sequence) - {"N"}
-    kind = "DNA" if letters == _DNA else "RNA" if letters == _RNA else None
-    if kind is None or len(sequence) < at_least:
+def kind_problem(sequence: str) -> str | None:
+    """Return why a sequence seems to be DNA, RNA or three-letter codes instead of residues, or None if it does not.
+
+    DNA has at least eight letters, all four of A, C, G and T, and no others but N. RNA has at least four letters, of
+    them a U, and no others but A, C, G and N. Three-letter codes are at least three of them and nothing else.
+    """
+    bases = set(sequence) - {"N"}
+    is_rna = len(sequence) >= _MIN_RNA and "U" in bases and bases <= _RNA
+    if is_rna or (len(sequence) >= _MIN_DNA and bases == _DNA):
+        kind = "RNA" if is_rna else "DNA"
+        return (
+            f"this is {kind}, all its letters are bases; translate the gene and give the protein's residues, or "
+            f"{_AS_PROTEIN}"
+        )
+    codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
+    if len(codes) < _MIN_CODES or not _CODES.keys() >= set(codes):
         return None
-    return f"this is {kind}, all its letters are bases; translate the gene and give the protein's residues"
+    letters = printable("".join(_CODES[code] for code in codes), 30)
+    return f"these are three-letter codes; write one letter for each residue, {letters}, or {_AS_PROTEIN}"
 
 
 def sequence_problem(sequence: str) -> str | None:
@@ -141,7 +169,7 @@ def sequence_problem(sequence: str) -> str | None:
         return "the record has no sequence; add residues or remove it"
     if len(sequence) > MAX_RESIDUES:
         return f"it has {len(sequence):,} residues; {_TOO_LONG}"
-    return nucleic_acid_problem(sequence)
+    return None
 
 
 def unknown_residues_problem(sequence: str) -> str | None:
@@ -191,6 +219,8 @@ def split_records(
                 problem = f"the record goes on for more than {MAX_RECORD_BYTES:,} bytes; {_TOO_LONG}"
                 raise InputError.at(path, problem, line=header[0], record=first_word(header[1]))
         elif line.strip():
+            if line.startswith(_STRUCTURE_STARTS):
+                raise InputError.at(path, _STRUCTURE_PROBLEM)
             kind = "binary data" if b"\0" in line else "a sequence"
             raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=number)
     if header is not None:

@@ -20,6 +20,7 @@ from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_s
 
 # Pairwise alignments with less identity than this are often wrong: Rost, Protein Eng. 12, 85 (1999).
 _DOUBTFUL_IDENTITY = 0.25
+_MOST_REASONS = 3  # in one sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,20 @@ def templates_from_files(
         used=tuple(replace(best.description, rank=rank) for rank, best in enumerate(candidates, start=1)),
         rejected=tuple(rejected),
     )
+
+
+def unused_files(paths: Sequence[str | os.PathLike[str]], results: Sequence[TemplateResult]) -> tuple[str, ...]:
+    """Return a sentence with the reasons for each given file or directory of which no result uses a chain."""
+    sentences: list[str] = []
+    for path in map(Path, paths):
+        prefix = "" if path.is_dir() else f"{_stem(path)}_"
+        if any(used.name.startswith(prefix) for result in results for used in result.used):
+            continue
+        hits = (hit for result in results for hit in result.rejected if hit.name.startswith(prefix))
+        reasons = list(dict.fromkeys(hit.sentence for hit in hits))
+        more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+        sentences.append(f"{printable(str(path))} gives no template: {'; '.join(reasons[:_MOST_REASONS])}{more}")
+    return tuple(sentences)
 
 
 def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit]) -> Iterator[Path]:

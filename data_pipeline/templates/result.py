@@ -33,6 +33,7 @@ class RejectionReason(StrEnum):
     TOO_LONG = "too long to align"
     UNRELATED = "alignment no better than chance"
     NOT_A_STRUCTURE = "not a structure file by its name"
+    UNREAD = "the models of this run read no templates"
 
 
 @dataclass(frozen=True, kw_only=True)

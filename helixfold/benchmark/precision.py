@@ -192,9 +192,7 @@ def prediction(
             "slabs": Slabs,
             "spilled": lambda: Spilled(spill, device=device),
         }
-        return fold(
-            model.network, executors[way.executor](), features, model.preset, folding, stages=Stages(device), notes=()
-        )
+        return fold(model.network, executors[way.executor](), features, model.preset, folding, stages=Stages(device))
 
 
 def cost_of(target: str, way: str, found: Prediction, first: Prediction) -> Cost:

@@ -29,6 +29,7 @@ def features(
     output: Annotated[Output, Parameter(group=MOST_USED)] = Path("features"),
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
     shared: Annotated[bool, Parameter(group=TARGETS)] = False,
+    as_protein: Annotated[bool, Parameter(group=TARGETS)] = False,
     pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS", group=TARGETS)] = None,
     pulldown_table: Annotated[File | None, Parameter(group=TARGETS)] = None,
     from_pickle: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", group=TARGETS)] = (),
@@ -52,6 +53,8 @@ def features(
     shared
         Share the output directory with other runs of the same targets, on any number of machines. Each run claims
         targets before it starts them, and takes over the targets of runs that have died.
+    as_protein
+        Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes.
     pulldown
         Make the features of every bait with every prey (the records of two FASTA files), searching each chain once.
         `helixfold predict --features` ranks the pairs.
@@ -86,11 +89,11 @@ def features(
     from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
     from helixfold.predict.targets import read_targets
 
-    named = TargetOptions(pulldown=pulldown, pulldown_table=pulldown_table, output=output)
+    named = TargetOptions(pulldown=pulldown, pulldown_table=pulldown_table, output=output, as_protein=as_protein)
     options = PredictOptions(inputs=inputs, targets=named, search=search, complexes=complexes)
     targets, entries = pulldown_targets(options)
     if not targets:
-        targets = read_targets(inputs, search.msa, search.templates or (), complexes)
+        targets = read_targets(inputs, search.msa, search.templates or (), complexes, as_protein=as_protein)
     targets = selected_alignments(targets, search)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")

@@ -156,6 +156,7 @@ class ClusterBatch:
                 shared=True,
                 sort_queries_by="none",
                 failures_file=failures_file,
+                keep_existing=True,
             ),
             search=self.search_options(pool),
             complexes=ComplexOptions(),

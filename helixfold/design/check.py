@@ -83,7 +83,7 @@ def refolded(
     """Return the prediction of a design's sequences, from them alone, as `helixfold predict` makes it."""
     features = target_features(task_target(task, dict(sequences)))
     options = FoldingOptions(num_recycles=num_recycles, seed=seed, cyclic=task.cyclic)
-    return fold(model.network, Whole(), features, model.preset, options, stages=Stages(), notes=model.notes)
+    return fold(model.network, Whole(), features, model.preset, options, stages=Stages())
 
 
 def checked(

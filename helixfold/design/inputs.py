@@ -77,9 +77,10 @@ def task_target(task: DesignTask, sequences: dict[str, str] | None = None) -> An
     """Return the target of a design, with its sequences by chain, or with placeholders for free residues."""
     letters = {chain.name: chain.placeholder for chain in task.chains} if sequences is None else sequences
     if len(task.chains) == 1:
-        return Target(name=task.name, sequence=letters[task.chains[0].name])
+        return Target(name=task.name, sequence=letters[task.chains[0].name], as_protein=True)
     names = [chain.name for chain in task.chains]
-    return ComplexInput(target=ComplexTarget.of(task.name, [letters[name] for name in names], chain_ids=names))
+    target = ComplexTarget.of(task.name, [letters[name] for name in names], chain_ids=names)
+    return ComplexInput(target=target, as_protein=True)
 
 
 def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "cpu") -> TaskInput:

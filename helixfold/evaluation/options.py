@@ -54,9 +54,7 @@ class BenchmarkOptions:
         `command` is the words of the command, which results record.
         """
         return PredictOptions(
-            targets=TargetOptions(
-                output=output, overwrite=self.table.overwrite, refuse_other_settings=True, command=command
-            ),
+            targets=TargetOptions(output=output, overwrite=self.table.overwrite, command=command),
             search=self.search,
             models=self.models,
             compute=self.compute,

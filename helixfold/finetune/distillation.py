@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.datasets.clustering import cluster_chains
 from data_pipeline.datasets.source_files import search_results
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
-from helixfold.predict.search import RESULTS_DIRECTORY
 from helixfold.write.json_object import JsonObject
 from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.results import RANKING_FILE, write_file

@@ -95,6 +95,7 @@ class OverfitRun:
         self.truth_distances = structure_distances(self.truth)
         torch.manual_seed(self.config.seed)
         self.network = AlphaFold(self.config.model)
+        self.network.notes = (NOTE,)
         self._preset = replace(
             presets.tiny(), name="overfit_one", model=self.config.model, sampling=self.config.example.sampling
         )
@@ -122,7 +123,6 @@ class OverfitRun:
             self._preset,
             FoldingOptions(num_recycles=num_recycles),
             stages=Stages(),
-            notes=(NOTE,),
         )
         superposition = metrics.superposition(*self._observed(made.protein))
         positions = superposition.apply(made.protein.atom_positions)

@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.claims import Claims
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
 from helixfold.config import Method
 from helixfold.execution.device import untried
@@ -28,7 +28,7 @@ from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import colabfold_run, slim_down
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close, close_part
-from helixfold.predict.screen import format_estimate
+from helixfold.predict.screen import format_estimate, print_warning
 from helixfold.predict.search import (
     SOME_FAILED,
     check_earlier,
@@ -50,6 +50,10 @@ from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
 from helixfold.write.provenance import recorded_command
 
+_NO_WEIGHTS = (
+    "no weights are configured, so the small demonstration model folds {targets}; run 'helixfold weights download', or "
+    "pass --weights (or --models small to fold with the demonstration model on purpose)"
+)
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
 
@@ -126,6 +130,8 @@ def predict(
     for model in settings.models:
         cast_trunk(model.network, DTYPES[settings.options.dtype])
     if workers.mesh.is_first:
+        if not models and options.models.weights is None and settings.models[0].provenance == "demonstration":
+            print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
         if (warning := untried(card_of(workers.mesh.device))) is not None:
             print(f"helixfold: {warning}", file=sys.stderr)
         for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):
@@ -236,13 +242,20 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     """Return what the run will do for each target, and print it where there are earlier results."""
     statuses = [resume_status(job, options.output / job.name, settings, overwrite=options.overwrite) for job in jobs]
     skipped = "would be skipped" if options.dry_run else "skipped"
+    others = [status for status in statuses if status.finished and status.remark is not None]
+    if others and not options.keep_existing:
+        for status in others[1:]:
+            tqdm.write(f"helixfold: {printable(str(options.output / status.name))}: {status.remark}", file=sys.stderr)
+        these = "it" if len(others) == 1 else f"these {len(others)} of {len(jobs)} targets"
+        raise InputError.at(
+            options.output / others[0].name,
+            f"{others[0].remark}; pass --overwrite to fold {these} again, --keep-existing to skip {these}, or another "
+            "--output",
+        )
     without_remark = sum(status.finished and status.remark is None for status in statuses)
     if without_remark > _MOST_LINES:
         tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
     for status in statuses:
-        if options.refuse_other_settings and status.finished and status.remark is not None:
-            problem = f"{status.remark}; give another --output, or --overwrite"
-            raise InputError.at(options.output / status.name, problem)
         if status.remark is not None and not status.finished:
             tqdm.write(f"{status.name}: {status.remark}")
         elif status.remark is not None or (status.finished and without_remark <= _MOST_LINES):

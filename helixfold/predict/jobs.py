@@ -1,7 +1,8 @@
 """The proteins that a run folds, the settings with which it folds all of them, and the memory forecast of each."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TextIO
@@ -32,10 +33,11 @@ from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import OutputFormat, ToRelax
-from helixfold.predict.search import FEATURES_FILE, prepare_in
+from helixfold.predict.search import FEATURES_FILE, prepare_in, write_templates
 from helixfold.report.drawing import Drawers
 from helixfold.report.searches import summary
 from helixfold.weights.find import ReadyModel
+from helixfold.write.origin import templates_read as templates_read_by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +107,6 @@ class RunSettings:
     def recycle_tolerance(self) -> float:
         """Return the largest change of distances, in Angstrom, at which the recycling of any model ends."""
         return max(self.options.tolerance(model.preset) for model in self.models)
-
-    @property
-    def reads_templates(self) -> bool:
-        """Return whether any model reads templates."""
-        return any(model.preset.model.template is not None for model in self.models)
 
     @property
     def device(self) -> torch.device:
@@ -195,11 +192,17 @@ class Job:
         own = (note for model in models for note in (*model.notes, *input_notes(model.preset, self.chains)))
         return tuple(dict.fromkeys(own))
 
-    def prepare(self, directory: Path, settings: RunSettings) -> TargetFeatures:
-        """Return the features, and write them into the target's directory."""
+    def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
+        """Return the features, and write them into the target's directory.
+
+        `templates_read` are the labels of the templates that earlier predictions there were made from.
+        """
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
-            settings.say(f"{self.name}: {summary(prepared, reads_templates=settings.reads_templates)}")
+            of_run = (templates_read_by(prepared.features, model.preset) for model in settings.models)
+            read = {*templates_read, *(template.label for templates in of_run for template in templates)}
+            write_templates(directory, prepared, read)
+            settings.say(f"{self.name}: {summary(prepared, read)}")
             return prepared.features
         save_features(directory / FEATURES_FILE, self.given_features)
         return self.given_features
@@ -213,7 +216,8 @@ class Job:
         features, searches = self.features, settings.searches
         target = self.target
         if target is not None and not searches.alignments and (searches.templates is None or target.templates):
-            features = target_features(target, SearchPlan(user_templates=searches.user_templates))
+            with warnings.catch_warnings(action="ignore"):  # of templates, which the run itself reports
+                features = target_features(target, SearchPlan(user_templates=searches.user_templates))
         templates = searches.templates is not None or (target is not None and bool(target.templates))
         for model in settings.models:
             rows = FeatureRows.at_most(self.residues, model.preset.sampling, templates=templates)

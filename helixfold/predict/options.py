@@ -32,6 +32,7 @@ from helixfold.predict.presets import PREDICTION_PRESETS
 
 MsaMode = Literal[
     "auto",
+    "files",
     "databases",
     "server",
     "mmseqs2_uniref_env_envpair",
@@ -81,8 +82,12 @@ class TargetOptions:
     installation."""
     output: Annotated[Output, Parameter(group=MOST_USED)] = Path("predictions")
     """Output directory; each target gets its own subdirectory."""
+    as_protein: bool = False
+    """Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes."""
     overwrite: bool = False
     """Predict finished targets again."""
+    keep_existing: bool = False
+    """Skip targets that were finished before with other settings. Without this or --overwrite, they are an error."""
     slim: bool = False
     """Keep only ranked structures, confidences, ranking, settings and search results of each finished target."""
     zip: bool = False
@@ -99,8 +104,6 @@ class TargetOptions:
     """Order of the targets. length: shortest first, or longest first on several devices."""
     dry_run: Annotated[bool, Parameter(group=MOST_USED)] = False
     """Show what would be done, with the estimated memory and time of each target, and stop."""
-    refuse_other_settings: Annotated[bool, Parameter(parse=False)] = False
-    """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
     """Words of the command, which results record."""
     failures_file: Annotated[Path | None, Parameter(parse=False)] = None
@@ -124,7 +127,8 @@ class SearchOptions:
     """Options for where alignments and templates come from."""
 
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...", group=MOST_USED)] = ()
-    """Alignments to use (a3m, Stockholm, ...) for a single target, or a directory with <name>.a3m for each target."""
+    """Alignments to use (a3m, Stockholm, ...) for a single target, or a directory with <name>.a3m, or AlphaFold's
+    <name>/msas, for each target."""
     templates: Annotated[
         tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None), group=MOST_USED)
     ] = None
@@ -143,8 +147,9 @@ class SearchOptions:
     msa_server_wait: Annotated[float, Parameter(metavar="SECONDS")] = 10800.0
     """Time limit of one search on the server."""
     msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
-    """auto: use every source that is configured. databases, server: use only this source. single_sequence: use no
-    alignment. mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences.
+    """auto: use every source that is configured. files: use only the alignments of --msa and a3m files; databases are
+    searched for templates only. databases, server: use only this source. single_sequence: use no alignment.
+    mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences.
     mmseqs2_uniref_env_envpair: also pair environmental sequences of complexes."""
     pair_strategy: PairStrategy = "greedy"
     """Which rows a server pairs in a complex. complete: from species found for all chains. greedy: from species found

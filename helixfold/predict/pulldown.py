@@ -56,6 +56,7 @@ def _with_files(complexes: Sequence[PulldownComplex], options: PredictOptions) -
             target=each.target,
             files=tuple(ChainAlignmentFiles(unpaired=files[entity.sequence]) for entity in each.target.entities),
             pair_mode=options.complexes.pair_mode,
+            as_protein=options.targets.as_protein,
             shared_results=tuple(
                 searches / _directory(names[entity.sequence], entity.sequence) for entity in each.target.entities
             ),

@@ -69,6 +69,11 @@ class ResumedTarget:
         # What was measured of a prediction that is made again is measured again.
         self.stages = tuple(stage for stage in self.stages if stage.name.partition(": ")[0] not in again)
 
+    @property
+    def templates_read(self) -> set[str]:
+        """Return the labels of the templates that the predictions made so far were made from."""
+        return {label for made in self.record.provenance.values() for label in made.templates}
+
     def add_provenance(self, directory: Path, name: str, provenance: PredictionProvenance) -> None:
         """Write into settings.json what made the prediction of a name, whose files are to be written next."""
         self.record = replace(self.record, provenance={**self.record.provenance, name: provenance})

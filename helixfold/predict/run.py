@@ -137,7 +137,7 @@ def requested_targets(
     if complexes:
         targets = complexes
     elif given_targets is None:
-        targets = read_targets(inputs, *own_files, options.complexes)
+        targets = read_targets(inputs, *own_files, options.complexes, as_protein=options.targets.as_protein)
     else:
         targets = with_search_files(given_targets, *own_files)
     targets = selected_alignments(targets, options.search, announce=announce)

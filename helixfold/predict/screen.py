@@ -89,6 +89,13 @@ def print_progress(target: str, stage: str, *, done: int, total: int, seconds: f
     print(json.dumps(progress), file=sys.stderr, flush=True)
 
 
+def print_warning(text: str, *, is_json: bool) -> None:
+    """Print a warning on stderr, and for programs that read JSON there, also as an object."""
+    print(f"helixfold: warning: {text}", file=sys.stderr)
+    if is_json:
+        print(json.dumps({"warning": text}), file=sys.stderr, flush=True)
+
+
 def print_note(text: str) -> None:
     """Print a line of the program on stderr, above the bars."""
     tqdm.write(f"helixfold: {text}", file=sys.stderr)

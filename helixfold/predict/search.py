@@ -15,13 +15,14 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.paired_search import search_pairs_ahead
-from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
+from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
+from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.files import LINK_PROBLEM, atomic_write, require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
-from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, prepare, search_ahead
+from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, search_ahead
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.search.result_files import RECORD_FILE
@@ -35,7 +36,7 @@ from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of
 from helixfold.standard_streams import optional_output
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
-FEATURES_FILE, RESULTS_DIRECTORY = "features.npz", "msas"
+FEATURES_FILE = "features.npz"
 # In the output directory of a pulldown: the results of searches, a directory for each different sequence.
 SEARCHES_DIRECTORY = "chain_searches"
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
@@ -125,17 +126,18 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
 
 
 def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:
-    """Return a target's features; write them, the results of searches and templates.json into its directory."""
-    results = directory / RESULTS_DIRECTORY
-    prepared: PreparedTarget | PreparedComplex
-    if isinstance(target, ComplexInput):
-        prepared = prepare_complex(target, plan, results)
-    else:
-        prepared = prepare(target, plan, results)
+    """Return a target's features; write them and the results of searches into its directory."""
+    prepared = prepare_any(target, plan, directory / RESULTS_DIRECTORY)
     save_features(directory / FEATURES_FILE, prepared.features)
-    if (templates := templates_of(prepared)) is not None:
-        write_file(directory / TEMPLATES_FILE, to_json(templates, indent=2) + "\n")
     return prepared
+
+
+def write_templates(
+    directory: Path, prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None
+) -> None:
+    """Write templates.json into a target's directory, if templates were given or searched; see `templates_of`."""
+    if (templates := templates_of(prepared, read)) is not None:
+        write_file(directory / TEMPLATES_FILE, to_json(templates, indent=2) + "\n")
 
 
 @optional_output()
@@ -263,6 +265,7 @@ def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: Se
     """Make the features of one target, print a line, and return why it failed, if it did."""
     try:
         prepared = prepare_in(directory, target, plan)
+        write_templates(directory, prepared)
         tqdm.write(f"{target.name}: {summary(prepared)} -> {directory}")
     except (RuntimeError, MemoryError, OSError, ValueError) as error:
         require_unmoved(output)

@@ -31,7 +31,11 @@ _SERVER_MODES: dict[str, Mode] = {
 _INSTEAD_OF_SERVER = (
     "without it, give --msa FILE or --database FASTA, or fold the sequence alone with --msa-mode single_sequence"
 )
-_EXCLUDED = {"single_sequence": ("--msa", "--databases", "--database", "--msa-server"), "databases": ("--msa-server",)}
+_EXCLUDED = {
+    "single_sequence": ("--msa", "--databases", "--database", "--msa-server"),
+    "databases": ("--msa-server",),
+    "files": ("--database", "--msa-server"),
+}
 
 
 def profile_of(options: SearchOptions) -> DatabaseProfile:
@@ -79,7 +83,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     for note in [*profile.notes, *sent] if announce else []:
         print(f"helixfold: {note}", file=sys.stderr)
     cache = user_cache()
-    return plan_searches(
+    plan = plan_searches(
         profile,
         cpus=options.threads or available_processors(),
         cache=None if cache is None else cache / "databases",
@@ -88,6 +92,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
         latest_template=options.max_template_date,
         with_server_templates=options.templates == (),
     )
+    return replace(plan, alignments=(), pairing=None, uniprot=None) if options.msa_mode == "files" else plan
 
 
 def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) -> None:
@@ -118,7 +123,14 @@ def server_of(options: SearchOptions) -> str | None:
 def selected_alignments(
     targets: Sequence[AnyTarget], options: SearchOptions, *, announce: bool = True
 ) -> list[AnyTarget]:
-    """Return the targets, without their alignments if --msa-mode asks for single sequences."""
+    """Return the targets, without their alignments if --msa-mode asks for single sequences.
+
+    Raise `InputError` if it asks for alignments in files and a target has none.
+    """
+    without = [each.name for each in targets if not each.alignments and not getattr(each, "paired_alignments", ())]
+    if options.msa_mode == "files" and without:
+        names = ", ".join(f"'{printable(name)}'" for name in without[:5]) + ", ..." * (len(without) > 5)
+        raise InputError(f"--msa-mode files needs an alignment of each target, and {names} has none; give --msa")
     if options.msa_mode != "single_sequence":
         return list(targets)
     left_out = [target.name for target in targets if target.alignments]

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from tqdm import tqdm
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
@@ -38,7 +37,7 @@ from helixfold.predict.variants import TargetVariants, find_variants
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
 from helixfold.report.plot_files import PlotFiles, write_alignment
-from helixfold.write.origin import templates_in
+from helixfold.write.origin import templates_read
 from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_prediction, write_timings
@@ -100,7 +99,9 @@ def target_steps(
     )
     plots = PlotFiles(settings.drawing)
     with stages.stage("features"):
-        made = group.run_together(lambda: job.prepare(directory, settings) if is_leader else None)
+        made = group.run_together(
+            lambda: None if resumed is None else job.prepare(directory, settings, resumed.templates_read)
+        )
         features = group.run_together(lambda: load_features(directory / FEATURES_FILE) if made is None else made)
         depth = group.run_together(
             lambda: write_alignment(directory, alignment_of(features), plots) if is_leader else None
@@ -249,17 +250,9 @@ class PredictionWriter:
             backends=answer.backends,
             features=self._digest,
             searches=() if target is None else recorded_searches(target, settings.searches),
-            templates=_templates_read(preset, self._features),
+            templates=tuple(each.label for each in templates_read(self._features, preset)),
             command=settings.command,
         )
-
-
-def _templates_read(model: Preset, features: TargetFeatures) -> tuple[str, ...]:
-    """Return the labels of the templates that a model reads; one of single chains reads none of several chains."""
-    by_gap = model.model.method == "monomer" and CHAIN_SEPARATOR in features.sequence
-    if model.model.template is None or by_gap:
-        return ()
-    return tuple(each.label for each in templates_in(alignment_of(features), model.sampling.max_templates))
 
 
 def _missing(resumed: ResumedTarget | None, settings: RunSettings, found: TargetVariants) -> list[RequestedPrediction]:
@@ -273,22 +266,26 @@ def _missing(resumed: ResumedTarget | None, settings: RunSettings, found: Target
 def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[str, object]:
     """Return what timings.json says beside the times."""
     alignment = alignment_of(features)
-    templates, chains = len(alignment.template_aatype), dict[str, object]()
-    if isinstance(alignment, ComplexFeatures):
-        # Slots that hold a template of any chain.
-        templates = int(alignment.template_all_atom_masks.any((1, 2)).sum())
-        chains["chains"] = len(alignment.chain_names)
+    chains = {"chains": len(alignment.chain_names)} if isinstance(alignment, ComplexFeatures) else {}
     return {
         "residues": job.residues,
         **chains,
         "msa_rows": len(alignment.msa),
-        "templates": templates if settings.reads_templates else 0,
+        "templates": max(_template_count(features, model.preset) for model in settings.models),
         "device": str(settings.device),
         "ranks": settings.workers.group.size,
         "threads": torch.get_num_threads(),
         "dtype": settings.options.dtype,
         "torch": torch.__version__,
     }
+
+
+def _template_count(features: TargetFeatures, preset: Preset) -> int:
+    """Return the number of slots with a template that a model reads; in a slot, each chain can have its own."""
+    if preset.model.template is None:
+        return 0
+    masks = model_input(features, preset).features.template_all_atom_masks[: preset.sampling.max_templates]
+    return int(masks.any((1, 2)).sum())
 
 
 def _depends_on_seed(model: Preset, features: TargetFeatures, settings: RunSettings) -> bool:

@@ -11,7 +11,7 @@ from data_pipeline.complexes.alignment_files import A3M_SUFFIXES, complex_of_a3m
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
 from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
+from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, RESULTS_DIRECTORY, alignments_of_single_chain
 from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError, printable
@@ -21,7 +21,7 @@ from data_pipeline.parse.fasta import (
     directory_name,
     filesystem_key,
     find_invalid_letter,
-    nucleic_acid_problem,
+    kind_problem,
     sequence_problem,
     target_name_problem,
     unknown_residues_problem,
@@ -43,13 +43,15 @@ def read_targets(
     msa: Sequence[Path] = (),
     templates: Sequence[Path] = (),
     complexes: ComplexOptions | None = None,
+    *,
+    as_protein: bool = False,
 ) -> list[AnyTarget]:
     """Return the targets of FASTA files (each record), CSV and TSV files (`id,sequence`), a3m files (the first row,
     named after the file), directories of these, and sequences that are given instead of a file.
 
     A sequence with colons, or ColabFold's a3m of several chains, is a complex; with `complexes.records_as_chains`, the
     records of a FASTA file are its chains. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a
-    file that cannot be used.
+    file that cannot be used, and unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
     """
     complexes = complexes or ComplexOptions()
     targets: list[AnyTarget] = []
@@ -57,7 +59,7 @@ def read_targets(
     for path in _files(inputs):
         file = path.name.lower()
         if is_sequence(path):
-            targets.append(_typed_target(str(path)))
+            targets.append(_typed_target(str(path), as_protein=as_protein))
         elif file.endswith(A3M_SUFFIXES):
             targets.append(_target_of_alignment(path))
         else:
@@ -67,8 +69,12 @@ def read_targets(
     check_names(zip([target.name for target in targets], sources, strict=True))
     for target, path in zip(targets, sources, strict=True):
         residues = target.sequence.replace(CHAIN_SEPARATOR, "")
-        if (problem := unknown_residues_problem(residues)) is not None:
+        problem = unknown_residues_problem(residues)
+        if problem is None and not as_protein:
+            problem = _kind_problem(target)
+        if problem is not None:
             raise InputError.at(path, problem, record=target.name)
+    targets = [replace(target, as_protein=as_protein) for target in targets]
     targets = [_with_options(target, complexes, only=len(targets) == 1) for target in targets]
     return with_search_files(targets, msa, templates)
 
@@ -103,6 +109,16 @@ def _with_options(target: AnyTarget, complexes: ComplexOptions, *, only: bool) -
     return replace(target, target=given, pair_mode=complexes.pair_mode)
 
 
+def _kind_problem(target: AnyTarget) -> str | None:
+    """Return why a chain of a target seems not to be residues, or None; see `kind_problem`."""
+    chains = target.sequence.split(CHAIN_SEPARATOR)
+    problems = ((number, kind_problem(chain)) for number, chain in enumerate(chains, start=1))
+    found = next(((number, problem) for number, problem in problems if problem is not None), None)
+    if found is None or len(chains) == 1:
+        return found and found[1]
+    return f"chain {found[0]}: {found[1]}"
+
+
 def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
     """Return targets that are all single chains; raise `InputError` for a complex."""
     found = [target for target in targets if isinstance(target, Target)]
@@ -115,10 +131,14 @@ def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
 def with_search_files(targets: Sequence[AnyTarget], msa: Sequence[Path], templates: Sequence[Path]) -> list[AnyTarget]:
     """Return targets with the alignments and templates that the options of a command name.
 
-    `msa` holds alignments for a single target, or directories with <name>.a3m for each target. `templates` are
+    `msa` holds alignments for a single target, or directories with <name>.a3m or AlphaFold's results for each target;
+    see `alignments_of_single_chain` and, for complexes, `with_alignments`. `templates` are
     structure files, or directories of them, for every target that has none of its own. Raise `InputError` for a file
     that cannot be used.
     """
+    for target in targets:
+        if not target.as_protein and (problem := _kind_problem(target)) is not None:
+            raise InputError(f"'{printable(target.name)}' cannot be predicted: {problem}")
     for path in templates:
         if not os.path.exists(path):
             raise InputError.at(path, "there is no such structure file or directory")
@@ -191,17 +211,18 @@ def is_sequence(path: Path) -> bool:
     return bool(is_written_so) and not os.path.exists(path)
 
 
-def _typed_target(text: str) -> AnyTarget:
+def _typed_target(text: str, *, as_protein: bool) -> AnyTarget:
     """Return the target of a sequence in the command line, with a name that no other sequence has."""
     shown = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
     if CHAIN_SEPARATOR not in text and not re.search(r"\*\d", text):
-        return Target(name=_typed_name(text.removesuffix("*")), sequence=_checked(text.removesuffix("*"), shown))
+        sequence = _checked(text.removesuffix("*"), shown, as_protein=as_protein)
+        return Target(name=_typed_name(sequence), sequence=sequence)
     try:
         chains = split_chains(text)
     except ChainSequenceError as error:
         raise InputError(f"{shown}, and as a complex, letter {error.index + 1}: {error}") from error
     for chain in set(chains):
-        _checked(chain, shown)
+        _checked(chain, shown, as_protein=as_protein)
     return target_of(ComplexTarget.of(_typed_name(CHAIN_SEPARATOR.join(chains)), chains))
 
 
@@ -209,13 +230,15 @@ def _typed_name(sequence: str) -> str:
     return f"sequence_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
 
 
-def _checked(sequence: str, shown: str) -> str:
+def _checked(sequence: str, shown: str, *, as_protein: bool) -> str:
     """Return a sequence; raise `InputError` if it is none, or rather a word in capitals."""
     if (invalid := find_invalid_letter(sequence)) is not None:
         raise InputError(f"{shown}, and as a sequence, residue {invalid[0] + 1}: {invalid[1]}")
+    if not as_protein and (problem := kind_problem(sequence)) is not None:
+        raise InputError(f"{shown}, and as a sequence, {problem}")
     if rare := sorted(set(sequence) & set("BJOUZ")):  # as words in capitals have, too
         raise InputError(f"{shown}; a sequence with {', '.join(rare)} is read from a FASTA file only")
-    if (problem := sequence_problem(sequence) or nucleic_acid_problem(sequence, at_least=1)) is not None:
+    if (problem := sequence_problem(sequence)) is not None:
         raise InputError(f"{shown}, and as a sequence, {problem}")
     return sequence
 
@@ -227,10 +250,7 @@ def _target_of_alignment(path: Path) -> AnyTarget:
         raise InputError.at(path, f"the target is named after the file, and {problem}")
     if is_complex_a3m(path):
         return complex_of_a3m(path, name, ())
-    sequence = read_alignment(path).query
-    if (problem := nucleic_acid_problem(sequence)) is not None:
-        raise InputError.at(path, problem)
-    return Target(name=name, sequence=sequence, alignments=(path,))
+    return Target(name=name, sequence=read_alignment(path).query, alignments=(path,))
 
 
 def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
@@ -238,12 +258,15 @@ def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Pa
     found: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
-            stems = dict.fromkeys((target.name, directory_name(target.name)))
+            stems = tuple(dict.fromkeys((target.name, directory_name(target.name))))
             names = (path / f"{stem}{suffix}" for suffix in ALIGNMENT_SUFFIXES for stem in stems)
             inside = [name for name in names if name.is_file()]
+            inside = inside or [*alignments_of_single_chain(path, stems, only=only)]
             if not inside:
-                file = f"{directory_name(target.name)}.a3m"
-                raise InputError(f"{path}: there is no {file} for target '{target.name}' in this directory")
+                raise InputError(
+                    f"{path}: there is no {stems[-1]}.a3m for target '{target.name}' in this directory, and no "
+                    f"{stems[-1]}/{RESULTS_DIRECTORY} with AlphaFold's results"
+                )
             found += inside
         elif only:
             found.append(path)

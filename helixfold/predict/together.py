@@ -141,7 +141,6 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
                 model.preset,
                 replace(settings.options, seed=first.requested.seed),
                 stages=stages,
-                notes=model.notes,
                 passes=settings.passes,
             )
     except Exception as error:  # such as too little memory; alone, each has the plan that was made for it

@@ -106,8 +106,10 @@ def _read(path: Path) -> JsonObject:
         if len(found) > 1:
             raise InputError.at(path, f"holds {len(found)} results; name one of them, such as {found[0].parent}")
         if not found:
-            raise InputError.at(path, f"is no result; {_ADVICE}")
+            raise InputError.at(path, f"not a result; {_ADVICE}")
         file = found[0]
+    if file.suffix.lower() != ".json":
+        raise InputError.at(file, f"not a result; {_ADVICE}. `helixfold evaluate` compares structures")
     settings = JsonObject.read(file)
     if not settings.child("predictions").content:
         raise InputError.at(file, f"names no prediction; {_ADVICE}")

@@ -1,22 +1,28 @@
 """Say what files and searches gave for a target: a line for the screen, and the content of templates.json."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from data_pipeline.complexes.pipeline import PreparedComplex
 from data_pipeline.pipeline import PreparedTarget
-from data_pipeline.templates.result import TemplateResult
+from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UsedTemplate
 from helixfold.report.page import counted
 
 TEMPLATES_FILE = "templates.json"
 
 
-def template_report(result: TemplateResult, chain: str | None = None) -> dict[str, list[dict[str, object]]]:
-    """Return the content of templates.json: the templates that the model reads, and why other hits are rejected.
+def template_report(
+    result: TemplateResult, chain: str | None = None, read: Collection[str] | None = None
+) -> dict[str, list[dict[str, object]]]:
+    """Return the content of templates.json: the templates that are used, and why other hits are rejected.
 
-    Of a complex, each entry says for which `chain` it was found.
+    Of a complex, each entry names the `chain` for which it was found. `read` has the labels of the templates that the
+    models read, and all others count as rejected; None: the models are not known.
     """
     of_chain = {} if chain is None else {"chain": chain}
+    used, unread = _divided(result, chain, read)
+    reason = RejectionReason.ENOUGH if read else RejectionReason.UNREAD
+    hits = [RejectedHit.of(each.name, reason, f"aligned, but {reason.value}", each.rank) for each in unread]
     return {
         "used": [
             {
@@ -28,21 +34,34 @@ def template_report(result: TemplateResult, chain: str | None = None) -> dict[st
                 "identity": round(template.identity, 3),
                 "note": template.note,
             }
-            for template in result.used
+            for template in used
         ],
         "rejected": [
             {**of_chain, "name": hit.name, "rank": hit.rank, "reason": hit.reason.value, "detail": hit.sentence}
-            for hit in result.rejected
+            for hit in (*hits, *result.rejected)
         ],
     }
 
 
-def templates_of(prepared: PreparedTarget | PreparedComplex) -> dict[str, list[dict[str, object]]] | None:
+def _divided(
+    result: TemplateResult, chain: str | None, read: Collection[str] | None
+) -> tuple[list[UsedTemplate], list[UsedTemplate]]:
+    """Return the templates in the features that the models read, and the others; see `template_report`."""
+    used, unread = list[UsedTemplate](), list[UsedTemplate]()
+    for template in result.used:
+        label = template.name if chain is None else f"chain {chain}: {template.name}"
+        (used if read is None or label in read else unread).append(template)
+    return used, unread
+
+
+def templates_of(
+    prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None
+) -> dict[str, list[dict[str, object]]] | None:
     """Return the content of templates.json of a target; None if templates were neither given nor searched."""
     if isinstance(prepared, PreparedTarget):
-        return None if prepared.templates is None else template_report(prepared.templates)
+        return None if prepared.templates is None else template_report(prepared.templates, read=read)
     reports = [
-        template_report(found.templates, chain)
+        template_report(found.templates, chain, read)
         for chain, found in prepared.found.items()
         if found.templates is not None
     ]
@@ -51,21 +70,21 @@ def templates_of(prepared: PreparedTarget | PreparedComplex) -> dict[str, list[d
     )
 
 
-def summary(prepared: PreparedTarget | PreparedComplex, *, reads_templates: bool = True) -> str:
-    """Describe alignment and templates in one line for the screen, and whether a model of the run reads templates."""
+def summary(prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None) -> str:
+    """Describe alignment and templates in one line for the screen; see `template_report` for `read`."""
     if isinstance(prepared, PreparedTarget):
         line = f"{counted(len(prepared.features.msa), 'row')} in the alignment{_sources(prepared.alignment_rows)}"
-        return line + _templates(prepared.templates, reads_templates=reads_templates)
+        return "; ".join([line + _templates(prepared.templates, None, read), *prepared.notes])
     features = prepared.features.multimer
     line = f"{counted(len(features.msa), 'row')} in the alignment"
     if features.entity_id[-1] > 1:
         line += f", {features.paired_rows - 1 or 'none'} of them paired"
     parts = [line]
     for chain, found in prepared.found.items():
-        templates = _templates(found.templates, reads_templates=reads_templates)
+        templates = _templates(found.templates, chain, read)
         if found.alignments or templates:
             parts.append(f"chain {chain}{_sources(found.alignment_rows)}{templates}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *prepared.notes])
 
 
 def _sources(rows: Mapping[str, int]) -> str:
@@ -73,10 +92,16 @@ def _sources(rows: Mapping[str, int]) -> str:
     return f" ({shown})" if shown else ""
 
 
-def _templates(result: TemplateResult | None, *, reads_templates: bool) -> str:
+def _templates(result: TemplateResult | None, chain: str | None, read: Collection[str] | None) -> str:
     if result is None:
         return ""
-    names = f" ({', '.join(template.name for template in result.used)})" if result.used else ""
-    unread = "" if reads_templates or not result.used else ", which no model of this run reads"
-    rejected = f"{counted(len(result.rejected), 'hit')} not used, see {TEMPLATES_FILE}"
-    return f"; {counted(len(result.used), 'template')}{names}{unread}, {rejected}"
+    used, unread = _divided(result, chain, read)
+    words = [f"{counted(len(used), 'template')}{_names(used)}"]
+    if unread:
+        words.append(f"{len(unread)}{_names(unread)} that no model of this run reads")
+    words.append(f"{counted(len(result.rejected), 'hit')} not used, see {TEMPLATES_FILE}")
+    return f"; {', '.join(words)}"
+
+
+def _names(templates: Sequence[UsedTemplate]) -> str:
+    return f" ({', '.join(template.name for template in templates)})" if templates else ""

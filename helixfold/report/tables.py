@@ -10,6 +10,7 @@ from helixfold.prediction import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.report.files import RANKING, TargetFiles
 from helixfold.report.page import counted
 from helixfold.write.json_object import JsonObject
+from helixfold.write.provenance import read_provenance
 from helixfold.write.ranking import natural_key
 
 # Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
@@ -113,11 +114,15 @@ def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     """Return the tables of templates, or None without templates.json.
 
-    "used" are those of the features, which no model may have read ("read" is false then), "rejected" up to 100 other
-    hits with the reason, and "more" counts the rest.
+    "rejected" are up to 100 hits that were not used, with the reason, and "more" counts the rest. Earlier versions also
+    list as "used" what no model has read; "read" is false then.
     """
     if target.templates is None:
         return None
+    provenance = read_provenance(None if target.settings is None else target.settings.content.get("provenance"))
+    read = any(made.templates for made in provenance.values())
+    if not provenance:
+        read = target.timings is None or target.timings.get("templates", int, 1) > 0
     used = [
         {
             "name": record.get("name", str),
@@ -134,7 +139,7 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     ]
     return {
         "used": used,
-        "read": target.timings is None or target.timings.get("templates", int, 1) > 0,
+        "read": read,
         "rejected": rejected[:_MOST_REJECTED],
         "more": max(0, len(rejected) - _MOST_REJECTED),
     }

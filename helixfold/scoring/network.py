@@ -122,7 +122,6 @@ class Network:
                     self.model.preset,
                     self.folding,
                     stages=Stages(self.device),
-                    notes=self.model.notes,
                     passes=self._passes,
                 )
         except RuntimeError as error:

@@ -22,7 +22,7 @@ from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.predict.options import PredictOptions, TargetOptions
 from helixfold.predict.run import requested_targets
 from helixfold.predict.runner import EXPECTED_ERRORS
-from helixfold.predict.search import check_output, directory_in, prepare_in, written_directories
+from helixfold.predict.search import check_output, directory_in, prepare_in, write_templates, written_directories
 from helixfold.predict.search_plan import plan_of
 from helixfold.prediction import Prediction
 from helixfold.report.page import counted
@@ -35,6 +35,7 @@ from helixfold.scoring.scan import changes_of
 from helixfold.scoring.scan_pages import ScannedTarget, screen_lines, write_scan
 from helixfold.scoring.substitution import hidden, mutated
 from helixfold.standard_streams import optional_output
+from helixfold.write.origin import templates_read
 from helixfold.write.pdb import to_pdb
 from helixfold.write.results import write_failures, write_file
 
@@ -128,8 +129,9 @@ class _Scan:
 
     def run(self) -> ScannedTarget:
         """Search, predict the wild type, then all mutants that are missing, and return what is known of them."""
-        features = prepare_in(self._directory, self._target, self._plan).features
-        model = self._network.model
+        prepared, model = prepare_in(self._directory, self._target, self._plan), self._network.model
+        features = prepared.features
+        write_templates(self._directory, prepared, {each.label for each in templates_read(features, model.preset)})
         settings = {
             "command": "scan",
             "features": features_digest(features),

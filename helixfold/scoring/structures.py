@@ -162,11 +162,11 @@ def read_scored(path: Path) -> ScoredStructure:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     chains = [replace(chain, name=name) for chain, name in zip(chains, _names(chains), strict=True)]
     if len(chains) == 1:
-        features = target_features(Target(name=_NAME, sequence=chains[0].sequence))
+        features = target_features(Target(name=_NAME, sequence=chains[0].sequence, as_protein=True))
         return ScoredStructure(chains=tuple(chains), features=features, digest=digest)
     names = [chain.name for chain in chains]
     target = ComplexTarget.of(_NAME, [chain.sequence for chain in chains], names)
-    features = target_features(ComplexInput(target=target))
+    features = target_features(ComplexInput(target=target, as_protein=True))
     assert isinstance(features, ComplexFeatureSet)
     by_name = {chain.name: chain for chain in chains}
     ordered = tuple(by_name[name] for name in features.multimer.chain_names)

@@ -13,7 +13,7 @@ from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.sequence_files import read_fasta_targets
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError, check_at_least, check_at_most
-from data_pipeline.parse.fasta import FastaRecord, unknown_residues_problem
+from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residues_problem
 from helixfold.serve.storage import checked_name, file_name_of
 
 MAX_SEQUENCE_TEXT: Final = 2**20
@@ -147,7 +147,9 @@ def read_submissions(
     for record in records:
         shown = own_name if own_name and len(records) == 1 else record.name if has_headers else "protein"
         chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
-        if (problem := unknown_residues_problem("".join(chains))) is not None:
+        problem = unknown_residues_problem("".join(chains))
+        problem = problem or next(filter(None, map(kind_problem, chains)), None)
+        if problem is not None:
             raise InputError(f"'{shown}' cannot be predicted: {problem}")
         found.append(
             Submission(

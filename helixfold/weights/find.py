@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -39,13 +39,17 @@ WeightsProvenance = Literal["untrained", "demonstration", "trained"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyModel:
-    """Network with its parameters, and the notes that its results must carry."""
+    """Network with its parameters and the notes that its results must carry."""
 
     preset: Preset
     network: AlphaFold
     digest: str  # of the parameters and the preset, whatever file they come from
-    notes: tuple[str, ...] = ()
     provenance: WeightsProvenance = "trained"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return the network's notes."""
+        return self.network.notes
 
 
 def find_models(
@@ -113,7 +117,7 @@ def _untrained(chosen: Preset, seed: int, adapters: Sequence[WeightedAdapter]) -
         f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
         "works; this is not a prediction of the protein's structure"
     )
-    return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), provenance="untrained")
+    return _ready(chosen, untrained_model(chosen.model, seed), (note,), "untrained")
 
 
 def _load(chosen: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> ReadyModel:
@@ -123,17 +127,19 @@ def _load(chosen: Preset, path: Path, adapters: Sequence[WeightedAdapter]) -> Re
     if adapters:
         state, notes = with_adapters(state, adapters, path)
     network.load_state_dict(state, assign=True)
-    ready = replace(_ready(chosen, network.eval()), notes=notes)
+    network.eval()
     if demonstration.ancestor(path) is None:
-        return ready
+        return _ready(chosen, network, notes, "trained")
     # The results carry the note wherever the file was copied to.
     note = demonstration.note(descendant=bool(adapters) or not demonstration.is_packaged(path))
-    return replace(ready, notes=(note, *notes), provenance="demonstration")
+    return _ready(chosen, network, (note, *notes), "demonstration")
 
 
-def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:
+def _ready(chosen: Preset, network: AlphaFold, notes: tuple[str, ...], provenance: WeightsProvenance) -> ReadyModel:
+    network.notes = notes
     described = f"{json.dumps(chosen.to_dict_of_first_version(), sort_keys=True)}\n{digest_of(network.state_dict())}"
-    return ReadyModel(preset=chosen, network=network, digest=hashlib.sha256(described.encode()).hexdigest())
+    digest = hashlib.sha256(described.encode()).hexdigest()
+    return ReadyModel(preset=chosen, network=network, digest=digest, provenance=provenance)
 
 
 def _files(names: Sequence[str], weights: Path | None, method: Method) -> dict[str, Path]:

@@ -7,9 +7,11 @@ from itertools import islice
 import numpy as np
 
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures, alignment_of
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP, RESTYPES_WITH_X_AND_GAP
+from helixfold.presets import Preset
 from helixfold.write.provenance import RecordedSearch, SearchPurpose
 
 
@@ -42,6 +44,16 @@ class ModelOrigin:
         return [search for search in self.searches if search.purpose == purpose]
 
 
+def templates_read(features: TargetFeatures, preset: Preset) -> tuple[AlignedTemplate, ...]:
+    """Return the templates that the model of a preset reads of a target."""
+    if preset.model.template is None:
+        return ()
+    most = preset.sampling.max_templates
+    if isinstance(features, ComplexFeatureSet) and preset.model.method == "monomer":
+        return tuple(_by_gap(features, most))
+    return templates_in(alignment_of(features), most)
+
+
 def templates_in(features: Features | ComplexFeatures, most: int | None = None) -> tuple[AlignedTemplate, ...]:
     """Return the first `most` templates (None: all) of each chain, without those that have no residue.
 
@@ -66,6 +78,17 @@ def _of_complex(features: ComplexFeatures, most: int | None) -> Iterator[Aligned
                 yield AlignedTemplate(
                     name=name, chain_id=chain, residues=_letters(types), label=f"chain {chain}: {name}"
                 )
+
+
+def _by_gap(features: ComplexFeatureSet, most: int) -> Iterator[AlignedTemplate]:
+    """Yield the templates that a model of single chains reads of a complex; each covers one chain."""
+    asym_id, gap = features.multimer.asym_id, features.residue_gap
+    for name, types in zip(gap.template_domain_names[:most], gap.template_aatype[:most], strict=True):
+        if (types != GAP).any():
+            number = asym_id[types != GAP][0]
+            chain = features.multimer.chain_names[number - 1]
+            residues = _letters(types[asym_id == number])
+            yield AlignedTemplate(name=name, chain_id=chain, residues=residues, label=f"chain {chain}: {name}")
 
 
 def _letters(types: np.ndarray) -> str:

@@ -38,8 +38,12 @@ FASTA = {
     "a stop codon within": fasta(b">a\nMKT*AYI\n", "line 2", "column 4", "stop codon", "its end"),
     "two stop codons at the end": fasta(b">a\nMKTAYI**\n", "line 2", "column 7", "stop codon"),
     "nothing but a stop codon": fasta(b">a\n*\n", "line 1", "'a'", "has no sequence"),
-    "DNA": fasta(b">gene\nATGGCGTTAGCCTGA\nTTGCAGGCTAAC\n", "line 1", "'gene'", "DNA", "translate"),
-    "RNA": fasta(b">gene\nAUGGCGUUAGCCUGAUUGCA\n", "line 1", "'gene'", "RNA", "translate"),
+    "DNA": fasta(b">gene\nATGGCGTTAGCCTGA\nTTGCAGGCTAAC\n", "'gene'", "DNA", "translate"),
+    "RNA": fasta(b">gene\nAUGGCGUUAGCCUGAUUGCA\n", "'gene'", "RNA", "translate"),
+    "18 bases of RNA": fasta(b">gene\nACGUACGUACGUACGUAC\n", "'gene'", "RNA", "translate", "--as-protein"),
+    "18 bases of DNA": fasta(b">gene\nACGTACGTACGTACGTAC\n", "'gene'", "DNA", "translate", "--as-protein"),
+    "three-letter codes": fasta(b">x\nMET GLY ALA\nARG ASN\n", "'x'", "three-letter codes", "MGARN", "--as-protein"),
+    "three-letter codes with hyphens": fasta(b">x\nMet-Gly-Ala\n", "line 2", "'x'", "three-letter codes", "MGA"),
     "DNA with unknown bases, in lower case": fasta(b">gene\natgnnngcgttagcctgattgca\n", "'gene'", "DNA", "translate"),
     "accented letters": fasta(">a\nMKTÉAY\n".encode(), "line 2", "column 4", "'É'"),
     "letters that look like others": fasta(">a\nMKT\u0410YI\n".encode(), "line 2", "column 4", "U+0410"),
@@ -57,7 +61,11 @@ FASTA = {
     "a picture": fasta(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "line 1"),
     "GenBank": fasta(b"LOCUS       AB1 100 aa\nORIGIN\n1 mktay\n//\n", "line 1", "is this a FASTA file?"),
     "a web page": fasta(b"<!DOCTYPE html><html><body>404</body></html>", "line 1", "is this a FASTA file?"),
-    "a PDB file": fasta(b"ATOM      1  N   MET A   1      27.340  24.430   2.614\n", "line 1", "is this a FASTA file?"),
+    "a PDB file": fasta(
+        b"ATOM      1  N   MET A   1      27.340  24.430   2.614\n", "this is a structure", "--templates"
+    ),
+    "a PDB file with a header": fasta(b"\nHEADER    HYDROLASE    01-JAN-00   1ABC\n", "this is a structure"),
+    "an mmCIF file": fasta(b"data_1ABC\n#\n_entry.id 1ABC\n", "this is a structure", "--initial-guess", "score"),
     "gzip that was cut": bad(
         "predict x.fasta.gz", {"x.fasta.gz": gzip.compress(GOOD * 99)[:-9]}, "x.fasta.gz", "truncated"
     ),
@@ -129,7 +137,7 @@ TABLES = {
     "a table with a name that climbs": csv(b"id,sequence\n../a,MK\n", "line 2", "another directory"),
     "a table with an empty name": csv(b"id,sequence\n,MK\n", "line 2", "name is empty"),
     "a table with an empty sequence": csv(b"id,sequence\na,\n", "line 2", "'a'", "has no sequence"),
-    "a table of DNA": csv(b"id,sequence\na,ATGGCGTTAGCCTGATTGCAG\n", "line 2", "'a'", "DNA", "translate"),
+    "a table of DNA": csv(b"id,sequence\na,ATGGCGTTAGCCTGATTGCAG\n", "'a'", "DNA", "translate"),
     "a table with a name twice": csv(b"id,sequence\na,MK\nA,MK\n", "line 3", "'A'", "line 2"),
     "a spreadsheet": csv(b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0", "line 1", "'id' and 'sequence'"),
     "a table with a NUL": csv(b"id,sequence\na\0b,MK\n", "line 2"),

@@ -39,7 +39,7 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
             "predict a.fasta --preset casp",
             "--preset: must be one of monomer, monomer_ptm, monomer_casp14, multimer, quick,",
         ),
-        ("predict a.fasta --msa-mode x", "--msa-mode: must be one of auto, databases, server,"),
+        ("predict a.fasta --msa-mode x", "--msa-mode: must be one of auto, files, databases, server,"),
         ("predict a.fasta --overwrite=maybe", "--overwrite: must be one of true, false, got 'maybe'"),
         ("predict a.fasta --models", "--models needs a value (see"),
         ("predict a.fasta --num-recycles", "--num-recycles needs a value"),

@@ -126,7 +126,7 @@ def test_what_earlier_versions_did_not_record_is_no_sameness(
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (None, "is no result; name the directory of a target"),
+        (None, "not a result; name the directory of a target"),
         ("", "not a complete JSON file"),
         ("[]", "an object is expected"),
         ("{}", "names no prediction"),
@@ -154,3 +154,13 @@ def test_a_directory_of_one_result_stands_for_it_and_one_of_more_names_one(
     both = results[0].parent
     assert main(["compare", str(made / "a"), str(both)]) == 2
     assert f"{both}: holds 2 results; name one of them, such as {both / 'a'}" in capsys.readouterr().err
+
+
+def test_structures_are_not_results_and_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one.pdb", "other.cif"):
+        (tmp_path / name).write_text("ATOM\n")
+    assert main(["compare", str(tmp_path / "one.pdb"), str(tmp_path / "other.cif")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'one.pdb'}: not a result; name the directory of a target" in line
+    assert "`helixfold evaluate` compares structures" in line
+    assert "--overwrite" not in line

@@ -49,8 +49,8 @@ def test_a_prediction_counts_as_finished(earlier: Path, capsys: pytest.CaptureFi
     assert predict("predictions", "peptide.a3m") == 0
     assert "peptide: finished before, skipped" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before
-    assert predict("predictions", "peptide.a3m", "--num-recycles", "0") == 0
-    assert "finished before with other settings (num_recycles 1, now 0)" in capsys.readouterr().out
+    assert predict("predictions", "peptide.a3m", "--num-recycles", "0") == 2
+    assert "finished before with other settings (num_recycles 1, now 0)" in capsys.readouterr().err
 
 
 def test_weights_and_features_give_the_same_prediction(earlier: Path) -> None:

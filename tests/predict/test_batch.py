@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptio
 from helixfold.predict.presets import MONOMER
 from helixfold.predict.run import folding_of
 from helixfold.predict.screen import _Copied, _Log, logged_screen
+from helixfold.presets import tiny
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.untrained import untrained_model
 from tests.predict.conftest import SEQUENCE, Runs, positions
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -52,8 +56,44 @@ def test_templates_that_no_model_reads_are_not_said_to_be_used(
     fasta.write_text(f">one\n{parse_pdb(structure.read_bytes()).chains[0].sequence}\n")
     for model, count in ((("--weights", without_templates), 0), (("--models", "tiny"), 1)):
         runs(fasta, "--templates", structure, "--num-recycles", 0, *model, "--overwrite")
-        assert ("1 template (helix_long_A), which no model of this run reads" in runs.out) == (count == 0), runs.out
+        unread = "0 templates, 1 (helix_long_A) that no model of this run reads"
+        assert (unread in runs.out) == (count == 0), runs.out
         assert json.loads((runs.target / "timings.json").read_text())["templates"] == count
+        templates = json.loads((runs.target / "templates.json").read_text())
+        assert [each["name"] for each in templates["used"]] == ["helix_long_A"] * count
+        reasons = [each["reason"] for each in templates["rejected"]]
+        assert reasons == ["the models of this run read no templates"] * (1 - count)
+
+
+def test_a_template_of_a_complex_changes_what_a_model_of_single_chains_predicts(fasta: Path, runs: Runs) -> None:
+    structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
+    helix = parse_pdb(structure.read_bytes()).chains[0].sequence
+    fasta.write_text(f">one\n{helix}:{SEQUENCE}\n")
+    quick = ("--num-recycles", 0, "--models", "tiny")
+    runs(fasta, *quick)
+    without = positions(runs.target / "unrelaxed_tiny.pdb")
+    runs(fasta, *quick, "--templates", structure, "--overwrite")
+    assert not np.array_equal(without, positions(runs.target / "unrelaxed_tiny.pdb"))
+    templates = json.loads((runs.target / "templates.json").read_text())
+    assert [(each["chain"], each["name"]) for each in templates["used"]] == [("A", "helix_long_A")]
+    (made,) = json.loads((runs.target / "settings.json").read_text())["provenance"]
+    assert made["templates"] == ["chain A: helix_long_A"]
+    assert json.loads((runs.target / "timings.json").read_text())["templates"] == 1
+
+
+def test_templates_of_earlier_predictions_stay_listed(
+    fasta: Path, runs: Runs, without_templates: Path, tmp_path: Path
+) -> None:
+    structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
+    fasta.write_text(f">one\n{parse_pdb(structure.read_bytes()).chains[0].sequence}\n")
+    reading, weights = replace(tiny(), name="reading"), tmp_path / "reading.safetensors"
+    state = untrained_model(reading.model, 0).state_dict()
+    save_checkpoint(weights, state, reading.model.to_dict(), reading.without_model())
+    for model in (weights, without_templates):
+        runs(fasta, "--templates", structure, "--num-recycles", 0, "--weights", model)
+    assert sorted(runs.order()) == ["reading", "tiny"]
+    templates = json.loads((runs.target / "templates.json").read_text())
+    assert [each["name"] for each in templates["used"]] == ["helix_long_A"]
 
 
 def test_seeds_draw_anew_and_are_ranked_together(fasta: Path, runs: Runs, tmp_path: Path) -> None:
@@ -185,6 +225,24 @@ def test_programs_read_the_progress(runs: Runs, tmp_path: Path) -> None:
     assert "{" not in runs.err
 
 
+def test_a_run_without_configured_weights_warns_before_it_starts(fasta: Path, runs: Runs) -> None:
+    given = [str(fasta), "--num-recycles", "0", "--models-to-relax", "none", "--output", str(runs.output)]
+    assert main(["predict", *given, "--progress", "json"]) == 0
+    lines = runs.capsys.readouterr().err.splitlines()
+    text = (
+        "no weights are configured, so the small demonstration model folds 1 target; run 'helixfold weights download'"
+    )
+    assert lines[0].startswith(f"helixfold: warning: {text}")
+    assert json.loads(lines[1])["warning"].startswith(text)
+    assert all("target" in line for line in map(json.loads, (line for line in lines[2:] if line.startswith("{"))))
+    assert main(["predict", *given, "--overwrite"]) == 0
+    lines = runs.capsys.readouterr().err.splitlines()
+    assert sum("no weights are configured" in line for line in lines) == 1
+    # Who names the model knows which it is.
+    assert main(["predict", *given, "--models", "small"]) == 0
+    assert "no weights are configured" not in runs.capsys.readouterr().err
+
+
 def test_a_log_file_has_what_the_screen_shows_with_times(fasta: Path, runs: Runs, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "run.log"
     runs(fasta, "--log-file", log)
@@ -301,3 +359,30 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     shown = capsys.readouterr().err
     assert f"sequences would be sent to {PUBLIC_SERVER}" in shown
     assert "are sent" not in shown
+
+
+def test_precomputed_alignments_are_read_or_the_run_ends(fasta: Path, tmp_path: Path, runs: Runs) -> None:
+    given = ("--use_precomputed_msas", "--num-recycles", 0, "--models", "tiny")
+    assert not runs(fasta, *given)
+    assert (runs.code, "there is no such output directory" in runs.err) == (2, True)
+    runs.output.mkdir()
+    assert not runs(fasta, *given)
+    assert (runs.code, "no one/msas with AlphaFold's results" in runs.err) == (2, True)
+    msas = runs.target / "msas"
+    msas.mkdir(parents=True)
+    (msas / "uniref90_hits.sto").write_text(f"# STOCKHOLM 1.0\none {SEQUENCE}\nrow {SEQUENCE[::-1]}\n//\n")
+    assert runs(fasta, *given) == ["tiny"]
+    assert "2 rows in the alignment (1 from uniref90_hits.sto)" in runs.out
+    assert runs(fasta, *given) == []
+    # AlphaFold names the directory after the file and not after the record.
+    shutil.copytree(msas, runs.output / "named/msas")
+    named = fasta.rename(tmp_path / "named.fasta")
+    named.write_text(f">another\n{SEQUENCE}\n")
+    assert runs(named, *given) == ["tiny"]
+    assert "2 rows in the alignment" in runs.out
+
+
+def test_the_mode_for_files_needs_an_alignment_of_each_target(fasta: Path, runs: Runs) -> None:
+    assert not runs(fasta, "--msa-mode", "files")
+    assert (runs.code, "needs an alignment of each target, and 'one' has none" in runs.err) == (2, True)
+    assert not runs.output.exists()

@@ -53,6 +53,8 @@ SAME: dict[str, dict[str, Any]] = {
     "--use_gpu=true": {"device": "cuda"},
     "--gpu_devices=0,1": {"devices": "0,1"},
     "--benchmark=false --nouse_gpu_relax": {},
+    "--use_precomputed_msas --output_dir=/": {"msa": (Path("/"),), "msa_mode": "files", "output": Path("/")},
+    "--use_precomputed_msas=false": {},
     "--run_relax=false": {"models_to_relax": "none"},
     "--amber": {"models_to_relax": "all"},
     "--amber --num-relax 1": {"models_to_relax": "best"},

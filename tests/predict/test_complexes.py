@@ -105,7 +105,7 @@ def test_a_complex_made_with_other_settings_is_kept_and_its_user_told(
     (tmp_path / "one.fasta").write_text(f">hetero chain_ids=H:L\n{A}:{B}\n")
     assert runs(tmp_path / "one.fasta", *MULTIMER) == ["tiny_multimer"]
     assert runs(tmp_path / "one.fasta", *MULTIMER, *options.format(msas=alignments).split()) == []
-    assert f"finished before with other settings ({difference})" in runs.out
+    assert f"finished before with other settings ({difference})" in runs.err
 
 
 def test_features_are_made_here_and_folded_there(fasta: Path, alignments: Path, runs: Runs, tmp_path: Path) -> None:

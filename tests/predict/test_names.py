@@ -93,7 +93,11 @@ def test_a_sequence_given_instead_of_a_file_is_predicted(tmp_path: Path, capsys:
     ("word", "says"),
     [
         ("ACGTACGTACGT", "there is no such file, and as a sequence, this is DNA"),
-        ("ACGUACGUACGUACGUACGUACGU", "'ACGUACGUACGUACGUACGU...': there is no such file"),
+        (
+            "ACGUACGUACGUACGUACGUACGU",
+            "'ACGUACGUACGUACGUACGU...': there is no such file, and as a sequence, this is RNA",
+        ),
+        ("METGLYALAARGGLU", "these are three-letter codes; write one letter for each residue, MGARE, or pass --as"),
         ("MKTAYIAKQRQ1SF", "as a sequence, residue 12: '1' is not an amino acid letter"),
         ("MKTAYIAKQRQ:", "as a complex, letter 13: chain 2 is empty"),
         ("MYPROTEINS", "a sequence with O is read from a FASTA file only"),

@@ -128,8 +128,8 @@ def test_without_weights_the_demonstration_model_folds_and_every_file_says_so(
     assert "1 of 1 target was folded by the small model" in (tmp_path / "out" / "index.html").read_text()
 
     # What is better takes its place, and it takes the place of nothing better.
-    assert main([*given, "--models", "tiny"]) == 0
-    assert "(untrained parameters), skipped" in capsys.readouterr().out
+    assert main([*given, "--models", "tiny"]) == 2
+    assert "with other settings (untrained parameters);" in capsys.readouterr().err
     weights = tmp_path / "mine.safetensors"
     save_checkpoint(
         weights, find_models(["tiny"], None, seed=1)[0].network.state_dict(), preset("tiny").model.to_dict()
@@ -137,8 +137,8 @@ def test_without_weights_the_demonstration_model_folds_and_every_file_says_so(
     better = [*given, "--weights", str(weights), "--models", "tiny", "--models-to-relax", "none"]
     assert main(better) == 0
     assert "made before with the demonstration model; begins anew" in capsys.readouterr().out
-    assert main(given) == 0
-    assert "the demonstration model), skipped" in capsys.readouterr().out
+    assert main(given) == 2
+    assert "the demonstration model);" in capsys.readouterr().err
 
 
 def test_the_same_command_gives_the_same_files(fasta: Path, tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ def test_the_mmcif_files_of_a_complex_and_a_chain_name_searches_and_templates_an
     assert single["templates"] == ["helix_long_A"]
     for file in (complex_file, single_file):
         dictionary().validate(io.StringIO(file.read_text()))
-    # A model of single chains reads no templates of several.
+    # A model of single chains reads the same template at the residues of this chain.
     runs(fasta, "--templates", structure, "--databases", profile, "--overwrite")
-    assert entries(runs)[0]["templates"] == []
+    assert entries(runs)[0]["templates"] == ["chain H: helix_long_A"]
     dictionary().validate(io.StringIO((runs.target / "unrelaxed_tiny.cif").read_text()))
 
 

@@ -23,7 +23,7 @@ STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 # What is done with results, where and how fast they are made, and what is shown meanwhile.
 FREE = {
     "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
-    "targets.sort_queries_by", "targets.dry_run", "targets.refuse_other_settings",
+    "targets.sort_queries_by", "targets.dry_run", "targets.as_protein", "targets.keep_existing",
     "targets.shared", "targets.shard", "targets.command", "targets.failures_file",
     "devices.cluster", "search.msa_server_timeout", "search.msa_server_wait",
     "search.pair_strategy", "complexes.records_as_chains", "complexes.pair_mode",
@@ -58,7 +58,8 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "targets.output_format": "colabfold",
         "targets.sort_queries_by": "random",
         "targets.dry_run": True,
-        "targets.refuse_other_settings": True,
+        "targets.as_protein": True,
+        "targets.keep_existing": True,
         "targets.command": ("helixfold", "predict"),
         "targets.failures_file": folder / "failed.json",
         "search.msa": (folder / "one.a3m",),

@@ -67,13 +67,18 @@ def test_files_that_a_later_run_asks_for_are_made(fasta: Path, runs: Runs) -> No
         (["--seed", "3"], "other weights of tiny"),
     ],
 )
-def test_a_target_made_with_other_settings_is_kept_and_its_user_told(
+def test_a_target_made_with_other_settings_is_an_error_unless_it_is_kept(
     arguments: list[str], difference: str, fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(fasta)
     before = {path.name: path.stat().st_mtime_ns for path in runs.target.iterdir()}
     given = ["predict", str(fasta), "--num-recycles", "0", "--output", str(runs.output), *arguments, "--models", "tiny"]
-    assert main(given) == 0
+    assert main(given) == 2
+    error = runs.capsys.readouterr().err
+    assert f"{runs.target}: finished before with other settings ({difference}" in error
+    assert "pass --overwrite to fold it again, --keep-existing to skip it, or another --output" in error
+    assert main([*given, "--dry-run"]) == 2
+    assert main([*given, "--keep-existing"]) == 0
     told = runs.capsys.readouterr().out
     assert f"one: finished before with other settings ({difference}" in told
     assert "skipped (--overwrite folds it again)" in told
@@ -90,10 +95,25 @@ def test_another_alignment_of_a_finished_target_is_told(fasta: Path, runs: Runs,
     assert "finished before, skipped" in runs.out
     moved.write_text(f">one\n{SEQUENCE}\n>two\nMKTAYIAAAA\n")
     assert runs(fasta, "--msa", moved) == []
-    assert "finished before with other settings (alignments: other ones), skipped" in runs.out
+    assert "finished before with other settings (alignments: other ones)" in runs.err
+    assert runs.code == 2
     assert runs(fasta, "--msa", moved, "--overwrite") == ["tiny"]
     assert runs(fasta, "--msa", moved) == []
     assert "finished before, skipped" in runs.out
+
+
+def test_all_targets_of_other_settings_are_listed_before_anything_is_folded(fasta: Path, runs: Runs) -> None:
+    fasta.write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE}A\n")
+    runs(fasta)
+    fasta.write_text(f">new\n{SEQUENCE}AA\n>one\n{SEQUENCE}\n>two\n{SEQUENCE}A\n")
+    assert runs(fasta, "--max-extra-rows", 5) == []
+    assert runs.code == 2
+    for name in ("one", "two"):
+        assert f"{runs.output / name}: finished before with other settings (max_extra_rows" in runs.err
+    assert "--keep-existing to skip these 2 of 3 targets" in runs.err
+    assert not (runs.output / "new").exists()
+    assert len(runs(fasta, "--max-extra-rows", 5, "--keep-existing")) == 1
+    assert (runs.output / "new/ranked_0.pdb").is_file()
 
 
 def test_an_unfinished_target_of_other_settings_begins_anew(fasta: Path, runs: Runs) -> None:
@@ -115,7 +135,8 @@ def test_a_damaged_record_hides_nothing(damage: str, fasta: Path, runs: Runs) ->
     runs(fasta)
     (runs.target / "settings.json").write_text(damage)
     assert runs(fasta) == []
-    assert "finished before, but settings.json there is missing or damaged" in runs.out
+    assert runs.code == 2
+    assert "finished before, but settings.json there is missing or damaged" in runs.err
     (runs.target / "ranking_debug.json").unlink()
     assert runs(fasta) == ["tiny"]
     assert runs.code == 0
@@ -134,7 +155,8 @@ def test_what_untrained_parameters_made_gives_way_to_trained_ones_and_never_take
     assert runs.order() == ["tiny"]
     assert not list(runs.target.glob("*seed*"))
     assert runs(fasta) == []
-    assert "finished before with other settings (other weights of tiny; untrained parameters), skipped" in runs.out
+    assert "finished before with other settings (other weights of tiny; untrained parameters)" in runs.err
+    assert runs.code == 2
     assert runs(fasta, "--weights", weights, *unrelaxed) == []
     assert "one: finished before, skipped" in runs.out
     # A file of another format with the same parameters is the same.

@@ -36,9 +36,9 @@ def test_a_run_that_began_on_a_gpu_goes_on_elsewhere_as_it_began(
     assert dtype_of(runs.target) == dtype_of(runs.output / "two") == "bfloat16"
     # Another dtype that is asked for, other settings and --overwrite do not go on with it.
     assert runs(one, "--dtype", "float32") == []
-    assert "finished before with other settings (dtype bfloat16, now float32)" in runs.out
+    assert "finished before with other settings (dtype bfloat16, now float32)" in runs.err
     assert runs(one, "--max-extra-rows", 5) == []
-    assert "(dtype bfloat16, now float32; max_extra_rows not given, now 5)" in runs.out
+    assert "(dtype bfloat16, now float32; max_extra_rows not given, now 5)" in runs.err
     assert runs(one, "--overwrite") == ["tiny"]
     assert began not in runs.err
     assert dtype_of(runs.target) == "float32"

@@ -111,7 +111,7 @@ def test_samples_are_resumed_one_by_one_and_added_to_earlier_ones(a3m: Path, run
     assert len(runs.order()) == 7
     # A name stands for other rows with other settings.
     assert runs(a3m, "--cluster-msa", "--cluster-eps", 3) == []
-    assert "clusters by DBSCAN, eps 2.5, min_samples 3, gaps below 0.25, now by DBSCAN, eps 3," in runs.out
+    assert "clusters by DBSCAN, eps 2.5, min_samples 3, gaps below 0.25, now by DBSCAN, eps 3," in runs.err
 
 
 def _clusters() -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 from data_pipeline.search.database import SearchedDatabase
 from helixfold import __version__
 from helixfold.report.target_page import REPORT_FILE, write_report
-from helixfold.write.provenance import PredictionProvenance, RecordedSearch
-from tests.report.reported import write_target
+from helixfold.write.provenance import PredictionProvenance, RecordedSearch, provenance_entries
+from tests.report.reported import write_target, write_templates
 
 UNIREF = SearchedDatabase(name="uniref30_2302_db", version="2302", size=1234)
 SERVER = SearchedDatabase(name="MMseqs2 server, mode env", url="https://x.org")
@@ -104,3 +104,15 @@ def test_predictions_that_were_made_by_other_programs_are_named(plain_target: Pa
 )
 def test_what_is_not_recorded_is_not_made_up(settings: object, said: str, plain_target: Path, tmp_path: Path) -> None:
     assert words(foot(plain_target, tmp_path, settings)).startswith(said)
+
+
+def test_templates_that_no_prediction_read_are_not_shown_as_used(plain_target: Path, tmp_path: Path) -> None:
+    # Earlier versions listed them, and counted them in timings.json.
+    for name, read in (("read", ("1abc_A",)), ("unread", ())):
+        target = Path(shutil.copytree(plain_target, tmp_path / name / "hairpin"))
+        write_templates(target)
+        made = provenance_entries(dict.fromkeys(MODELS, replace(RECORD, templates=read)))
+        (target / "settings.json").write_text(json.dumps({"predictions": {}, "provenance": made}))
+        write_report(target)
+        unread = "Chosen, but none of the models reads templates" in (target / REPORT_FILE).read_text()
+        assert unread == (not read)

@@ -164,6 +164,24 @@ def remembered(_: SimpleNamespace, __: str) -> None:
     """Change nothing, for an option that `models` reads later together with others."""
 
 
+def precomputed_alignments(options: SimpleNamespace) -> None:
+    """Set --msa to the output directory and --msa-mode to files if AlphaFold's --use_precomputed_msas is on.
+
+    Raise `InputError` if there is another --msa-mode.
+    """
+    if options.others.get("--use_precomputed_msas", "false") in _NO:
+        return
+    if options.msa_mode not in ("auto", "files"):
+        raise InputError(f"--use_precomputed_msas is --msa-mode files, and --msa-mode {options.msa_mode} is given")
+    directory = options.output
+    if len(options.inputs) == 1 and (named := directory / options.inputs[0].stem).is_dir():
+        directory = named  # AlphaFold names it after the FASTA file, whose record may have another name
+    if not directory.is_dir():
+        problem = "there is no such output directory, in which --use_precomputed_msas finds alignments; leave it out"
+        raise InputError.at(directory, problem)
+    options.msa, options.msa_mode = (*options.msa, directory), "files"
+
+
 def models(options: SimpleNamespace) -> None:
     """Set --models by ColabFold's --model-type, --num-models and --model-order together.
 

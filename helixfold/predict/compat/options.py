@@ -27,6 +27,7 @@ from helixfold.predict.compat.conversions import (
     models,
     num_relax,
     overwrite,
+    precomputed_alignments,
     rank,
     remembered,
     representation,
@@ -193,8 +194,8 @@ COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
     *_flags(
         ALPHAFOLD,
         "switch",
-        "what is always done",
-        without_effect("results in msas/ are used again where they are those of the same search"),
+        "--msa with the output directory, and --msa-mode files",
+        remembered,
         "use_precomputed_msas",
     ),
     *_flags(
@@ -298,6 +299,7 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
         if remark is not None:
             print(f"helixfold: {option.name}: {remark}", file=sys.stderr)
     models(ours)
+    precomputed_alignments(ours)
     return _grouped(ours)
 
 

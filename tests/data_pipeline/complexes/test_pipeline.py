@@ -13,9 +13,13 @@ from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.pipeline import prepare_complex, target_features
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
+from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.pipeline import Target, prepare
+from data_pipeline.residues import GAP
 from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan
+from helixfold.presets import preset
+from helixfold.write.origin import templates_read
 from tests.complex_targets import ROWS, alignment_of_species
 from tests.sources import ROOT
 
@@ -185,6 +189,49 @@ def test_every_chain_has_its_own_templates() -> None:
     assert features.chain_names == ("A", "C", "B")
     for number in (1, 2):
         np.testing.assert_array_equal(masks[:, features.asym_id == number], expected)
+
+
+def test_models_of_single_chains_read_one_chain_of_a_complex_in_each_template() -> None:
+    helix = "SAEEAAKALAEAAKALAAGA"
+    features = prepare_complex(complex_of(helix, B, helix, templates=(HELIX,)))
+    gap, alone = features.features.residue_gap, prepare(Target(name="x", sequence=helix, templates=(HELIX,))).features
+    assert alone.template_domain_names == ("helix_short_A",)
+    assert gap.template_domain_names == ("helix_short_A",) * 2
+    for slot, start in enumerate((0, len(helix))):  # of chains A and C, which are before B
+        span = slice(start, start + len(helix))
+        np.testing.assert_array_equal(gap.template_aatype[slot, span], alone.template_aatype[0])
+        np.testing.assert_array_equal(gap.template_all_atom_positions[slot, span], alone.template_all_atom_positions[0])
+        np.testing.assert_array_equal(gap.template_all_atom_masks[slot, span], alone.template_all_atom_masks[0])
+        elsewhere = np.ones(len(gap.aatype), bool)
+        elsewhere[span] = False
+        assert (gap.template_aatype[slot, elsewhere] == GAP).all()
+        assert not gap.template_all_atom_masks[slot, elsewhere].any()
+
+
+def test_models_of_single_chains_read_the_best_template_of_each_chain_first() -> None:
+    of_a, of_b = ("1abc_A", "2abc_A", "3abc_A"), ("1abc_B",)
+    alignments = [
+        EntityAlignment(
+            sequence=sequence,
+            templates=TemplateFeatures(
+                template_domain_names=names,
+                template_aatype=np.full((len(names), len(sequence)), 3, np.int32),
+                template_all_atom_positions=np.zeros((len(names), len(sequence), 37, 3), np.float32),
+                template_all_atom_masks=np.ones((len(names), len(sequence), 37), np.float32),
+                template_sum_probs=np.zeros((len(names), 1), np.float32),
+            ),
+        )
+        for sequence, names in ((A, of_a), (B, of_b))
+    ]
+    target = ComplexTarget.of("x", (A, B, A), ("H", "L", "M"))
+    features = ComplexFeatureSet.of(target, alignments)
+    # The published models read four templates.
+    assert features.residue_gap.template_domain_names == ("1abc_A", "1abc_A", "1abc_B", "2abc_A")
+    labels = [each.label for each in templates_read(features, preset("model_1_ptm"))]
+    assert labels == ["chain H: 1abc_A", "chain M: 1abc_A", "chain L: 1abc_B", "chain H: 2abc_A"]
+    assert [each.residues for each in templates_read(features, preset("model_1_ptm"))] == ["D" * 8] * 4
+    assert templates_read(features, preset("model_3_ptm")) == ()
+    assert len(templates_read(features, preset("model_1_multimer_v3"))) == 7
 
 
 def test_a_single_chain_is_made_as_ever() -> None:

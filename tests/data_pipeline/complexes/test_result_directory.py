@@ -14,6 +14,8 @@ from data_pipeline.complexes.pipeline import prepare_complex
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
+from data_pipeline.pipeline import Target, prepare
+from helixfold.predict.targets import with_search_files
 
 A, B = "MKTAYIAK", "GSHMAEQL"
 TARGET = ComplexTarget.of("it", (A, B, A))
@@ -63,6 +65,33 @@ def test_results_of_alphafold_give_the_features_of_their_rows(place: str, only: 
     assert found.multimer.paired_rows == 3
     for name in ("msa", "deletion_matrix", "bert_mask"):
         np.testing.assert_array_equal(getattr(found.multimer, name), getattr(expected().multimer, name), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("place", "only"),
+    [("it/msas", False), ("it/msas/A", False), ("it", False), ("msas", True), ("msas/A", True), ("", True)],
+)
+def test_results_of_alphafold_are_read_for_a_single_chain(place: str, only: bool, tmp_path: Path) -> None:
+    directory = tmp_path / "alignments"
+    fill(directory / place, A)
+    (directory / place / "bfd_uniref_hits.a3m").write_text(f">q\n{A}\n>row\n{row_of(A, 6)}\n")
+    targets = [Target(name="it", sequence=A)]
+    if not only:
+        fill(directory / "two/msas", B)
+        targets.append(Target(name="two", sequence=B))
+    one = with_search_files(targets, [directory], ())[0]
+    assert [path.name for path in one.alignments] == [MERGED[0], "bfd_uniref_hits.a3m", *MERGED[1:]]
+    expected = [row_of(A, place) for place in (0, 6, 1, 2)]
+    rows = prepare(one).features.msa
+    assert ["".join("ARNDCQEGHILKMFPSTWYVX-"[each] for each in row) for row in rows] == [A, *expected]
+
+
+def test_a_directory_without_results_for_a_single_chain_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "it/msas").mkdir(parents=True)
+    (tmp_path / "it/msas/pdb_hits.sto").write_text(sto([("1abc_A", "-" * 8)]))
+    (tmp_path / "other.a3m").write_text(f">q\n{B}\n")
+    with pytest.raises(InputError, match=r"no it\.a3m for target 'it' .* no it/msas with AlphaFold's results"):
+        with_search_files([Target(name="it", sequence=A)], [tmp_path], ())
 
 
 def test_a_chain_without_results_and_results_for_another_are_named(tmp_path: Path) -> None:

@@ -49,7 +49,6 @@ def test_chains_and_copies_are_read(text: str, chains: tuple[str, ...]) -> None:
         ("MKT*2A", 5, "behind '*' stands a number of copies"),
         ("MKT*AYI", 4, "behind '*' stands a number of copies"),
         ("MKT*2*", 5, "behind '*' stands a number of copies"),
-        ("MKT:" + "ACGT" * 5, 4, "chain 2: this is DNA"),
         ("M*18315", 0, "more chains than can be named, which is 18,314"),
         ("M*" + "9" * 5000, 2, "more chains than can be named"),
         ("MKTAYI*18000", 0, "more than 100,000 residues"),

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.fasta import FastaRecord, directory_name, filesystem_key, read_fasta, target_name_problem
+from data_pipeline.parse.fasta import (
+    FastaRecord,
+    directory_name,
+    filesystem_key,
+    kind_problem,
+    read_fasta,
+    target_name_problem,
+)
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 from tests.data_pipeline.parse.in_memory import parse_fasta
 
@@ -172,3 +179,40 @@ def test_real_files_are_read(real_data: Path) -> None:
 def test_real_file_that_lacks_a_line_end_is_refused_where_it_does(real_data: Path) -> None:
     with pytest.raises(InputError, match=r"line 30, column 107, record 'T1064': '>' is not"):
         read_fasta(real_data / "fasta" / "casp14_domains_mapra.fasta")
+
+
+@pytest.mark.parametrize(
+    ("sequence", "problem"),
+    [
+        ("ACGTACGT", "this is DNA"),
+        ("ACGTNNNNACGT", "this is DNA"),
+        ("ACGUACGUACGUACGUAC", "this is RNA"),
+        ("UUUU", "this is RNA"),
+        ("METGLYALA", "these are three-letter codes; write one letter for each residue, MGA,"),
+        ("ALAALAALAALA", "these are three-letter codes; write one letter for each residue, AAAA,"),
+        ("MSEGLYALA", "MGA"),
+    ],
+)
+def test_other_codes_than_those_of_residues_are_named(sequence: str, problem: str) -> None:
+    assert problem in str(kind_problem(sequence))
+    assert "--as-protein (in Python, as_protein=True)" in str(kind_problem(sequence))
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        "GAGAGAGAGAGAGAGAGAGAGAGA",  # silk
+        "AATAATAATAATAATAATAATAAT",  # antifreeze glycoprotein
+        "GAGAGSGAGAGSGAGAGS",
+        "TTTTTTTTTTTTTTTTTTTT",
+        "ACGT",
+        "GCCTTACCGT" + "K",
+        "MUSECUCGK",  # with selenocysteine
+        "ALAALA",
+        "METGLYALAK",
+        "KALAALAALAALA",
+        "SGRGKGGKGLGKGGAKRHRK",
+    ],
+)
+def test_real_peptides_are_residues(sequence: str) -> None:
+    assert kind_problem(sequence) is None
