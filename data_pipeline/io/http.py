@@ -74,13 +74,13 @@ def send(
     read_timeout: float = 60.0,
     bytes_per_second: float = 2**17,
 ) -> "Response":
-    """Send a request and return the answer, of whose body at most `max_bytes` are read.
+    """Send a request and return the answer; reading more than `max_bytes` of its body is an error.
 
-    The request fails after `connect_timeout` seconds until a connection is made, after `read_timeout` seconds without a
-    byte, and after `timeout` seconds in all, to which every `bytes_per_second` bytes sent or received add one. A name
-    and password in the URL are sent as basic authentication. With `redirects`, those of a GET are followed. A `body`
-    that is a file needs a Content-Length in `headers`. Raise `RequestTimeoutError`, `UnusableAnswerError` or
-    `ConnectionFailedError`, as reading the answer does.
+    A connection must be made within `connect_timeout` seconds, and each byte must follow within `read_timeout` seconds.
+    The whole request may take `timeout` seconds, plus one second for every `bytes_per_second` bytes sent or received. A
+    name and password in the URL are sent as basic authentication. With `redirects`, a GET follows redirects. A `body`
+    that is a file needs a Content-Length in `headers`. Sending, and reading the answer, raise `RequestTimeoutError`,
+    `UnusableAnswerError` or `ConnectionFailedError`.
     """
     exchange = _Exchange(timeout, connect_timeout, read_timeout, bytes_per_second)
     sent = {"user-agent": "helixfold", "accept-encoding": "identity", "connection": "close"}
@@ -115,12 +115,12 @@ def send(
 
 
 class _Exchange:
-    """One request with its redirects: what it may connect to, and how long."""
+    """One request with its redirects: the addresses that it may connect to, and its time limits."""
 
     def __init__(self, timeout: float, connect_timeout: float, read_timeout: float, rate: float) -> None:
         self._timeout, self._end, self._rate = timeout, time.monotonic() + timeout, rate
         self._connect_timeout, self._read_timeout = connect_timeout, read_timeout
-        self._server_depth = 0  # of the server itself, not of one that it redirects to
+        self._server_depth = 0  # of the address in the URL, not of a redirect
         self.is_redirected = False
 
     def connections_to(self, target: Url) -> urllib3.PoolManager:
@@ -141,7 +141,7 @@ class _Exchange:
         return manager
 
     def connect(self, host: str, port: int, *, is_proxy: bool) -> socket.socket:
-        """Open a connection to the first address of a host that accepts one; a redirect's are checked before."""
+        """Connect to the first address of a host that accepts; after a redirect, check the addresses before."""
         addresses = _addresses(host, port)
         for address in addresses if is_proxy else self._admitted(addresses):
             timeout = min(self._connect_timeout, self.seconds_left())
@@ -152,12 +152,12 @@ class _Exchange:
                 continue
             connection = _Timed(fileno=opened.detach())
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(timeout)  # also that of the TLS handshake as a whole
+            connection.settimeout(timeout)  # also limits the whole TLS handshake
             return connection
         raise problem
 
     def _admitted(self, addresses: list[str]) -> list[str]:
-        """Return the addresses that may be connected to; after a redirect, those no more private than the server's."""
+        """Return the allowed addresses; after a redirect, none may be more private than the server's own."""
         if not self.is_redirected:
             self._server_depth = min(map(_depth, addresses))
             return addresses
@@ -167,19 +167,19 @@ class _Exchange:
         return admitted
 
     def seconds_left(self) -> float:
-        """Return the seconds for which the next byte may be waited for."""
+        """Return how many seconds to wait for the next byte; raise `RequestTimeoutError` if the time is over."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise RequestTimeoutError(f"no whole answer within {self._timeout:g} s")
         return min(left, self._read_timeout)
 
     def count(self, size: int) -> None:
-        """Add the time that so many bytes are allowed to take, up to the whole time from now on."""
+        """Add the time allowed for this many bytes; never leave more than the whole time from now on."""
         self._end = min(self._end + size / self._rate, time.monotonic() + self._timeout)
 
     @contextlib.contextmanager
     def translated_errors(self) -> Iterator[None]:
-        """Translate the errors of a connection within the context, whose sockets keep to the time of this request."""
+        """Translate connection errors within the context, and apply the time limits of this request to its sockets."""
         token = _EXCHANGE.set(self)
         try:
             yield
@@ -212,7 +212,7 @@ class Response(contextlib.AbstractContextManager["Response"]):
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds that the server asks the client to wait, which it gives as a number or as a time of its clock."""
+        """Seconds that the server asks the client to wait; its header holds a number or a time of its clock."""
         value = self.headers.get("retry-after", "")
         if value.isascii() and value.isdigit():
             return float(value[:9])
@@ -266,7 +266,7 @@ def _redirected(target: Url, location: str) -> Url:
 
 
 def _is_direct(host: str, no_proxy: str) -> bool:
-    """Whether a host is asked without a proxy: this machine, or one that NO_PROXY names or whose network it names."""
+    """Whether a host is reached without a proxy: it is this machine, or NO_PROXY lists the host or its network."""
     if host == "localhost" or proxy_bypass(host):
         return True
     with contextlib.suppress(ValueError):
@@ -277,7 +277,10 @@ def _is_direct(host: str, no_proxy: str) -> bool:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except UnicodeError as error:  # a label of the name is empty or too long
+        raise urllib3.exceptions.LocationParseError(host) from error
 
 
 def _depth(address: str) -> int:
@@ -302,18 +305,18 @@ def _tls() -> ssl.SSLContext:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error of `urllib3` and those that it wraps."""
+    """Yield an error of `urllib3` and the errors that it wraps."""
     yield error
     for each in {id(each): each for each in (error.__cause__, getattr(error, "reason", None), *error.args)}.values():
         if isinstance(each, BaseException):
             yield from _causes(each)
 
 
-_EXCHANGE: ContextVar[_Exchange] = ContextVar("exchange that is under way in this thread")
+_EXCHANGE: ContextVar[_Exchange] = ContextVar("current exchange of this thread")
 
 
 class _Timed(socket.socket):
-    """Socket each of whose calls is given the time that its request has left."""
+    """Socket whose calls time out when the time of its request is over."""
 
     def recv_into(self, *arguments: Any) -> int:
         self.settimeout(_EXCHANGE.get().seconds_left())

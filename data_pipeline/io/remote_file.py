@@ -16,9 +16,9 @@ from data_pipeline.io.addresses import is_http_address
 from data_pipeline.io.http import Response, pause, send
 
 _BUSY = (408, 429, 500, 502, 503, 504)
-# Bytes that an interrupted download loses at most; a connection that brings fewer counts as failed.
+# An interrupted download loses at most this many bytes; a connection that yields fewer counts as failed.
 _CHUNK = 2**16
-_BYTES_PER_SECOND = 2**12  # a connection that is slower for long is opened again
+_BYTES_PER_SECOND = 2**12  # a connection that stays slower is opened again
 _LONGEST_PAUSE = 60.0
 
 
@@ -31,8 +31,8 @@ class RetryPolicy:
     """Settings of retries: how long to wait for a server, and how often to try again."""
 
     timeout: float = 60.0  # seconds without a byte
-    attempts: int = 6  # in a row that receive less than 64 KiB together
-    pause: float = 2.0  # seconds at most after the first failure, doubled after each further one
+    attempts: int = 6  # consecutive ones that receive less than 64 KiB in total
+    pause: float = 2.0  # maximum seconds after the first failure, doubled after each further one
 
 
 DEFAULT_RETRY = RetryPolicy()
@@ -133,7 +133,7 @@ class RemoteFile:
             "GET",
             self.url,
             timeout=self.retry.timeout,
-            max_bytes=2**63,  # whoever reads has a limit
+            max_bytes=2**63,  # the callers of `read` have limits
             headers={"Range": f"bytes={start}-"},
             redirects=True,
             read_timeout=self.retry.timeout,
@@ -149,7 +149,7 @@ class RemoteFile:
             first, _, rest = headers.get("Content-Range", "").removeprefix("bytes ").partition("-")
             self._at, size = start, _whole(rest.rpartition("/")[2])
             if _whole(first) != start:
-                raise DownloadError(f"{self.url}: the server sent another part of the file than was asked for")
+                raise DownloadError(f"{self.url}: the server sent another part of the file than requested")
         else:
             self._at, size = 0, _whole(headers.get("Content-Length", ""))
         version = headers.get("ETag") or headers.get("Last-Modified")
@@ -160,7 +160,7 @@ class RemoteFile:
 
 
 def _whole(number: str) -> int | None:
-    return int(number) if number.isdecimal() else None
+    return int(number) if number.isdecimal() and len(number) < 20 else None
 
 
 def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
@@ -185,7 +185,7 @@ def fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bo
 
 
 def _open_part(part: Path) -> IO[bytes]:
-    """Open a file to append to; replace whatever is there that this user did not download, such as a link."""
+    """Open a file to append to; first remove anything that this user did not download, such as a link."""
     with contextlib.suppress(FileNotFoundError):
         status = part.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:

@@ -117,6 +117,15 @@ def test_a_redirect_to_something_else_is_refused(place: str) -> None:
         ask(server.url)
 
 
+@pytest.mark.parametrize("host", ["a..example", "a" * 64 + ".example"])
+def test_a_host_that_cannot_be_a_name_is_refused(host: str) -> None:
+    with pytest.raises(UnusableAnswerError, match="this is not the address of a server"):
+        ask(f"http://{host}/")
+    head = f"HTTP/1.1 302 Found\r\nLocation: http://{host}/\r\nContent-Length: 0\r\n\r\n"
+    with evil(lambda: [head.encode()]) as server, pytest.raises(UnusableAnswerError, match="this is not the address"):
+        ask(server.url)
+
+
 def test_redirects_in_a_circle_are_refused() -> None:
     head = b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n"
     with evil(lambda: [head]) as server, pytest.raises(UnusableAnswerError, match="more than 5 times"):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.io.remote_file import DownloadError, RemoteFile, RetryPolicy, fetch
+from tests.data_pipeline.io.test_http import evil
 from tests.weights.server import Behaviour, serving
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB
@@ -109,6 +110,16 @@ def test_a_wrong_part_is_refused(remote: RemoteFile, behaviour: Behaviour) -> No
         remote.read(10)
 
 
+def test_a_size_of_thousands_of_digits_counts_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    head = f"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-9/{'9' * 5000}\r\n\r\n"
+    with evil(lambda: [head.encode() + b"content"]) as server:
+        remote = RemoteFile(server.url, HASTY)
+        assert remote.read(7) == b"content"
+        assert remote.size is None
+        remote.close()
+
+
 def test_a_huge_piece_is_refused(remote: RemoteFile, behaviour: Behaviour) -> None:
     with pytest.raises(DownloadError, match="hostile"):
         remote.read(2**40)
@@ -129,7 +140,7 @@ def test_a_server_that_sends_a_byte_at_a_time_is_given_up(remote: RemoteFile, be
 
 
 @pytest.mark.parametrize("kind", ["link", "link to nothing", "hard link", "pipe", "another user's"])
-def test_only_an_own_file_is_resumed(
+def test_only_the_users_own_file_is_resumed(
     kind: str, remote: RemoteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     precious, part = tmp_path / "precious", tmp_path / "x.npz.part"
