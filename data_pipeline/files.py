@@ -48,7 +48,7 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     with os_errors_as_input_errors(path, "cannot be read"), open(path, "rb", opener=_without_waiting) as file:
         if (size := os.fstat(file.fileno()).st_size) > max_bytes:
             raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
-        return file.read(size)  # Python allocates as many bytes as it is asked for
+        return file.read(size)  # not max_bytes: Python allocates what it is asked for
 
 
 def sha256_of(path: Path) -> str:
@@ -67,23 +67,23 @@ def open_lock(path: Path, mode: int = 0o666) -> TextIO:
     return open(path, "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode))
 
 
-LINK_PROBLEM = "leads to another place by a link; put a directory itself here, or choose another --output"
+LINK_PROBLEM = "a symbolic link leads out of the output directory; put a directory here, or choose another --output"
 
 
 class MovedDirectoryError(InputError):
     """Error for a directory that was moved or removed while a run wrote there."""
 
 
-# Directories by their absolute paths, with device and number, which moving does not change, and whether links in them
-# may lead to other places.
+# Directories by their absolute paths, with device and inode, which moving does not change, and whether they are closed:
+# links in a closed directory must not lead out of it.
 _unmoved: dict[str, tuple[int, int, bool]] = {}
 
 
 @contextmanager
 def unmoved_directory(path: Path, *, is_closed: bool = False) -> Iterator[None]:
-    """Let `atomic_write` refuse to write below a directory that is gone: it raises `MovedDirectoryError`.
+    """Within the context, `atomic_write` raises `MovedDirectoryError` below this directory once it is moved or removed.
 
-    With `is_closed`, it raises `InputError` for a path below the directory that a link leads out of it.
+    With `is_closed`, `atomic_write` also raises `InputError` for a path that leaves the directory through a link.
     """
     status = path.stat()
     entry = (status.st_dev, status.st_ino, is_closed)
@@ -97,7 +97,7 @@ def unmoved_directory(path: Path, *, is_closed: bool = False) -> Iterator[None]:
 
 
 def require_unmoved(path: Path) -> None:
-    """Raise `InputError` if a directory of `unmoved_directory` that holds `path` is gone, or a link leads out of it."""
+    """Raise `InputError` if `path` is in a directory of `unmoved_directory` that is gone, or leaves it by a link."""
     inside = os.path.join(os.path.abspath(path), "")
     for name, (*identity, is_closed) in _unmoved.items():
         if inside.startswith(os.path.join(name, "")):

@@ -354,7 +354,7 @@ def test_a_prediction_step_by_step_has_the_notes_of_its_parameters() -> None:
         assert [note.split(":")[0] for note in prediction.notes] == [begins]
 
 
-def test_other_codes_than_those_of_residues_are_errors() -> None:
+def test_dna_rna_and_three_letter_codes_are_errors() -> None:
     dna = "ACGTACGTACGTACGTACGTACGT"
     with pytest.raises(InputError, match="'gene' cannot be predicted: this is DNA"):
         predict(Target(name="gene", sequence=dna), ["tiny"])

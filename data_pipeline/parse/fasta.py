@@ -18,13 +18,13 @@ MAX_RECORD_BYTES = 2**20  # with blanks
 MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
 
 NO_FASTA_RECORD = "the file is empty; a FASTA record is a line '>name' and lines of residues"
-# First words of PDB and mmCIF files, which are sometimes passed as sequences.
+# How PDB and mmCIF files begin; users sometimes pass them as sequences.
 _STRUCTURE_STARTS = (
     *(b"HEADER ", b"TITLE ", b"COMPND ", b"EXPDTA ", b"REMARK ", b"SEQRES ", b"CRYST1", b"MODEL ", b"ATOM  "),
     *(b"HETATM", b"data_", b"loop_", b"#\\#CIF"),
 )
 _STRUCTURE_PROBLEM = (
-    "this is a structure, and sequences are expected; pass its sequence (docs/troubleshooting.md shows how to get it), "
+    "this is a structure, and a sequence is expected; pass its sequence (docs/troubleshooting.md shows how to get it), "
     "and the structure with --templates or --initial-guess; `helixfold score` scores structures"
 )
 _TOO_LONG = f"at most {MAX_RESIDUES:,} residues are allowed"
@@ -42,7 +42,9 @@ _DNA, _MIN_DNA = frozenset("ACGT"), 8
 _RNA, _MIN_RNA = frozenset("ACGU"), 4
 _CODES = dict(zip(THREE_LETTER, RESTYPES, strict=False)) | {"MSE": "M"}
 _MIN_CODES = 3
-_AS_PROTEIN = "pass --as-protein (in Python, as_protein=True) if each letter is a residue"
+_AS_PROTEIN = (
+    "pass --as-protein (helixfold predict and features; in Python, as_protein=True) if each letter is a residue"
+)
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
 _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 
@@ -126,7 +128,7 @@ def find_invalid_letter(sequence: str) -> tuple[int, str] | None:
         return None
     index = next(index for index, letter in enumerate(sequence) if letter not in _LETTERS)
     letter = sequence[index]
-    if letter == "-" and (problem := kind_problem(sequence.replace("-", ""))) is not None:
+    if letter == "-" and (problem := _kind_of_code(sequence.replace("-", ""))) is not None:
         return index, problem
     allowed = f"allowed are {RESTYPES} and, as unknown, {AMBIGUOUS_LETTERS}"
     hint = f"{_HINTS[letter]}; " if letter in _HINTS else ""
@@ -145,22 +147,25 @@ def check_sequence(sequence: str, owner: str) -> None:
 def kind_problem(sequence: str) -> str | None:
     """Return why a sequence seems to be DNA, RNA or three-letter codes instead of residues, or None if it does not.
 
-    DNA has at least eight letters, all four of A, C, G and T, and no others but N. RNA has at least four letters, of
-    them a U, and no others but A, C, G and N. Three-letter codes are at least three of them and nothing else.
+    DNA has at least eight letters: all four of A, C, G and T, and no others except N. RNA has at least four letters: a
+    U, and no others except A, C, G and N. Three-letter codes are at least three such codes and nothing else.
     """
+    problem = _kind_of_code(sequence)
+    return None if problem is None else f"{problem}, or {_AS_PROTEIN}"
+
+
+def _kind_of_code(sequence: str) -> str | None:
+    """Return what a sequence seems to be instead of residues, and how to get residues; see `kind_problem`."""
     bases = set(sequence) - {"N"}
     is_rna = len(sequence) >= _MIN_RNA and "U" in bases and bases <= _RNA
     if is_rna or (len(sequence) >= _MIN_DNA and bases == _DNA):
         kind = "RNA" if is_rna else "DNA"
-        return (
-            f"this is {kind}, all its letters are bases; translate the gene and give the protein's residues, or "
-            f"{_AS_PROTEIN}"
-        )
+        return f"this is {kind}, all its letters are bases; translate the gene and pass the protein's residues"
     codes = [sequence[start : start + 3] for start in range(0, len(sequence), 3)]
     if len(codes) < _MIN_CODES or not _CODES.keys() >= set(codes):
         return None
     letters = printable("".join(_CODES[code] for code in codes), 30)
-    return f"these are three-letter codes; write one letter for each residue, {letters}, or {_AS_PROTEIN}"
+    return f"these are three-letter codes; write one letter for each residue, {letters}"
 
 
 def sequence_problem(sequence: str) -> str | None:

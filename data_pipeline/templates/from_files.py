@@ -84,14 +84,16 @@ def templates_from_files(
 
 
 def unused_files(paths: Sequence[str | os.PathLike[str]], results: Sequence[TemplateResult]) -> tuple[str, ...]:
-    """Return a sentence with the reasons for each given file or directory of which no result uses a chain."""
+    """Return a sentence with the reasons for each file or directory that gave no template."""
+    used, rejected = [hit for each in results for hit in each.used], [hit for each in results for hit in each.rejected]
     sentences: list[str] = []
     for path in map(Path, paths):
-        prefix = "" if path.is_dir() else f"{_stem(path)}_"
-        if any(used.name.startswith(prefix) for result in results for used in result.used):
+        names = {hit.name for hit in (*used, *rejected)}
+        if not path.is_dir():  # chains are named <stem>_<chain>
+            names = {name for name in names if name.rpartition("_")[0] == _stem(path)}
+        if any(hit.name in names for hit in used):
             continue
-        hits = (hit for result in results for hit in result.rejected if hit.name.startswith(prefix))
-        reasons = list(dict.fromkeys(hit.sentence for hit in hits))
+        reasons = list(dict.fromkeys(hit.sentence for hit in rejected if hit.name in names))
         more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
         sentences.append(f"{printable(str(path))} gives no template: {'; '.join(reasons[:_MOST_REASONS])}{more}")
     return tuple(sentences)

@@ -38,7 +38,7 @@ from helixfold.write.results import write_failures, write_file
 
 SOME_FAILED = 1
 JOURNAL_FILE, STRUCTURES_DIRECTORY = "results.jsonl", "structures"
-_CHOICES = ("protocol", "model")  # of a structure, next to its scores
+_CHOICES = ("protocol", "model")  # how a structure was scored; shown next to its scores
 Kind = Literal["chain", "complex"]
 _METHODS: dict[Kind, Method] = {"chain": "monomer", "complex": "multimer"}
 _PLURALS: dict[Kind, str] = {"chain": "single chains", "complex": "complexes"}
@@ -56,7 +56,7 @@ class _Native:
 
 @dataclass(frozen=True, kw_only=True)
 class _Judge:
-    """The protocol and the network that score all structures of one kind: single chains, or complexes."""
+    """The protocol and the network for all structures of one kind: single chains or complexes."""
 
     protocol: UsedProtocol
     network: Network
@@ -162,7 +162,7 @@ def _kind(structure: ScoredStructure, options: StructureOptions) -> Kind:
 
 
 def _kinds(files: Sequence[ScoredFile], options: StructureOptions) -> list[Kind]:
-    """Return the kinds of structures that there are, single chains first; unreadable files are of none."""
+    """Return the kinds of structures in these files, single chains first; unreadable files are skipped."""
     found: set[Kind] = {"complex"} if options.binders else set()
     for file in files:
         if len(found) == (1 if options.binders else len(_METHODS)):

@@ -170,7 +170,7 @@ PLACES = {
     "a link where a target's directory should be": bad(
         "predict x.fasta --output o",
         {"x.fasta": GOOD, "elsewhere/y": b"", "o/z": b"", "o/good": lambda path: path.symlink_to("../elsewhere")},
-        *("o/good", "is a link", "--output"),
+        *("o/good", "a symbolic link leads out", "--output"),
     ),
     "a link where the output directory should be": bad(
         "predict x.fasta --output o", {"x.fasta": GOOD, "o": lambda path: path.symlink_to("nowhere")}, "o", "link"

@@ -76,7 +76,7 @@ def test_a_link_that_leads_out_of_a_target_is_refused(place: str, folder: Path) 
     (folder / "x.a3m").write_bytes(b">good\nMKTAYIAKQR\n>other\nMKTAYIAKQK\n")
     found = met(f"predict x.fasta --msa x.a3m --output {folder / 'out'}", folder)
     assert found.code == 2
-    problem = "leads to another place by a link; put a directory itself here, or choose another --output"
+    problem = "a symbolic link leads out of the output directory; put a directory here, or choose another --output"
     assert found.said[-1] == f"helixfold: error: {link}: {problem}"
     assert not any((folder / "elsewhere").iterdir())
 
@@ -89,7 +89,7 @@ def test_a_link_that_appears_during_a_run_is_not_written_through(tmp_path: Path)
     (output / "inner").symlink_to(".")
     with locked_directory(output):
         for write in (lambda path: write_file(path, "x"), lambda path: ClaimFiles(path.parent).replace("a", b"x")):
-            with pytest.raises(InputError, match="structures: leads to another place by a link"):
+            with pytest.raises(InputError, match="structures: a symbolic link leads out of the output directory"):
                 write(output / "structures/a.pdb")
         write_file(output / "inner/a.pdb", "x")
     assert not any(elsewhere.iterdir())

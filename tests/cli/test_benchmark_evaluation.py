@@ -114,7 +114,8 @@ def test_predictions_of_other_settings_are_not_scored(
     assert main([*run, "--recycle-tolerance", "0.5"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "finished before with other settings" in error
-    assert "--overwrite" in error
+    assert "pass --overwrite to fold these 3 of 3 targets again" in error
+    assert "(helixfold predict only) --keep-existing" in error
 
 
 @pytest.mark.usefixtures("undrawn")

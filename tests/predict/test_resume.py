@@ -76,7 +76,7 @@ def test_a_target_made_with_other_settings_is_an_error_unless_it_is_kept(
     assert main(given) == 2
     error = runs.capsys.readouterr().err
     assert f"{runs.target}: finished before with other settings ({difference}" in error
-    assert "pass --overwrite to fold it again, --keep-existing to skip it, or another --output" in error
+    assert "pass --overwrite to fold it again, another --output, or (helixfold predict only) --keep-existing" in error
     assert main([*given, "--dry-run"]) == 2
     assert main([*given, "--keep-existing"]) == 0
     told = runs.capsys.readouterr().out

@@ -45,7 +45,7 @@ COMMANDS = tuple(
 LATE = (
     *(f"helixfold.ops.cpu.{name}" for name in ("attention", "self_attention", "global_attention", "invariant_point")),
     *(f"helixfold.ops.cpu.{name}" for name in ("layer_norm", "linear", "outer_product", "transition", "triangle")),
-    *("data_pipeline.search.hmmsearch", "data_pipeline.search.http_request", "data_pipeline.search.jackhmmer"),
+    *("data_pipeline.search.hmmsearch", "data_pipeline.io.http", "data_pipeline.search.jackhmmer"),
     *("helixfold.report.training_curves", "matplotlib.figure", "matplotlib.ticker", "einops._torch_specific"),
     *("fastapi", "uvicorn", "helixfold.serve.run", "helixfold.serve.worker.tasks", "tests.serve.processes"),
     *("scipy.optimize", "torch._dynamo", "torch.utils._device"),

@@ -13,6 +13,7 @@ from data_pipeline.parse.fasta import (
     FastaRecord,
     directory_name,
     filesystem_key,
+    find_invalid_letter,
     kind_problem,
     read_fasta,
     target_name_problem,
@@ -193,9 +194,17 @@ def test_real_file_that_lacks_a_line_end_is_refused_where_it_does(real_data: Pat
         ("MSEGLYALA", "MGA"),
     ],
 )
-def test_other_codes_than_those_of_residues_are_named(sequence: str, problem: str) -> None:
+def test_dna_rna_and_three_letter_codes_are_recognised(sequence: str, problem: str) -> None:
     assert problem in str(kind_problem(sequence))
-    assert "--as-protein (in Python, as_protein=True)" in str(kind_problem(sequence))
+    assert "pass --as-protein (helixfold predict and features; in Python, as_protein=True)" in str(kind_problem(sequence))
+
+
+@pytest.mark.parametrize("sequence", ["ALA-GLY-SER", "ACGT-ACGT"])
+def test_codes_with_hyphens_are_never_residues(sequence: str) -> None:
+    index, problem = find_invalid_letter(sequence) or (None, "")
+    assert index == sequence.index("-")
+    assert problem.startswith(("these are three-letter codes", "this is DNA"))
+    assert "--as-protein" not in problem
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from data_pipeline.residues import GAP
-from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
+from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files, unused_files
 from data_pipeline.templates.result import RejectionReason, TemplateResult
 from tests.data_pipeline.templates.structures import QUERY, RELEASED, make_chain, make_structure, write
 
@@ -172,3 +172,13 @@ def test_real_structures_are_templates_of_their_own_chains(real_data: Path) -> N
     assert {used.name for used in result.used} == {"1cbn_A", "1crn_A"}
     assert all(used.aligned == 46 for used in result.used)
     assert {rejection.name[:4] for rejection in result.rejected} == {"2hhb"}
+
+
+def test_each_file_without_a_template_is_named(tmp_path: Path) -> None:
+    bad = write(tmp_path, make_structure(make_chain("A", UNRELATED), name="x"))
+    good = write(tmp_path, make_structure(make_chain("A", QUERY), name="x_2"))
+    result = templates_from_files(QUERY, [bad, good], OPTIONS)
+    assert [template.name for template in result.used] == ["x_2_A"]
+    (sentence,) = unused_files([bad, good], [result])
+    assert sentence.startswith(f"{bad} gives no template: x_A: ")
+    assert unused_files([tmp_path], [result]) == ()
