@@ -53,7 +53,7 @@ class ServerUnavailableError(SearchError):
 
 
 class RequestError(Exception):
-    """Error for a request that a server did not answer as it should; the text says why."""
+    """Error for a request without a usable answer; the text says why."""
 
 
 class RequestTimeoutError(RequestError):

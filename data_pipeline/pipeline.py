@@ -45,7 +45,7 @@ class Target:
     alignments: tuple[Path, ...] = ()  # a3m, Stockholm or another aligned format, the target first
     templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them
     latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
-    as_protein: bool = False  # each letter is a residue, also where the sequence looks like DNA, RNA or other codes
+    as_protein: bool = False  # read every letter as a residue, even if they look like DNA, RNA or codes
 
     def template_date(self, latest: date | None) -> date | None:
         """Return the earlier of the target's own date and a plan's; None if neither limits templates."""
@@ -68,7 +68,7 @@ class PreparedTarget:
     features: Features
     alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target's own
     templates: TemplateResult | None  # None: neither given nor searched
-    notes: tuple[str, ...] = ()  # about templates that were given and are not used
+    notes: tuple[str, ...] = ()  # about the user's templates that are not used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     """Run a target's searches and return its features.
 
     The MSA holds the target itself, then the user's alignments, then those of the searches in the plan's order, without
-    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, Python warns of templates of
-    the target that cannot be used.
+    duplicate rows. See `find_homologs` for the searches and the errors. Without `results`, each template of the
+    target that cannot be used gives a Python warning.
     """
     found = find_homologs(target, plan, results)
     return PreparedTarget(
@@ -106,7 +106,7 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
 
 
 def template_notes(given: Sequence[Path], found: Iterable[FoundHomologs], *, warn: bool) -> tuple[str, ...]:
-    """Return a sentence for each given file of templates of which nothing is used; `warn` also warns of it."""
+    """Return a sentence for each template file that gave no template; with `warn`, also issue it as a warning."""
     results = [each.templates for each in found if each.templates is not None]
     notes = unused_files(given, results)
     for note in notes if warn else ():

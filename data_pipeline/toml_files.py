@@ -8,13 +8,13 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.text_files import read_text_bytes
 
 _MAX_BYTES: Final = 2**20
-# Parsing a dotted name takes time with the square of its parts, and up to 8 KiB of memory for each part.
+# Parsing a dotted name takes time quadratic in its parts, and up to 8 KiB of memory per part.
 _MAX_LINE_BYTES: Final = 2**13
 _MAX_DOTS: Final = 20_000
 
 
 def read_toml(path: Path, kind: str) -> dict[str, Any]:
-    """Return the content of a TOML file; raise `InputError` if it is not one, and call it by its `kind`."""
+    """Return the content of a TOML file; raise `InputError` that names the expected `kind` of file if it is not one."""
     content = read_text_bytes(path, _MAX_BYTES)
     if (dots := content.count(b".")) > _MAX_DOTS:
         raise InputError.at(path, f"not a {kind}: it has {dots:,} dots; the limit is {_MAX_DOTS:,}")

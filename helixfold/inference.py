@@ -58,7 +58,7 @@ def predict(
     """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
 
     Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
-    predictions say so. They also name templates that are not used, of which Python warns as well. Each model's executor
+    predictions say so. Notes also name templates that are not used, and so do Python warnings. Each model's executor
     is planned for the memory that is free on the device, or for `memory.memory`. What `adapters` change is added to the
     parameters. The first pass recycles the atoms of `initial_guess`, a structure file. `offsets` says how far residues
     are apart along the chain, i - j, in place of their numbers: (r, r) whole numbers, in the order of the predictions'
@@ -105,10 +105,10 @@ def predict(
 
 
 def _unread(target: AnyTarget, features: TargetFeatures, preset: Preset) -> tuple[str, ...]:
-    """Return a note if a target has templates and the model of a preset reads none; warn of it, too."""
+    """Return a note, and issue it as a warning, if a target has templates that the model of a preset does not read."""
     if not target.templates or templates_read(features, preset) or not templates_in(alignment_of(features)):
         return ()
-    note = f"'{preset.name}' reads no templates, so those of '{target.name}' are not used"
+    note = f"'{preset.name}' reads no templates, so the templates of '{target.name}' are not used"
     warnings.warn(note, stacklevel=3)
     return (note,)
 

@@ -340,9 +340,9 @@ def test_a_template_that_the_model_does_not_read_is_a_note_and_a_warning(tmp_pat
     helix = Path(__file__).parents[1] / "examples/structures/helix_long.pdb"
     target = Target(name="target", sequence=read_structure(helix).chains[0].sequence, templates=(helix,))
     weights = write_tiny_without_templates(tmp_path / "without_templates.safetensors")
-    with pytest.warns(UserWarning, match="'tiny' reads no templates, so those of 'target' are not used"):
+    with pytest.warns(UserWarning, match="'tiny' reads no templates, so the templates of 'target' are not used"):
         (prediction,) = predict(target, weights=weights, options=FoldingOptions(num_recycles=0))
-    assert prediction.notes == ("'tiny' reads no templates, so those of 'target' are not used",)
+    assert prediction.notes == ("'tiny' reads no templates, so the templates of 'target' are not used",)
 
 
 def test_a_prediction_step_by_step_has_the_notes_of_its_parameters() -> None:

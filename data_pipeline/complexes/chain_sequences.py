@@ -19,8 +19,8 @@ def split_chains(text: str) -> tuple[str, ...]:
     """Return the sequence of each chain in text such as "MKT:AYI*2", which has one chain MKT and two chains AYI.
 
     Letters must be in upper case and without blanks between; a `*` without a number is a stop codon and is dropped.
-    Raise `ChainSequenceError` for an empty chain, letters that are no residues, and more chains or residues than can be
-    predicted.
+    Raise `ChainSequenceError` for an empty chain, letters that are not residues, and more chains or residues than can
+    be predicted.
     """
     chains: list[str] = []
     start = residues = 0

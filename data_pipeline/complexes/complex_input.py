@@ -32,7 +32,7 @@ class ComplexInput:
     latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
     pair_mode: PairMode = "unpaired_paired"
     shared_results: tuple[Path, ...] = ()  # of each of `target.entities`; for searches that serve other complexes too
-    as_protein: bool = False  # each letter is a residue, also where a chain looks like DNA, RNA or other codes
+    as_protein: bool = False  # read every letter as a residue, even if a chain looks like DNA, RNA or codes
 
     @property
     def name(self) -> str:

@@ -45,8 +45,8 @@ def residue_gap_features(
 
     As in ColabFold (`alphafold2_ptm`), the MSA holds the complex, paired rows, and the other rows of each chain with
     gaps in all other chains; chains of the same sequence are not side by side but below each other. Rows that occur
-    twice are left out, as in AlphaFold. Each template covers one chain and has gaps in all others, so no template says
-    how chains lie to each other.
+    twice are left out, as in AlphaFold. Each template covers one chain and has gaps in all others, so templates carry
+    no information on how the chains are arranged.
     """
     alignments = [each.in_mode(mode) for each in alignments]
     has_others = {each.sequence: each.unpaired is not None for each in alignments}
@@ -93,10 +93,8 @@ def residue_gap_features(
 
 
 def _templates(chains: Sequence[Chain], columns: Sequence[slice]) -> TemplateFeatures:
-    """Return the templates of all chains, the best of each chain first, as many as the published models read.
-
-    Differs from ColabFold, whose models of single chains read no templates of a complex.
-    """
+    """Return the templates of all chains, the best of each chain first, up to the number that published models read."""
+    # Differs from ColabFold, where models of single chains read no templates of a complex.
     ranked = sorted(
         (rank, number) for number, chain in enumerate(chains) for rank in range(len(chain.features.template_aatype))
     )

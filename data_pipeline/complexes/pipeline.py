@@ -32,7 +32,7 @@ class PreparedComplex:
 
     features: ComplexFeatureSet
     found: Mapping[str, FoundHomologs]
-    notes: tuple[str, ...] = ()  # about templates that were given and are not used
+    notes: tuple[str, ...] = ()  # about the user's templates that are not used
 
 
 def prepare_complex(

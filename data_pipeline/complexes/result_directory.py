@@ -13,7 +13,7 @@ _ORDER = ("uniref90_hits", "bfd_uniref_hits", "bfd_uniclust_hits", "small_bfd_hi
 # Rows that are paired by species, those that a search has paired, and hits of templates, which are no alignment.
 _UNIPROT, _PAIRED, _TEMPLATES = "uniprot_hits", "paired_hits", "pdb_hits"
 _HITS = "_hits"
-RESULTS_DIRECTORY = "msas"  # the directory of the chains' directories in that of a target
+RESULTS_DIRECTORY = "msas"  # in the directory of a target; it holds one directory per chain
 
 
 def chain_directories(directory: Path, names: Sequence[str], chain: str, *, only: bool) -> Iterator[Path]:
@@ -24,11 +24,10 @@ def chain_directories(directory: Path, names: Sequence[str], chain: str, *, only
 
 
 def alignments_of_single_chain(directory: Path, names: Sequence[str], *, only: bool) -> tuple[Path, ...]:
-    """Return the alignments of a target of one chain among results of searches, in AlphaFold's order.
+    """Return the alignments of a target of one chain from a directory of search results, in AlphaFold's order.
 
-    They are in <name>/msas as AlphaFold leaves them, in <name>/msas/A as its multimer version does, or in <name> as in
-    OpenFold's alignments; for the only target, <name> may be left out. Beside other files, only those count whose names
-    end in _hits.
+    AlphaFold writes them to <name>/msas, AlphaFold-Multimer to <name>/msas/A, and OpenFold to <name>, where only files
+    named *_hits count. For a single target, <name> may be left out.
     """
     for parent in (*(directory / name for name in names), *([directory] if only else [])):
         for place in (parent / RESULTS_DIRECTORY, parent / RESULTS_DIRECTORY / ONLY_CHAIN, parent):

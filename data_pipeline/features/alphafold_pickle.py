@@ -1,8 +1,8 @@
 """Convert the `features.pkl` of AlphaFold 2, an untrusted pickle, to features.
 
-Loading a pickle can run any code and take any amount of memory or time. This one is loaded in a process with limits.
-The few names that it may contain stand for classes of this module, which store what they are called with; any other
-name is rejected.
+Loading a pickle can run any code and take any amount of memory or time, so it is loaded in a process with limits. The
+few names that it may contain stand for classes of this module, which only store their arguments. Any other name is
+rejected.
 """
 
 import math
@@ -35,7 +35,7 @@ _SECONDS: Final = 5
 _BYTES_PER_SECOND: Final = 2 * 10**7
 _MAX_DIMENSIONS: Final = 4
 _MAX_DIMENSION: Final = 2**31
-# The stacks of NumPy's threads, of which there is one for each core, would count as the process's memory.
+# NumPy starts one thread per core, and the stacks of all threads would count as memory of the process.
 _CODE: Final = (
     "import os, sys; sys.path[:] = sys.argv[3:]; "
     "os.environ.update(dict.fromkeys(('OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS'), '1')); "
@@ -58,7 +58,7 @@ def features_from_pickle(path: Path) -> Features:
             problem = os.fsdecode(run_program(command, timeout=None, directory=Path()).stdout)
         except SearchError as error:
             ending = str(error).partition(";")[0]
-            problem = f"cannot be read with the memory and time that features need ({ending})"
+            problem = f"cannot be read within the memory and time that features need ({ending})"
             raise InputError.at(path, f"{problem}; it is damaged or hostile, get the file again") from error
         if problem:
             raise InputError(problem)
@@ -66,7 +66,7 @@ def features_from_pickle(path: Path) -> Features:
 
 
 def convert(path: str, output: str) -> None:
-    """Write the features in a pickle as `.npz`, or print what is wrong with it; limit this process before that."""
+    """Limit this process, then write the features in a pickle as `.npz`, or print what is wrong with the pickle."""
     try:
         content = read_file(path, _MAX_BYTES)
         _limit(resource.RLIMIT_DATA, _MEMORY + _MEMORY_FACTOR * len(content))
@@ -89,13 +89,13 @@ def _features(path: str, content: bytes) -> dict[str, np.ndarray]:
             raise ValueError("it is not a dictionary of arrays")
         arrays = {name: value.array() for name, value in found.items() if isinstance(value, _Array)}
     except _ForbiddenNameError as error:
-        problem = f"holds {printable(str(error))}, and only arrays are read from a pickle; nothing in it was run"
+        problem = f"holds {printable(str(error))}; only arrays are read from a pickle, and none of its code was run"
         raise InputError.at(path, problem) from error
-    except Exception as error:  # any can come from such a file
+    except Exception as error:  # a hostile file can raise any
         reason = printable(str(error) or type(error).__name__)
         raise InputError.at(path, f"is damaged or not a pickle ({reason}); get the file again") from error
     if "asym_id" in arrays or "assembly_num_chains" in arrays:
-        raise InputError.at(path, "these are features of a complex, and only those of one chain are converted")
+        raise InputError.at(path, "these are features of a complex; only features of a single chain can be converted")
     needed = ("aatype", "residue_index", "sequence", "domain_name", "msa", "deletion_matrix_int")
     if missing := [name for name in needed if name not in arrays]:
         raise InputError.at(path, f"{', '.join(missing)} missing; pass the features.pkl of AlphaFold 2")
@@ -107,11 +107,11 @@ def _features(path: str, content: bytes) -> dict[str, np.ndarray]:
 
 
 class _ForbiddenNameError(Exception):
-    """Error for a name that a pickle of arrays does not need."""
+    """Error for a name that is not needed to load arrays."""
 
 
 class _Type:
-    """What `numpy.dtype` is called with: a kind and size such as f4; its state has the byte order."""
+    """Arguments of `numpy.dtype`: a kind and size such as f4; its state has the byte order."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.code, self.order = code, "|"
@@ -121,7 +121,7 @@ class _Type:
 
 
 class _Array:
-    """What the functions that make arrays are called with, or the state of an array that is made empty."""
+    """Arguments of the functions that make arrays, or the state of an array that is made empty."""
 
     def __init__(self, *arguments: Any) -> None:
         self.content = arguments
@@ -131,7 +131,7 @@ class _Array:
         self.content = raw, dtype, shape, "F" if is_fortran else "C"
 
     def array(self) -> "np.ndarray | list[Any]":
-        """Return the array; one of Python's bytes or text becomes a list."""
+        """Return the array; an array of Python bytes or strings becomes a list."""
         raw, dtype, shape, order = self.content
         if not isinstance(dtype, _Type) or not isinstance(shape, tuple) or len(shape) > _MAX_DIMENSIONS:
             raise TypeError(f"an array needs a type and at most {_MAX_DIMENSIONS} dimensions")
@@ -145,12 +145,12 @@ class _Array:
         if not all(isinstance(size, int) and 0 <= size < _MAX_DIMENSION for size in shape):
             raise ValueError("an array of impossible shape")
         if not isinstance(raw, bytes | bytearray) or len(raw) != math.prod(shape) * kind.itemsize:
-            raise ValueError(f"an array of other than its {shape} values")
+            raise ValueError(f"the data of an array do not fit its shape {shape}")
         return np.frombuffer(raw, kind).reshape(shape, order=order)
 
 
 class _Scalar(_Array):
-    """What `numpy.scalar` is called with, as an array without dimensions."""
+    """Arguments of `numpy.scalar`, as an array without dimensions."""
 
     def __init__(self, dtype: Any, raw: Any) -> None:
         self.content = raw, dtype, (), "C"
@@ -163,7 +163,7 @@ for _module in ("numpy.core", "numpy._core"):  # before NumPy 2, and since
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that finds nothing but the classes of this module, whatever a pickle names."""
+    """Unpickler that finds only the classes of this module."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _CLASSES:

@@ -1,1 +1,1 @@
-"""Exchange bytes with servers."""
+"""Communicate with servers over HTTP."""

@@ -1,4 +1,4 @@
-"""Addresses of servers, as users name them."""
+"""Check and print the addresses of servers that users pass."""
 
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,6 +13,6 @@ def is_http_address(url: str) -> bool:
 
 
 def without_password(url: str) -> str:
-    """Return the address of a server without the name and the password that may stand before its host."""
+    """Return the address of a server without its user name and password, if it has them."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,4 +1,4 @@
-"""Make HTTP requests of servers that are not trusted. No other module opens a connection to a server.
+"""Send HTTP requests to servers that are not trusted. No other module opens a connection to a server.
 
 Proxies and extra certificates come from the environment (`https_proxy`, `NO_PROXY`, `REQUESTS_CA_BUNDLE`); `~/.netrc`
 is never read. No credentials follow a redirect to another origin. A redirect is refused if it leads from https to http,

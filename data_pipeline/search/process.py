@@ -110,7 +110,7 @@ def _kill(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread])
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for reader in readers:
-        if reader.is_alive():  # one that an interruption kept from being started cannot be joined
+        if reader.is_alive():  # a thread that was interrupted before its start cannot be joined
             reader.join(_LAST_OUTPUT_SECONDS)
 
 

@@ -88,7 +88,7 @@ def unused_files(paths: Sequence[str | os.PathLike[str]], results: Sequence[Temp
     used, rejected = [hit for each in results for hit in each.used], [hit for each in results for hit in each.rejected]
     sentences: list[str] = []
     for path in map(Path, paths):
-        names = {hit.name for hit in (*used, *rejected)}
+        names = {hit.name for hit in used} | {hit.name for hit in rejected}
         if not path.is_dir():  # chains are named <stem>_<chain>
             names = {name for name in names if name.rpartition("_")[0] == _stem(path)}
         if any(hit.name in names for hit in used):

@@ -12,7 +12,7 @@ import helixfold
 from data_pipeline.errors import InputError
 from helixfold.cli.help import PlainHelp
 
-# The commands by group. Each is imported when it is chosen, from a module of its name with an `app`.
+# The commands by group. The chosen command is imported from the module of its name, which defines `app`.
 GROUPS = {
     "Predict": {
         "predict": "Predict structures from sequences or alignments.",

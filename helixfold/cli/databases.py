@@ -23,7 +23,6 @@ def download(
 ) -> None:
     """Download ColabFold's databases (hundreds of GB). An interrupted download resumes. Without NAME, list them.
 
-
     Parameters
     ----------
     names

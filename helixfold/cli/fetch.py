@@ -25,7 +25,7 @@ def fetch(
     output: Output = Path("predictions"),
     max_disk: Annotated[MemorySize, Parameter(show_default="20GiB")] = 20 * 2**30,
 ) -> int:
-    """Wait for jobs of a service, and download their results.
+    """Wait for jobs of a service and download their results.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def fetch(
     output
         Output directory; each job gets its own subdirectory.
     max_disk
-        Maximum size of a result.
+        Maximum size of each result.
     """
     from data_pipeline.errors import InputError, printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client

@@ -73,7 +73,7 @@ class ListeningOptions:
     host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any with tokens")] = ()
     """Names by which browsers know the service."""
     public_url: Annotated[str | None, Parameter(metavar="URL")] = None
-    """Address by which users reach the service, such as https://fold.example.org; shared links begin with it."""
+    """URL by which users reach the service, such as https://fold.example.org; shared links start with it."""
     webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
     """Hosts that may be told of the end of jobs."""
     workers: Annotated[int | None, Parameter(metavar="N", show_default="one a GPU, or one")] = None
@@ -100,7 +100,7 @@ class UserLimits:
     max_attempts: Positive = 3
     """How often a job is tried whose worker dies."""
     max_hours: Number = 24.0
-    """Hours for which a job may run; one that takes longer fails."""
+    """Maximum hours per job; a job that takes longer fails."""
 
 
 _PREDICTING, _LISTENING, _LIMITS = PredictingOptions(), ListeningOptions(), UserLimits()

@@ -35,10 +35,10 @@ def status(
     token_file
         File with your token for the service.
     allow_http
-        Allow an http:// server on another machine: your token then travels unencrypted.
+        Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     """
     if server is not None:
-        _tell_jobs(server, token_file, words, allow_http=allow_http)
+        _print_jobs(server, token_file, words, allow_http=allow_http)
         return
     from data_pipeline.errors import InputError, printable
     from helixfold.cluster.progress import status_lines
@@ -49,7 +49,7 @@ def status(
         print(printable(line, 1_000))
 
 
-def _tell_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:
+def _print_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:
     from data_pipeline.errors import printable
     from helixfold.serve.command_client import refusals_as_input_errors, server_client
 

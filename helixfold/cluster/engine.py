@@ -114,7 +114,7 @@ def _executor(pool: Pool, site: Site, address: str) -> HighThroughputExecutor:
         launch_cmd=launch,
         interchange_launch_cmd=["sh", "-c", _WATCHED, str(os.getpid()), sys.executable, "-m", f"{module}.interchange"],
         address=address,
-        encrypted=True,  # whoever reaches the port could otherwise send pickled tasks, which are executed
+        encrypted=True,  # otherwise anyone who reaches the port could send pickled tasks, which are executed
         max_workers_per_node=pool.workers,
         cores_per_worker=1e-3,  # workers are as many as the file says, whatever processors there are
         available_accelerators=[str(number) for number in range(pool.gpus)],

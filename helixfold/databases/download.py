@@ -67,8 +67,8 @@ def download_databases(
     """Download and unpack databases that are not in `directory` yet, and return their prefixes.
 
     Files come from the server at `url`, and an interrupted download is resumed. An archive is checked by its size and
-    the checksum that gzip stores, and deleted when it is unpacked. Raise `DownloadError` if one cannot be fetched or is
-    damaged.
+    the checksum that gzip stores, and deleted after it is unpacked. Raise `DownloadError` if one cannot be fetched or
+    is damaged.
     """
     require_address(url)
     unknown = [name for name in names if name not in DOWNLOADS]
@@ -101,7 +101,7 @@ def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
             raise DownloadError(f"{url}: the server does not say how large the file is")
         version = {"size": remote.size, "version": remote.version}
         told = part.with_name(f"{part.name}.json")
-        # Version 0.2 left holes in a file that aria2c had not finished.
+        # Version 0.2 used aria2c, whose unfinished files have holes.
         has_holes = part.with_name(f"{part.name}.aria2").is_file()
         if has_holes or not told.is_file() or read_json(told, "delete it to begin again") != version:
             _discard(part)

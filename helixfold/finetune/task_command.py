@@ -97,7 +97,7 @@ def _has_ended(path: Path, task: Task) -> bool:
     """Return whether a run has come to its end before, with as many steps as are asked for now."""
     try:
         return int(read_json(path, "")["steps"]) >= _steps(task.config)
-    except (ValueError, KeyError, TypeError, OverflowError):  # OverflowError: infinitely many
+    except (ValueError, KeyError, TypeError, OverflowError):  # OverflowError: an infinite number
         return False
 
 

@@ -49,7 +49,7 @@ class AlphaFold(nn.Module):
     The trunk computes in the dtype that the caller chooses, structure module and heads in float32.
     """
 
-    notes: tuple[str, ...] = ()  # that every prediction by these parameters carries, such as that they are random
+    notes: tuple[str, ...] = ()  # for every prediction with these parameters, such as that they are random
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -249,8 +249,8 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
         these = "it" if len(others) == 1 else f"these {len(others)} of {len(jobs)} targets"
         raise InputError.at(
             options.output / others[0].name,
-            f"{others[0].remark}; pass --overwrite to fold {these} again, another --output, or (helixfold predict only) "
-            f"--keep-existing to skip {these}",
+            f"{others[0].remark}; pass --overwrite to fold {these} again, another --output, or "
+            f"(helixfold predict only) --keep-existing to skip {these}",
         )
     without_remark = sum(status.finished and status.remark is None for status in statuses)
     if without_remark > _MOST_LINES:

@@ -195,7 +195,7 @@ class Job:
     def prepare(self, directory: Path, settings: RunSettings, templates_read: Collection[str] = ()) -> TargetFeatures:
         """Return the features, and write them into the target's directory.
 
-        `templates_read` are the labels of the templates that earlier predictions there were made from.
+        `templates_read` are the labels of the templates that earlier predictions in the directory used.
         """
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
@@ -216,7 +216,7 @@ class Job:
         features, searches = self.features, settings.searches
         target = self.target
         if target is not None and not searches.alignments and (searches.templates is None or target.templates):
-            with warnings.catch_warnings(action="ignore"):  # of templates, which the run itself reports
+            with warnings.catch_warnings(action="ignore"):  # about unused templates, which the run itself reports
                 features = target_features(target, SearchPlan(user_templates=searches.user_templates))
         templates = searches.templates is not None or (target is not None and bool(target.templates))
         for model in settings.models:

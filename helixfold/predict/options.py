@@ -274,7 +274,7 @@ class ComputeOptions:
     ] = None
     """Stop recycling when distances change by less than this."""
     initial_guess: Annotated[Path | None, Parameter(metavar="PATH")] = None
-    """Structure (mmCIF or PDB) to start recycling from, in place of the first iteration's atoms. For several targets: a
+    """Structure (mmCIF or PDB) to start recycling from, instead of the first iteration's atoms. For several targets: a
     directory with <target>.cif or <target>.pdb."""
     num_ensemble: Annotated[
         int | None, reads(whole_number(1, MAX_ENSEMBLE), "N"), Parameter(show_default="the preset's, or 1")

@@ -71,7 +71,7 @@ class ResumedTarget:
 
     @property
     def templates_read(self) -> set[str]:
-        """Return the labels of the templates that the predictions made so far were made from."""
+        """Return the labels of the templates that the finished predictions used."""
         return {label for made in self.record.provenance.values() for label in made.templates}
 
     def add_provenance(self, directory: Path, name: str, provenance: PredictionProvenance) -> None:

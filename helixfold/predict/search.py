@@ -135,7 +135,7 @@ def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> Prepared
 def write_templates(
     directory: Path, prepared: PreparedTarget | PreparedComplex, read: Collection[str] | None = None
 ) -> None:
-    """Write templates.json into a target's directory, if templates were given or searched; see `templates_of`."""
+    """Write templates.json into a target's directory if there are template results; see `templates_of` for `read`."""
     if (templates := templates_of(prepared, read)) is not None:
         write_file(directory / TEMPLATES_FILE, to_json(templates, indent=2) + "\n")
 
@@ -301,7 +301,7 @@ def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
     for name, sequence in sequences.items():
         directory = output / name
         for each in written_directories(output, [name])[1:]:
-            if each.is_symlink():  # what is written there would leave the output directory
+            if each.is_symlink():  # files written there would end up outside the output directory
                 raise InputError.at(each, LINK_PROBLEM)
         if os.path.exists(directory) and not os.path.isdir(directory):
             raise InputError.at(directory, "is not a directory, and a target's files go there; choose another --output")

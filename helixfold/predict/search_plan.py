@@ -123,14 +123,14 @@ def server_of(options: SearchOptions) -> str | None:
 def selected_alignments(
     targets: Sequence[AnyTarget], options: SearchOptions, *, announce: bool = True
 ) -> list[AnyTarget]:
-    """Return the targets, without their alignments if --msa-mode asks for single sequences.
+    """Return the targets, without their alignments if --msa-mode is single_sequence.
 
-    Raise `InputError` if it asks for alignments in files and a target has none.
+    Raise `InputError` if --msa-mode is files and a target has no alignment.
     """
     without = [each.name for each in targets if not each.alignments and not getattr(each, "paired_alignments", ())]
     if options.msa_mode == "files" and without:
         names = ", ".join(f"'{printable(name)}'" for name in without[:5]) + ", ..." * (len(without) > 5)
-        raise InputError(f"--msa-mode files needs an alignment of each target, and {names} has none; give --msa")
+        raise InputError(f"--msa-mode files needs an alignment for each target; none was found for {names}; pass --msa")
     if options.msa_mode != "single_sequence":
         return list(targets)
     left_out = [target.name for target in targets if target.alignments]

@@ -281,7 +281,7 @@ def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[st
 
 
 def _template_count(features: TargetFeatures, preset: Preset) -> int:
-    """Return the number of slots with a template that a model reads; in a slot, each chain can have its own."""
+    """Return the number of template slots that a model reads; in a slot, each chain can have its own template."""
     if preset.model.template is None:
         return 0
     masks = model_input(features, preset).features.template_all_atom_masks[: preset.sampling.max_templates]

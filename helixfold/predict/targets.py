@@ -51,7 +51,7 @@ def read_targets(
 
     A sequence with colons, or ColabFold's a3m of several chains, is a complex; with `complexes.records_as_chains`, the
     records of a FASTA file are its chains. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a
-    file that cannot be used, and unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
+    file that cannot be used and, unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
     """
     complexes = complexes or ComplexOptions()
     targets: list[AnyTarget] = []
@@ -110,13 +110,12 @@ def _with_options(target: AnyTarget, complexes: ComplexOptions, *, only: bool) -
 
 
 def _kind_problem(target: AnyTarget) -> str | None:
-    """Return why a chain of a target seems not to be residues, or None; see `kind_problem`."""
+    """Return why a chain of a target does not seem to consist of residues, or None; see `kind_problem`."""
     chains = target.sequence.split(CHAIN_SEPARATOR)
-    problems = ((number, kind_problem(chain)) for number, chain in enumerate(chains, start=1))
-    found = next(((number, problem) for number, problem in problems if problem is not None), None)
-    if found is None or len(chains) == 1:
-        return found and found[1]
-    return f"chain {found[0]}: {found[1]}"
+    for number, chain in enumerate(chains, start=1):
+        if (problem := kind_problem(chain)) is not None:
+            return problem if len(chains) == 1 else f"chain {number}: {problem}"
+    return None
 
 
 def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
@@ -132,9 +131,9 @@ def with_search_files(targets: Sequence[AnyTarget], msa: Sequence[Path], templat
     """Return targets with the alignments and templates that the options of a command name.
 
     `msa` holds alignments for a single target, or directories with <name>.a3m or AlphaFold's results for each target;
-    see `alignments_of_single_chain` and, for complexes, `with_alignments`. `templates` are
-    structure files, or directories of them, for every target that has none of its own. Raise `InputError` for a file
-    that cannot be used.
+    see `alignments_of_single_chain` and, for complexes, `with_alignments`. `templates` are structure files, or
+    directories of them, for every target that has none of its own. Raise `InputError` for a file that cannot be used,
+    and unless a target is `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
     """
     for target in targets:
         if not target.as_protein and (problem := _kind_problem(target)) is not None:

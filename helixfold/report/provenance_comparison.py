@@ -109,7 +109,7 @@ def _read(path: Path) -> JsonObject:
             raise InputError.at(path, f"not a result; {_ADVICE}")
         file = found[0]
     if file.suffix.lower() != ".json":
-        raise InputError.at(file, f"not a result; {_ADVICE}. `helixfold evaluate` compares structures")
+        raise InputError.at(file, f"not a result; {_ADVICE}; to compare structures, use `helixfold evaluate`")
     settings = JsonObject.read(file)
     if not settings.child("predictions").content:
         raise InputError.at(file, f"names no prediction; {_ADVICE}")

@@ -16,8 +16,8 @@ def template_report(
 ) -> dict[str, list[dict[str, object]]]:
     """Return the content of templates.json: the templates that are used, and why other hits are rejected.
 
-    Of a complex, each entry names the `chain` for which it was found. `read` has the labels of the templates that the
-    models read, and all others count as rejected; None: the models are not known.
+    For a complex, each entry names the `chain` for which it was found. `read` holds the labels of the templates that
+    the models read; all others count as rejected. With None, the models are not known and no template is rejected.
     """
     of_chain = {} if chain is None else {"chain": chain}
     used, unread = _divided(result, chain, read)
@@ -46,7 +46,7 @@ def template_report(
 def _divided(
     result: TemplateResult, chain: str | None, read: Collection[str] | None
 ) -> tuple[list[UsedTemplate], list[UsedTemplate]]:
-    """Return the templates in the features that the models read, and the others; see `template_report`."""
+    """Divide the templates in the features into those that the models read and the rest; see `template_report`."""
     used, unread = list[UsedTemplate](), list[UsedTemplate]()
     for template in result.used:
         label = template.name if chain is None else f"chain {chain}: {template.name}"

@@ -114,8 +114,8 @@ def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     """Return the tables of templates, or None without templates.json.
 
-    "rejected" are up to 100 hits that were not used, with the reason, and "more" counts the rest. Earlier versions also
-    list as "used" what no model has read; "read" is false then.
+    "rejected" has up to 100 unused hits with reasons, and "more" counts the rest. Files of earlier versions may list
+    templates as "used" that no model read; "read" is false then.
     """
     if target.templates is None:
         return None

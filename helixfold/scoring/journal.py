@@ -18,11 +18,10 @@ MAX_BYTES = 2**30
 class Journal:
     """Results by key, of a run with certain settings, in a file whose first line has the settings.
 
-    Use it as a context. A result has numbers, text in the fields `texts`, and objects of numbers in the fields
-    `tables`; any field may be null. A line that holds anything else, or that a killed run had not finished writing, is
-    dropped. A setting that only the earlier run or only this one has, such as the model of complexes where there were
-    none, is added to the others. Raise `InputError` if a setting differs, unless `overwrite` is true, and for a file
-    that is not a journal.
+    Use it as a context. Fields of a result hold numbers, except `texts` (text) and `tables` (objects of numbers); any
+    field may be null. Other lines, and a line that a killed run did not finish, are dropped. Settings that only one of
+    both runs has are kept, such as the model of complexes if the other run scored none. Raise `InputError` if a setting
+    differs, unless `overwrite` is true, and for a file that is not a journal.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Journal:
         return earlier
 
     def _check(self, result: JsonObject, name: str) -> None:
-        """Raise `InputError` for a field of another type than it must have."""
+        """Raise `InputError` for a field of the wrong type."""
         if name in self._tables:
             table = result.child(name)
             for each in table.content:

@@ -173,7 +173,7 @@ def _kinds(files: Sequence[ScoredFile], options: StructureOptions) -> list[Kind]
 
 
 def _protocol(options: ScoreOptions, preset: Preset, kind: Kind) -> UsedProtocol:
-    """Return how structures of a kind are given to the model; print it where the usual way is not possible."""
+    """Return how the model sees structures of a kind; print a note if the usual protocol is not possible."""
     wanted = options.structures.protocol
     if options.structures.binders:
         if preset.model.template is None:

@@ -232,7 +232,7 @@ def read_log(path: Path) -> TrainingHistory:
                     raise ValueError(f"step {steps[-1].step} stands after step {steps[-2].step}")
             elif values["type"] == "evaluation":
                 evaluations.append(_restored(EvaluationRecord, values))
-        except (ValueError, OverflowError) as error:  # OverflowError: an integer beyond every float
+        except (ValueError, OverflowError) as error:  # OverflowError: an integer larger than any float
             raise InputError.at(path, f"{error}; is this the log of a training run?", line=number) from error
     return TrainingHistory(steps=tuple(steps), evaluations=tuple(evaluations))
 

@@ -44,7 +44,7 @@ _SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLE
 # On this machine as many ranks are measured at once as the run would have, so that they share its processors as in the
 # run. Of more than these, two show how long a pass and a message take.
 _MOST_MEASURED, _PROBED = 8, 2
-# Number of examples of a training set that are drawn to find their mean size.
+# Number of examples that are drawn from a training set to find the mean size.
 _DRAWN = 32
 
 
@@ -106,7 +106,7 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
     """
     stages, all_hardware = stages_of(options), [_parsed(word) for word in options.hardware]
     if options.training_set is not None and any(hardware.machine != HERE for hardware in all_hardware):
-        raise InputError("--training-set is for the machine at hand; use it with --hardware here or herexN")
+        raise InputError("--training-set measures this machine; combine it only with --hardware here or herexN")
     store = None if options.training_set is None else FeatureStore.open(options.training_set)
     for hardware in all_hardware:
         times = []
@@ -123,8 +123,8 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
             times.append(StageTime(stage=stage, ranks=ranks, step_seconds=fastest.seconds.total, prediction=fastest))
             yield _described(stage, work, machine, size)
             if hardware.machine == HERE and options.training_set is None and not stage.config.example.fixed_shapes:
-                yield "these are the largest examples, so a step takes at most this time; shorter chains, or fewer"
-                yield "templates or MSA rows, can take a fraction of it: --training-set DIR measures with your examples"
+                yield "these are the largest examples, so a step takes at most this time; shorter chains and fewer"
+                yield "templates or MSA rows take less: --training-set DIR measures with your examples"
             if options.layouts:
                 yield from table(found, fastest.layout)
                 if ranks > 1:
@@ -148,7 +148,7 @@ def _parsed(word: str) -> Hardware:
 def _work(
     config: TrainingConfig, ranks: int, machine: str, store: FeatureStore | None
 ) -> tuple[Workload, Machine, PassSize]:
-    """Return the work of a step with the largest examples, the machine that does it, and the size of its examples."""
+    """Return the work of a step with the largest examples, the machine, and the size of the examples to time."""
     if machine != HERE:
         # The published rates are for bfloat16.
         work = workload(replace(config, dtype="bfloat16"), MACHINES[machine].card)
@@ -157,14 +157,14 @@ def _work(
     size = work.needs.size
     if store is not None and not config.example.fixed_shapes:
         size = _mean_size(size, config, store)
-    # Memory must suffice for the largest examples; time is spent on the usual ones.
+    # The largest examples decide on memory, average ones on time.
     return work, _measured(replace(work, needs=replace(work.needs, size=size)), ranks), size
 
 
 def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> PassSize:
     """Return the mean size of a training set's examples, rounded up.
 
-    The mean of lengths is the root mean square, since the work grows with the square of the length.
+    Lengths are averaged as a root mean square, because the work grows with the square of the length.
     """
     dataset_of = ComplexDataset if config.model.method == "multimer" else TrainingDataset
     example = replace(config.example, max_passes=1)

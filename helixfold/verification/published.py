@@ -165,8 +165,8 @@ def find_exchanged_layers(
         if tried == MAX_PAIRS or clock() - start >= MAX_SECONDS:
             break
     found = (
-        f"none of the first {tried} pairs of layers gives the published outputs if it is exchanged, and the search "
-        f"ends there; if these are not DeepMind's parameters of {MODEL}, verify them with --own"
+        f"none of the first {tried} pairs of layers gives the published outputs when exchanged; no further pairs were "
+        f"tried; if these are not DeepMind's parameters of {MODEL}, verify them with --own"
     )
     return Check(name=EXCHANGED, holds=None, found=found)
 

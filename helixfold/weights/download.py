@@ -105,7 +105,7 @@ def _read_checksums(path: Path) -> dict[str, str]:
 
 
 def _download_member(url: str, path: Path, known: str | None, *, name: str, retry: RetryPolicy, progress: bool) -> None:
-    """Fetch one preset's parameter file, whose checksum may be known, out of a tar archive.
+    """Fetch one preset's parameter file out of a tar archive, and compare its checksum if `known`.
 
     It reads the archive's member headers and requests only the bytes of the member `params_<name>.npz`, in parts that
     can be resumed. Raise `InputError` if the file does not fit the preset's model.

@@ -45,7 +45,7 @@ class ModelOrigin:
 
 
 def templates_read(features: TargetFeatures, preset: Preset) -> tuple[AlignedTemplate, ...]:
-    """Return the templates that the model of a preset reads of a target."""
+    """Return the templates of a target that the model of a preset reads."""
     if preset.model.template is None:
         return ()
     most = preset.sampling.max_templates

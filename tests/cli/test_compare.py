@@ -156,11 +156,11 @@ def test_a_directory_of_one_result_stands_for_it_and_one_of_more_names_one(
     assert f"{both}: holds 2 results; name one of them, such as {both / 'a'}" in capsys.readouterr().err
 
 
-def test_structures_are_not_results_and_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_structures_are_rejected_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one.pdb", "other.cif"):
         (tmp_path / name).write_text("ATOM\n")
     assert main(["compare", str(tmp_path / "one.pdb"), str(tmp_path / "other.cif")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{tmp_path / 'one.pdb'}: not a result; name the directory of a target" in line
-    assert "`helixfold evaluate` compares structures" in line
+    assert "to compare structures, use `helixfold evaluate`" in line
     assert "--overwrite" not in line

@@ -153,7 +153,7 @@ def test_the_machine_at_hand_is_measured_with_examples_of_the_training_set(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--training-set", "."], "--training-set is for the machine at hand; use it with --hardware here"),
+        (["--training-set", "."], "--training-set measures this machine; combine it only with --hardware here"),
         (["--hardware", "here", "--training-set", "none"], "none"),
         (["--hardware", "a100"], "--hardware must be a kind of device (h100, h200, a100, here) and the number of them"),
         (["--hardware", "tpux128"], "got 'tpux128'"),

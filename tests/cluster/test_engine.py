@@ -38,7 +38,7 @@ def test_nothing_of_a_node_stays(run: subprocess.Popen[bytes], victim: str) -> N
         until(lambda: not living_processes(node.pid), 30)
 
 
-def test_tasks_travel_encrypted_whatever_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executor_encrypts_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {}
     monkeypatch.setattr(engine, "HighThroughputExecutor", lambda **given: options.update(given))
     pool = Pool(name="small")

@@ -238,7 +238,7 @@ def test_a_run_without_configured_weights_warns_before_it_starts(fasta: Path, ru
     assert main(["predict", *given, "--overwrite"]) == 0
     lines = runs.capsys.readouterr().err.splitlines()
     assert sum("no weights are configured" in line for line in lines) == 1
-    # Who names the model knows which it is.
+    # A user who names the model is not warned.
     assert main(["predict", *given, "--models", "small"]) == 0
     assert "no weights are configured" not in runs.capsys.readouterr().err
 
@@ -361,7 +361,7 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     assert "are sent" not in shown
 
 
-def test_precomputed_alignments_are_read_or_the_run_ends(fasta: Path, tmp_path: Path, runs: Runs) -> None:
+def test_precomputed_alignments_are_read_and_missing_ones_are_an_error(fasta: Path, tmp_path: Path, runs: Runs) -> None:
     given = ("--use_precomputed_msas", "--num-recycles", 0, "--models", "tiny")
     assert not runs(fasta, *given)
     assert (runs.code, "there is no such output directory" in runs.err) == (2, True)
@@ -384,5 +384,5 @@ def test_precomputed_alignments_are_read_or_the_run_ends(fasta: Path, tmp_path: 
 
 def test_the_mode_for_files_needs_an_alignment_of_each_target(fasta: Path, runs: Runs) -> None:
     assert not runs(fasta, "--msa-mode", "files")
-    assert (runs.code, "needs an alignment of each target, and 'one' has none" in runs.err) == (2, True)
+    assert (runs.code, "needs an alignment for each target; none was found for 'one'" in runs.err) == (2, True)
     assert not runs.output.exists()

@@ -151,7 +151,7 @@ def test_published_outputs_hold_for_their_parameters_only(network: AlphaFold, ex
     assert "none of the first 1 pairs of layers" in check.found
 
 
-def test_the_search_for_exchanged_layers_ends_in_time(expected: PublishedRun) -> None:
+def test_the_search_for_exchanged_layers_has_a_time_limit(expected: PublishedRun) -> None:
     model = tiny().model
     deeper = replace(model, evoformer=replace(model.evoformer, blocks=5))
     other = with_every_parameter_random(deeper, seed=5).eval()

@@ -161,23 +161,27 @@ def overwrite(options: SimpleNamespace, value: str) -> None:
 
 
 def remembered(_: SimpleNamespace, __: str) -> None:
-    """Change nothing, for an option that `models` reads later together with others."""
+    """Change nothing; `models` and `precomputed_alignments` read these options later, together with others."""
 
 
 def precomputed_alignments(options: SimpleNamespace) -> None:
     """Set --msa to the output directory and --msa-mode to files if AlphaFold's --use_precomputed_msas is on.
 
-    Raise `InputError` if there is another --msa-mode.
+    Raise `InputError` for any other --msa-mode, and if there is no output directory.
     """
     if options.others.get("--use_precomputed_msas", "false") in _NO:
         return
     if options.msa_mode not in ("auto", "files"):
-        raise InputError(f"--use_precomputed_msas is --msa-mode files, and --msa-mode {options.msa_mode} is given")
+        raise InputError(
+            f"--use_precomputed_msas sets --msa-mode files and cannot be combined with --msa-mode {options.msa_mode}"
+        )
     directory = options.output
     if len(options.inputs) == 1 and (named := directory / options.inputs[0].stem).is_dir():
-        directory = named  # AlphaFold names it after the FASTA file, whose record may have another name
+        directory = named  # AlphaFold names it after the FASTA file, not after its record
     if not directory.is_dir():
-        problem = "there is no such output directory, in which --use_precomputed_msas finds alignments; leave it out"
+        problem = (
+            "there is no such output directory; --use_precomputed_msas reads the alignments in it; omit this option"
+        )
         raise InputError.at(directory, problem)
     options.msa, options.msa_mode = (*options.msa, directory), "files"
 

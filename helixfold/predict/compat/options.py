@@ -56,7 +56,7 @@ class CompatibilityFlag:
     takes: str  # "value" or "switch"
 
 
-_PROFILE = "pass a profile of the databases (examples/databases.toml is one), or their directory, with --databases"
+_PROFILE = "pass a profile of the databases (such as examples/databases.toml) or their directory with --databases"
 _ON_PATH = "programs are found on PATH; put its directory there"
 _PROTOCOL = "relaxation follows AlphaFold's protocol, whose numbers are fixed"
 _TEMPLATE_TABLE = f"structures of your own are given with --templates; {NO_TEMPLATE_TABLE}"

@@ -196,7 +196,9 @@ def test_real_file_that_lacks_a_line_end_is_refused_where_it_does(real_data: Pat
 )
 def test_dna_rna_and_three_letter_codes_are_recognised(sequence: str, problem: str) -> None:
     assert problem in str(kind_problem(sequence))
-    assert "pass --as-protein (helixfold predict and features; in Python, as_protein=True)" in str(kind_problem(sequence))
+    assert "pass --as-protein (helixfold predict and features; in Python, as_protein=True)" in str(
+        kind_problem(sequence)
+    )
 
 
 @pytest.mark.parametrize("sequence", ["ALA-GLY-SER", "ACGT-ACGT"])
