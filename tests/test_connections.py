@@ -1,4 +1,4 @@
-"""No client of a server gives credentials away."""
+"""HTTP clients never send credentials to another origin."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from helixfold.weights.download import download_parameters
 
 
 class Server(ThreadingHTTPServer):
-    """Answers 404, or redirects a GET to another place, and keeps the headers of all requests."""
+    """Answers 404 or redirects a GET, and keeps the headers of all requests."""
 
     daemon_threads = True
 
@@ -77,7 +77,7 @@ def netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("client", ["search", "weights"])
-def test_no_password_of_netrc_is_sent(client: str, tmp_path: Path) -> None:
+def test_netrc_passwords_are_not_sent(client: str, tmp_path: Path) -> None:
     with serving() as other, serving(f"{other.url}/there") as server:
         ask(client, server.url, tmp_path)
         assert len(server.headers) == len(other.headers) == 1
@@ -85,14 +85,14 @@ def test_no_password_of_netrc_is_sent(client: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", ["search", "weights"])
-def test_a_password_in_an_address_is_for_its_origin_only(client: str, tmp_path: Path) -> None:
+def test_a_password_in_an_address_is_sent_only_to_its_origin(client: str, tmp_path: Path) -> None:
     with serving() as other, serving(f"{other.url.replace('://', '://name:word@')}/there") as server:
         ask(client, server.url.replace("://", "://me:p%40ss@"), tmp_path)
         assert server.headers[0]["authorization"] == "Basic bWU6cEBzcw=="
         assert not [name for name in other.headers[0] if "auth" in name]
 
 
-def test_the_token_of_a_service_follows_no_redirect(tmp_path: Path) -> None:
+def test_the_token_of_a_service_does_not_follow_redirects(tmp_path: Path) -> None:
     with serving() as other, serving(f"{other.url}/there") as server:
         ask("service", server.url, tmp_path)
         assert server.headers[0]["authorization"] == "Bearer secret"

@@ -345,7 +345,7 @@ def test_a_template_that_the_model_does_not_read_is_a_note_and_a_warning(tmp_pat
     assert prediction.notes == ("'tiny' reads no templates, so the templates of 'target' are not used",)
 
 
-def test_a_prediction_step_by_step_has_the_notes_of_its_parameters() -> None:
+def test_fold_returns_the_notes_of_its_parameters() -> None:
     features = prepare(Target(name="target", sequence=SEQUENCE)).features
     for name, begins in (("small", "DEMONSTRATION"), ("tiny", "UNTRAINED")):
         (model,) = find_models([name], None, seed=0)

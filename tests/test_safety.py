@@ -16,7 +16,7 @@ FORBIDDEN_MODULES = {
 }
 # pickle's own exceptions must be caught where a reader that never unpickles objects raises them.
 PICKLE_NAMES = {"pickle.UnpicklingError", "pickle.PickleError"}
-# The one module that unpickles, in a process with limits; its unpickler must look up names itself.
+# The only module that unpickles, in a process with limits; its unpickler must define `find_class`.
 UNPICKLING_MODULE = "data_pipeline.features.alphafold_pickle"
 # What runs text as a program, starts programs past the one door for them, or makes a file that another may have made.
 FORBIDDEN_CALLS = {

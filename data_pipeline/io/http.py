@@ -1,8 +1,8 @@
 """Send HTTP requests to servers that are not trusted. No other module opens a connection to a server.
 
-Proxies and extra certificates come from the environment (`https_proxy`, `NO_PROXY`, `REQUESTS_CA_BUNDLE`); `~/.netrc`
-is never read. No credentials follow a redirect to another origin. A redirect is refused if it leads from https to http,
-or from a public server into a private network or to this machine.
+Proxies and extra certificates come from the environment (`https_proxy`, `NO_PROXY`, `REQUESTS_CA_BUNDLE` or
+`CURL_CA_BUNDLE`); `~/.netrc` is never read. No credentials follow a redirect to another origin. A redirect is refused
+if it leads from https to http, or from a public server into a private network or to this machine.
 """
 
 import base64
@@ -51,7 +51,7 @@ _PROBLEMS: tuple[tuple[type[BaseException], type[Exception], str], ...] = (
     (urllib3.exceptions.ProxyError, ConnectionFailedError, _PROXY),
     (ssl.SSLCertVerificationError, UnusableAnswerError, "its certificate cannot be verified"),
     (ssl.SSLError, UnusableAnswerError, "it does not speak TLS (https) as it should"),
-    (FileNotFoundError, UnusableAnswerError, "the certificates that REQUESTS_CA_BUNDLE names do not exist"),
+    (FileNotFoundError, UnusableAnswerError, "the file of REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE does not exist"),
     (socket.gaierror, NoNetworkError, "its name cannot be resolved"),
     (ConnectionRefusedError, ConnectionFailedError, "the connection was refused"),
     (TimeoutError, ConnectionFailedError, "it was silent for too long"),
@@ -296,7 +296,7 @@ def _depth(address: str) -> int:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Return settings that trust this machine's certificates, and those of certifi or of REQUESTS_CA_BUNDLE."""
+    """Return settings that trust this machine's certificates, and the bundle of the environment or of certifi."""
     context = ssl.create_default_context()
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where()
     context.load_verify_locations(**{"capath" if os.path.isdir(bundle) else "cafile": bundle})

@@ -310,7 +310,7 @@ def test_each_file_may_be_damaged_in_each_way(damage: str, finished: Path, tmp_p
         folder = tmp_path / name
         folder.mkdir()
         (folder / "x.fasta").write_bytes(GOOD)
-        # Nothing shows what a finished target without its settings was made from.
+        # Without its settings, nothing shows how a finished target was made.
         expected = (0, 2) if name == "settings.json" else (0,)
         assert damaged(finished, folder, damage, [name]) in expected, name
 

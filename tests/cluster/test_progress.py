@@ -1,4 +1,4 @@
-"""The status of a batch is read as it was written, and a damaged file counts as none."""
+"""The status of a batch is read back as it was written; a damaged file counts as missing."""
 
 import json
 from pathlib import Path

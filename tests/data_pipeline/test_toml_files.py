@@ -1,4 +1,4 @@
-"""TOML files of all kinds are read within bounds, and anything else is one `InputError`."""
+"""All readers of TOML files have limits, and hostile files give one `InputError`."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The file of a design under way is read as it was written, and any other is one `InputError`."""
+"""A saved design state is read back as it was written; any other file gives one `InputError`."""
 
 import json
 from pathlib import Path

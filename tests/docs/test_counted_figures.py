@@ -1,4 +1,4 @@
-"""Figures on the pages that do not depend on the machine are those that the named commands print."""
+"""Documented figures that do not depend on the machine match the output of the commands that they name."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_every_measurement_names_its_command(page: str) -> None:
     ] == []
 
 
-def test_the_performance_page_names_benchmarks_that_stay() -> None:
+def test_the_performance_page_names_only_lasting_benchmarks() -> None:
     stay = {"block", "ops", "model", "step", "memory", "loader", "kernels", "launches", "gpu", "precision", "ablation"}
     named = {*re.findall(r"(?:helixfold benchmark|scripts/benchmark\.py)\s+(\w+)", PERFORMANCE)}
     assert "block" in named

@@ -1,4 +1,4 @@
-"""Figures in the README and the documentation that a command prints are the ones that it prints."""
+"""Planning figures in the README and the docs match the output of the command that they quote."""
 
 import re
 from contextlib import redirect_stdout
@@ -12,7 +12,7 @@ from helixfold.cli.main import main
 from tests.sources import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-# A command as pages quote it, and what else a page may have added to it where it gives these figures.
+# Commands as pages quote them, and options that a page may add to them.
 PLANS = {
     "helixfold plan --hardware a100x128": [""],
     "helixfold plan --hardware a100x256+512": ["", "--parallel-blocks"],
@@ -37,7 +37,7 @@ def is_rounded(figure: str, value: float) -> bool:
 
 
 def wrong(passages: list[str], printed: dict[str, list[float]]) -> list[str]:
-    """The figures with a unit that are not printed, and the printed days that no passage gives to two digits."""
+    """Figures in the passages that the command does not print, and printed days that are missing there."""
     texts = [re.sub(r"`[^`]*`", "", passage) for passage in passages]
     unlike = [
         f"{figure} {unit}"
@@ -52,7 +52,7 @@ def wrong(passages: list[str], printed: dict[str, list[float]]) -> list[str]:
 
 @cache
 def totals(words: str) -> dict[str, float]:
-    """The days of a training and its mean time of a step in seconds, as the command prints them."""
+    """The days of a training and the mean seconds per step, as the command prints them."""
     with redirect_stdout(StringIO()) as output:
         assert main(words.split()[1:]) == 0
     (line,) = (line for line in output.getvalue().splitlines() if line.startswith("in all"))
@@ -63,7 +63,7 @@ def totals(words: str) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", PLANS)
-def test_trainings_take_the_days_that_are_printed(command: str) -> None:
+def test_documented_training_days_match_the_command(command: str) -> None:
     found = passages(command, {page: page.read_text() for page in PAGES})
     each = [totals(f"{command} {more}") for more in PLANS[command]]
     printed = {unit: [values[unit] for values in each] for unit in ("days", "s")}

@@ -1,4 +1,4 @@
-"""The settings of an earlier fine-tuning may be damaged in any way."""
+"""Damaged settings of an earlier fine-tuning are ignored or give one clear error."""
 
 import json
 from pathlib import Path

@@ -90,7 +90,7 @@ def test_all_cells_run_with_a_local_server(tmp_path: Path, run: Callable[[list[A
     assert "ubiquitin/report.html" in archive(found, tmp_path).namelist()
 
 
-def test_cells_show_the_results_of_the_values_in_the_form(tmp_path: Path, run: Callable[[list[Any]], None]) -> None:
+def test_cells_show_results_for_the_values_in_the_form(tmp_path: Path, run: Callable[[list[Any]], None]) -> None:
     """Also when all cells run again in the same kernel with another sequence, other options, or an earlier sequence."""
     first, second = SEQUENCES
     rounds = [
@@ -113,7 +113,7 @@ def test_cells_show_the_results_of_the_values_in_the_form(tmp_path: Path, run: C
 
 @pytest.mark.parametrize("case", ["download", "search", "input"])
 def test_a_failure_stops_the_notebook(case: str, tmp_path: Path, run: Callable[[list[Any]], None]) -> None:
-    """After a first protein was folded, so that there are results that could be shown for the second one."""
+    """Fold a first protein before, whose results must not be shown for the second one."""
     with mock_server() as server:
         server.answers["submit"] = [state("COMPLETE" if case == "download" else "ERROR")]
         server.answers["download"] = [failing(404)]
@@ -139,7 +139,7 @@ _FAILED = {
 
 
 @pytest.mark.parametrize("part", ["plddt.png", "archive = "])
-def test_a_cell_that_runs_without_those_above_shows_no_earlier_protein(
+def test_a_cell_that_runs_on_its_own_does_not_show_an_earlier_protein(
     part: str, run: Callable[[list[Any]], None]
 ) -> None:
     changed = [cell for cell in cells(SEQUENCE=SEQUENCES[1], SERVER="") if cell.cell_type == "code"]

@@ -65,7 +65,7 @@ def test_templates_that_no_model_reads_are_not_said_to_be_used(
         assert reasons == ["the models of this run read no templates"] * (1 - count)
 
 
-def test_a_template_of_a_complex_changes_what_a_model_of_single_chains_predicts(fasta: Path, runs: Runs) -> None:
+def test_a_template_of_a_complex_changes_the_prediction_of_a_monomer_model(fasta: Path, runs: Runs) -> None:
     structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
     helix = parse_pdb(structure.read_bytes()).chains[0].sequence
     fasta.write_text(f">one\n{helix}:{SEQUENCE}\n")
@@ -382,7 +382,7 @@ def test_precomputed_alignments_are_read_and_missing_ones_are_an_error(fasta: Pa
     assert "2 rows in the alignment" in runs.out
 
 
-def test_the_mode_for_files_needs_an_alignment_of_each_target(fasta: Path, runs: Runs) -> None:
+def test_msa_mode_files_needs_an_alignment_for_each_target(fasta: Path, runs: Runs) -> None:
     assert not runs(fasta, "--msa-mode", "files")
     assert (runs.code, "needs an alignment for each target; none was found for 'one'" in runs.err) == (2, True)
     assert not runs.output.exists()

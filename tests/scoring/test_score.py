@@ -117,8 +117,10 @@ def test_binders_are_ranked_by_the_error_between_them_and_their_target(
     assert "protocol binder, model tiny_multimer, 0 recycles" in capsys.readouterr().out
 
 
-def test_companions_in_a_directory_do_not_change_a_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where a complex comes first, and where single chains and complexes have models of their own."""
+def test_other_structures_in_a_directory_do_not_change_a_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if a complex comes first, and if single chains and complexes have different models."""
     weights = tmp_path / "weights"
     for name in ("tiny", "tiny_multimer"):
         state = untrained_model(preset(name).model, 0).state_dict()
@@ -159,14 +161,16 @@ def test_companions_in_a_directory_do_not_change_a_score(tmp_path: Path, capsys:
         assert sorted(screen) == [["a_pair", "initial_guess"], ["chain", "template"]]
 
 
-def test_a_kind_of_structure_that_comes_later_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_kind_of_structure_is_added_to_earlier_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path / "in" / "chain.pdb")
     words = ["score", str(tmp_path / "in"), *TINY, "--output", str(tmp_path / "out")]
     assert main(words) == 0
     write(tmp_path / "in" / "a_pair.pdb", SEQUENCE[:8], SEQUENCE)
     assert main(words) == 0
     assert "1 of 2 structures: scored before" in capsys.readouterr().out
-    # Settings of the kind that has gone are still those of its results.
+    # Settings of the removed kind still belong to its earlier results.
     (tmp_path / "in" / "chain.pdb").unlink()
     assert main(words) == 0
     first = json.loads((tmp_path / "out" / "results.jsonl").read_text().splitlines()[0])

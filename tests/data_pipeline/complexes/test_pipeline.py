@@ -191,7 +191,7 @@ def test_every_chain_has_its_own_templates() -> None:
         np.testing.assert_array_equal(masks[:, features.asym_id == number], expected)
 
 
-def test_models_of_single_chains_read_one_chain_of_a_complex_in_each_template() -> None:
+def test_each_template_of_a_monomer_model_covers_one_chain() -> None:
     helix = "SAEEAAKALAEAAKALAAGA"
     features = prepare_complex(complex_of(helix, B, helix, templates=(HELIX,)))
     gap, alone = features.features.residue_gap, prepare(Target(name="x", sequence=helix, templates=(HELIX,))).features
@@ -208,7 +208,7 @@ def test_models_of_single_chains_read_one_chain_of_a_complex_in_each_template() 
         assert not gap.template_all_atom_masks[slot, elsewhere].any()
 
 
-def test_models_of_single_chains_read_the_best_template_of_each_chain_first() -> None:
+def test_monomer_models_read_the_best_template_of_each_chain_first() -> None:
     of_a, of_b = ("1abc_A", "2abc_A", "3abc_A"), ("1abc_B",)
     alignments = [
         EntityAlignment(

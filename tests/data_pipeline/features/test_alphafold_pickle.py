@@ -1,4 +1,4 @@
-"""AlphaFold's features.pkl is converted as AlphaFold reads it, and a hostile one harms nothing."""
+"""AlphaFold's features.pkl is converted as AlphaFold reads it, and a hostile file is an error."""
 
 import builtins
 import os

@@ -1,4 +1,4 @@
-"""A server cannot hold a request longer than its time, nor send more than its limit, whatever it does."""
+"""No server can exceed the time and size limits of a request, or redirect it where it must not go."""
 
 import contextlib
 import itertools
@@ -20,7 +20,7 @@ from tests.data_pipeline.search.families import needed_program
 
 
 class EvilServer:
-    """Answers each connection with the pieces of one script, and counts their bytes until it can send no more."""
+    """Answers each connection with the pieces of one script, and counts the bytes that it sends."""
 
     def __init__(self, script: Callable[[], Iterable[bytes]], pause: float) -> None:
         self.script, self.pause, self.sent = script, pause, 0
@@ -42,7 +42,7 @@ class EvilServer:
             try:
                 self.requests.append(connection.recv(65536))
                 for piece in self.script():
-                    self.sent += len(piece)  # before: who has the answer may look at once
+                    self.sent += len(piece)  # before sending: the test may read it as soon as the answer arrives
                     connection.sendall(piece)
                     time.sleep(self.pause)
             except OSError:
@@ -146,7 +146,7 @@ def test_a_body_stays_packed_and_may_take_longer_than_the_time() -> None:
 
 
 class Names:
-    """Names of hosts and their addresses on the internet, all of which are ports of this machine in truth."""
+    """Host names with public and private addresses; every connection really goes to a port of this machine."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.addresses: dict[str, list[list[str]]] = {}
@@ -203,7 +203,9 @@ DONE = [OK + b"Content-Length: 4\r\n\r\ndone"]
         ("127.0.0.1", "10.0.0.1", True),
     ],
 )
-def test_a_redirect_leads_to_no_more_private_address(server: str, target: str, is_followed: bool, names: Names) -> None:
+def test_redirects_to_more_private_addresses_are_refused(
+    server: str, target: str, is_followed: bool, names: Names
+) -> None:
     with evil(lambda: DONE) as last, evil(lambda: redirect(last.url.replace("127.0.0.1", "target.example"))) as first:
         names.addresses = {"server.example": [[server]], "target.example": [[target]]}
         url = first.url.replace("127.0.0.1", "server.example")
@@ -216,8 +218,8 @@ def test_a_redirect_leads_to_no_more_private_address(server: str, target: str, i
         assert last.sent == 0
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_connected_to(names: Names) -> None:
-    """A name with several addresses, and one whose address has changed before it is asked for again."""
+def test_connections_use_the_address_that_was_checked(names: Names) -> None:
+    """The first name has two addresses; the second lookup of the name gives another address."""
     with evil(lambda: DONE) as last, evil(lambda: redirect(last.url.replace("127.0.0.1", "target.example"))) as first:
         names.addresses = {
             "server.example": [["8.8.8.8"]],
@@ -229,7 +231,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(names: Nam
             ask(first.url.replace("127.0.0.1", "server.example"))
 
 
-def test_headers_other_than_harmless_ones_stay_with_their_origin() -> None:
+def test_only_harmless_headers_follow_a_redirect() -> None:
     sent = {"X-Lease": "secret", "Cookie": "secret", "Range": "bytes=0-"}
     with evil(lambda: DONE) as last, evil(lambda: redirect(last.url)) as first:
         with send("GET", first.url, timeout=20, max_bytes=9, headers=sent, redirects=True) as answer:
@@ -241,7 +243,7 @@ def test_headers_other_than_harmless_ones_stay_with_their_origin() -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.SSLContext]:
-    """A server's side of TLS, with a certificate of 127.0.0.1 that REQUESTS_CA_BUNDLE names."""
+    """TLS context of a server on 127.0.0.1, whose certificate is in REQUESTS_CA_BUNDLE."""
     program = needed_program("openssl")
     names = ["-keyout", tmp_path / "key", "-out", tmp_path / "cert", "-addext", "subjectAltName=IP:127.0.0.1"]
     words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
@@ -267,7 +269,7 @@ class SecureServer(EvilServer):
             connection.close()
 
 
-def test_https_is_answered_kept_to_its_time_and_never_left(certificate: ssl.SSLContext) -> None:
+def test_https_works_times_out_and_is_never_downgraded(certificate: ssl.SSLContext) -> None:
     with contextlib.closing(SecureServer(lambda: DONE, certificate).listener) as done:
         assert ask(f"https://127.0.0.1:{done.getsockname()[1]}") == (200, b"done")
     server = SecureServer(drip(OK + b"A: "), certificate, pause=0.02)
@@ -280,7 +282,7 @@ def test_https_is_answered_kept_to_its_time_and_never_left(certificate: ssl.SSLC
         assert plain.sent == 0
 
 
-def test_a_handshake_is_kept_to_its_time() -> None:
+def test_a_slow_handshake_times_out() -> None:
     with evil(drip(b"\x16\x03\x03\x20\x00", b"\x02"), pause=0.02) as server:
         start = time.monotonic()
         with pytest.raises(ConnectionFailedError, match="silent for too long"):
@@ -288,7 +290,7 @@ def test_a_handshake_is_kept_to_its_time() -> None:
         assert time.monotonic() - start < 10  # connect_timeout is 0.3 s
 
 
-def test_a_proxy_is_used_but_not_for_this_machine_and_hosts_of_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_used_except_for_this_machine_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with evil(lambda: [OK + b"Content-Length: 5\r\n\r\nproxy"]) as proxy, evil(lambda: DONE) as server:
         monkeypatch.setenv("http_proxy", proxy.url.replace("://", "://user:word@"))
         monkeypatch.setenv("NO_PROXY", "inside.example,127.5.0.0/16")
@@ -306,7 +308,7 @@ def test_a_proxy_is_used_but_not_for_this_machine_and_hosts_of_no_proxy(monkeypa
         assert http._is_direct("inside.example", "")
 
 
-def test_a_refusal_before_the_body_was_read_is_the_answer() -> None:
+def test_an_answer_before_the_body_is_sent_is_read() -> None:
     with evil(lambda: [b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno"]) as server:
         body = bytes(8_000_000)
         with send("PUT", server.url, timeout=20, max_bytes=9, body=body) as answer:
