@@ -59,10 +59,10 @@ def predict(
 
     Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
     predictions say so. Notes also name templates that are not used, and so do Python warnings. Each model's executor
-    is planned for the memory that is free on the device, or for `memory.memory`. What `adapters` change is added to the
-    parameters. The first pass recycles the atoms of `initial_guess`, a structure file. `offsets` says how far residues
-    are apart along the chain, i - j, in place of their numbers: (r, r) whole numbers, in the order of the predictions'
-    residues. With `cuda_graphs` "auto" an NVIDIA GPU records short passes, with "off" it launches all.
+    is planned for the free memory of the device, or for `memory.memory`. `adapters` are added to the parameters.
+    Recycling starts from the atoms of `initial_guess`, a structure file. `offsets` (r, r) are whole numbers that
+    replace the distances i - j of residues along the chain, in the order of the predictions' residues. With
+    `cuda_graphs` "auto", an NVIDIA GPU captures CUDA graphs of short targets; with "off", it launches every kernel.
     Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)

@@ -127,7 +127,11 @@ def selected_alignments(
 
     Raise `InputError` if --msa-mode is files and a target has no alignment.
     """
-    without = [each.name for each in targets if not each.alignments and not getattr(each, "paired_alignments", ())]
+    without = [
+        each.name
+        for each in targets
+        if not (each.alignments or (isinstance(each, ComplexInput) and each.paired_alignments))
+    ]
     if options.msa_mode == "files" and without:
         names = ", ".join(f"'{printable(name)}'" for name in without[:5]) + ", ..." * (len(without) > 5)
         raise InputError(f"--msa-mode files needs an alignment for each target; none was found for {names}; pass --msa")
