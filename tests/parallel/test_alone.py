@@ -19,13 +19,12 @@ from helixfold.parallel.collectives import Channel, Kind, Message, waiting_at_on
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Group, Mesh, leave
 from helixfold.parallel.parallelize import parallelize
+from tests.gpu.devices import DEVICES
 from tests.networks import random_batch, relative_error, tiny_model, to_device
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=DEVICES)
 def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
     backend = "nccl" if request.param == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     one = Group(handle=dist.group.WORLD)
