@@ -1,5 +1,9 @@
 """The transition kernels give what the reference gives; without a GPU they run in Triton's interpreter."""
 
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +15,8 @@ from helixfold.ops.weights import Affine, TransitionWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 
 pytest.importorskip("triton")
+from helixfold.ops.triton import transition as subject
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # The interpreter cuts digits off where a GPU rounds.
 FLOOR = 0.0 if DEVICE == "cuda" else 2**-6
@@ -52,10 +58,26 @@ def test_blocks_of_rows_give_the_whole_gradients_of_the_weights(monkeypatch: pyt
     assert_equal(by_triton, transition.reference, inputs(2, 5, 17, 32, factor=4, turned=True))
 
 
-def test_frozen_parameters_get_no_gradients_and_change_none() -> None:
+@pytest.mark.parametrize("frozen", [(0, 1), (2,), (3,), (4,), (5,), range(6)], ids=str)
+def test_frozen_parameters_get_no_gradients_and_the_others_get_theirs(
+    frozen: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, computed = subject._transition_gradients, []
+
+    def recorded(*arguments: Any, **constants: Any) -> tuple[Tensor | None, ...]:
+        computed.append(compute(*arguments, **constants))
+        return computed[-1]
+
+    monkeypatch.setattr(subject, "_transition_gradients", recorded)
     x, weights = inputs(1, 7, 9, 32, factor=4)
-    frozen = TransitionWeights(*(Affine(*(each.detach() for each in affine)) for affine in weights))
-    assert_equal(by_triton, transition.reference, (x, frozen))
+    parameters = [each.detach() if index in frozen else each for index, each in enumerate(chain(*weights))]
+    some = TransitionWeights(*(Affine(*parameters[first : first + 2]) for first in (0, 2, 4)))
+    assert_equal(by_triton, transition.reference, (x, some))
+    (of_x, *gradients) = computed[0]
+    assert of_x is not None
+    # One kernel sums the gradients of the norm and of the last offset, so those of a frozen norm may be there.
+    for index in frozen if len(frozen) == 6 else set(frozen) - {0, 1}:
+        assert gradients[index] is None
 
 
 def test_it_refuses_what_its_tiles_cannot_hold() -> None:
