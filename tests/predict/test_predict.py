@@ -54,10 +54,14 @@ def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
 
 
+@pytest.fixture
+def plots() -> None:
+    """Plots of every target, which take most of the time of a small one; tests that look at them request this."""
+
+
 @pytest.fixture(autouse=True)
-def drawn_where_every_file_is_looked_at(request: pytest.FixtureRequest) -> None:
-    """Plots take most of the time of a small target: only tests whose name says so have them."""
-    if "every_file" not in request.node.name and "same_files" not in request.node.name:
+def no_plots_unless_requested(request: pytest.FixtureRequest) -> None:
+    if "plots" not in request.fixturenames:
         request.getfixturevalue("undrawn")
 
 
@@ -81,6 +85,7 @@ def structure_of(path: Path) -> gemmi.Structure:
     return structure
 
 
+@pytest.mark.usefixtures("plots")
 def test_every_file_appears_and_is_read_back(fasta: Path, tmp_path: Path) -> None:
     assert run(fasta, output=tmp_path / "out") == 0
     target = tmp_path / "out" / "one"
@@ -141,12 +146,14 @@ def test_without_weights_the_demonstration_model_folds_and_every_file_says_so(
     assert "the demonstration model);" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("plots")
 def test_the_same_command_gives_the_same_files(fasta: Path, tmp_path: Path) -> None:
     output, first = tmp_path / "out", tmp_path / "first"
     run(fasta, output=output)
     output.rename(first)
     run(fasta, output=output)
     run(fasta, output=tmp_path / "elsewhere")
+    assert sorted(path.name for path in (first / "one").iterdir()) == FILES
     for path in (first / "one").iterdir():
         if path.name not in TIMED:
             assert path.read_bytes() == (output / "one" / path.name).read_bytes(), path.name
@@ -274,24 +281,14 @@ def test_what_the_system_refuses_is_done_in_less_memory_or_fails_alone(tmp_path:
     assert "Traceback" not in done.stderr
 
 
-def test_recycling_stops_when_the_structure_has_settled(fasta: Path, tmp_path: Path) -> None:
-    run(fasta, "--recycle-tolerance", "1000", "--num-recycles", "5", output=tmp_path / "out")
-    main(
-        [
-            "predict",
-            str(fasta),
-            "--recycle-tolerance",
-            "1000",
-            "--num-recycles",
-            "5",
-            "--output",
-            str(tmp_path / "b"),
-            "--models",
-            "tiny",
-        ]
-    )
-    confidence = json.loads((tmp_path / "b" / "one" / "confidence_tiny.json").read_text())
-    assert (confidence["num_recycles"], confidence["converged"]) == (1, True)
+@pytest.mark.parametrize(("tolerance", "recycles", "converged"), [("1000", 1, True), ("0", 3, False)])
+def test_recycling_stops_when_the_structure_has_settled(
+    tolerance: str, recycles: int, converged: bool, fasta: Path, tmp_path: Path
+) -> None:
+    options = ["--models", "tiny", "--num-recycles", "3", "--recycle-tolerance", tolerance]
+    assert main(["predict", str(fasta), "--output", str(tmp_path / "out"), *options]) == 0
+    confidence = json.loads((tmp_path / "out" / "one" / "confidence_tiny.json").read_text())
+    assert (confidence["num_recycles"], confidence["converged"]) == (recycles, converged)
 
 
 def test_unknown_residues_are_kept_in_the_sequence(tmp_path: Path) -> None:
