@@ -108,18 +108,18 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_keeps_the_last_good_one_and_room_lets_the_run_end(
     unbroken: Unbroken, tiny_disk: Path, tmp_path: Path
 ) -> None:
-    run = Run(store=unbroken.runs[1].store, directory=tiny_disk / "run")
+    run, ballast = Run(store=unbroken.runs[1].store, directory=tiny_disk / "run"), tiny_disk / "ballast"
+    (one, *_) = unbroken.runs[1].checkpoints.glob("step_*")
+    fill(ballast)
+    # There is room for the first checkpoint and not for a second one.
+    os.truncate(ballast, ballast.stat().st_size - 3 * sum(file.stat().st_size for file in one.iterdir()) // 2)
     with run.start(1) as processes:
-        wait_for(lambda: bool(checkpoint_steps(run.checkpoints)), processes)
-        fill(tiny_disk / "ballast")
-        code = processes.finish()
-    if code != [0]:  # else it was done before the disk was full
-        kept = checkpoint_steps(run.checkpoints)
-        assert kept
-        for step in kept:
-            read_manifest(run.checkpoints, step)
-        assert "No space left" in processes.printed()
-    (tiny_disk / "ballast").unlink()
+        codes = processes.finish()
+    assert codes == [2]
+    assert "No space left" in processes.printed()
+    assert list(checkpoint_steps(run.checkpoints)) == [2]
+    read_manifest(run.checkpoints, 2)
+    ballast.unlink()
     run.finish(1)
     assert run.result() == unbroken.runs[1].result()
 
