@@ -1,6 +1,9 @@
 """The file of a cluster is read, and what is wrong with it is one sentence."""
 
+import json
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -83,11 +86,53 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, text: str, problem: str) 
     assert "\n" not in str(caught.value)
 
 
+# What a key of a pool takes, and what it refuses.
+VALUES: dict[str, tuple[list[Any], list[Any]]] = {
+    "nodes": ([1, 40, 10_000], [0, -1, 10_001, True, 1.5, "4"]),
+    "workers": ([1, 3], [0, 1025, False]),
+    "cores": ([1, 64], [0, "8"]),
+    "memory": (["1GiB", "200GiB"], ["8", 8, ""]),
+    "walltime": (["12:00:00", "999:59:59"], ["12:60:00", "1 day", 12]),
+    "queue": (["cpu"], ["", "a b", 3]),
+    "directives": ([[], ["#SBATCH --qos=long", "#SBATCH -x a"]], ["x", ["a\nb"], [1]]),
+    "task_minutes": ([0.5, 1440], [0, -1, 1441, "x", True]),
+}
+TABLES = st.fixed_dictionaries(
+    {},
+    optional={
+        key: st.sampled_from([*((value, True) for value in right), *((value, False) for value in wrong)])
+        | st.sampled_from([(value, True) for value in right])
+        for key, (right, wrong) in VALUES.items()
+    },
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TABLES)
+def test_a_pool_has_the_values_of_its_table_or_a_wrong_one_is_named(
+    tmp_path_factory: pytest.TempPathFactory, table: dict[str, tuple[Any, bool]]
+) -> None:
+    # Numbers, texts and lists of them are written alike in JSON and TOML.
+    text = "[fold.a]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, (value, _) in table.items())
+    wrong = [key for key, (_, is_right) in table.items() if not is_right]
+    if wrong:
+        with pytest.raises(InputError, match=rf"\[fold\.a\]: ({'|'.join(wrong)}) ") as caught:
+            site(tmp_path_factory.mktemp("site"), text)
+        assert "\n" not in str(caught.value)
+        return
+    (pool,) = site(tmp_path_factory.mktemp("site"), text).folding
+    for key, (value, _) in table.items():
+        expected = int(value.removesuffix("GiB")) * 2**30 if key == "memory" else value
+        assert getattr(pool, key) == (tuple(expected) if isinstance(expected, list) else expected)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=80) | st.sampled_from(WHOLE.splitlines()).map(lambda line: WHOLE.replace(line, line[:-2])))
-def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_the_tables_it_holds_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     directory = tmp_path_factory.mktemp("site")
     try:
-        site(directory, text)
+        found = site(directory, text)
     except InputError as error:
         assert "\n" not in str(error)
+    else:
+        assert [pool.name for pool in found.folding] == list(tomllib.loads(text).get("fold", {}))
