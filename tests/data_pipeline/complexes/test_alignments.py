@@ -59,15 +59,23 @@ def test_alignments_that_cannot_be_of_a_complex_are_refused(content: bytes, prob
 
 
 @given(
-    st.lists(st.sampled_from([b"#4,3\t1,2", b"#7\t2", b">q", b"ACDEGGG", b"-C-aEG--", b"0", b"\0", b""]), max_size=9)
+    st.sampled_from([b"#4,3\t1,2", b"#7\t2"]),
+    st.lists(
+        st.sampled_from([b">x\nA--EG-G", b">y\n-C-aEG--", b">z\n----GGG", b">w", b"A", b"0", b"\0", b""]), max_size=4
+    ),
 )
-def test_any_lines_give_alignments_or_one_error(lines: list[bytes]) -> None:
+def test_any_rows_give_alignments_of_the_first_lines_chains_or_one_error(first: bytes, others: list[bytes]) -> None:
+    lines = [first, *b"\n".join([b">q\nACDEGGG", *others]).split(b"\n")]
     try:
         alignment = complex_a3m_from_lines(iter(lines), path="x")
     except InputError as error:
         assert str(error).startswith("x")
     else:
-        assert all(each.sequence for each in alignment.entities)
+        expected = (("ACDE", "GGG"), (1, 2)) if first == b"#4,3\t1,2" else (("ACDEGGG",), (2,))
+        assert (tuple(each.sequence for each in alignment.entities), alignment.copies) == expected
+        for each in alignment.entities:
+            for rows in (each.paired, each.unpaired):
+                assert rows is None or rows.letters.shape[1] == len(each.sequence)
 
 
 def test_only_first_lines_of_several_chains_are_those_of_a_complex() -> None:

@@ -1,5 +1,6 @@
 """Chains of complexes are read from FASTA and tables as they are meant, or refused in one sentence."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,14 +68,19 @@ def test_what_is_written_is_read(chains: list[tuple[str, int]]) -> None:
     assert split_chains(text) == tuple(sequence for sequence, copies in chains for _ in range(copies))
 
 
-@given(st.text(RESTYPES[:3] + ":*-01x", max_size=12))
+@given(
+    st.lists(st.sampled_from(["A", "RN*", "RN*2", "A*12", "A*0", "", "Ax", "*2"]), max_size=3).map(":".join)
+    | st.text(RESTYPES[:3] + ":*-01x", max_size=12)
+)
 def test_any_text_gives_chains_or_the_place_of_a_mistake(text: str) -> None:
     try:
         chains = split_chains(text)
     except ChainSequenceError as error:
         assert 0 <= error.index <= len(text)
     else:
-        assert all(chains)
+        parts = [re.fullmatch(r"([A-Z]+)(?:\*(\d*))?", part) for part in text.split(":")]
+        assert list(chains) == [part[1] for part in parts if part for _ in range(int(part[2] or 1))]
+        assert all(parts)
 
 
 def test_chains_have_different_names_of_which_a_pdb_file_takes_62() -> None:
