@@ -95,11 +95,20 @@ def test_a_table_names_the_mutants_of_several_targets(tmp_path: Path) -> None:
         mutants_in_table(path, [CHAIN])
 
 
-@given(st.text(alphabet="ABCKMT.-:0123456789 k\x00é", max_size=12))
+@given(
+    st.text(alphabet="ABCKMT.-:0123456789 k\x00é", max_size=12)
+    | st.lists(
+        st.sampled_from(["K2A", "m1c", " K2A", "K2K", "B.G1A", "C.T3S", "C.m1k", "C.M9A", "X.M1A"]), max_size=3
+    ).map(":".join)
+)
 def test_any_word_is_a_mutation_or_one_sentence(word: str) -> None:
     for chains in (CHAIN, COMPLEX):
-        with suppress(InputError):
+        try:
             found = read_mutant(chains, word)
+        except InputError as error:
+            assert "\n" not in str(error)
+        else:
+            # Its name has a chain, a residue and both letters for each change.
             assert read_mutant(chains, found.name) == found
         with suppress(InputError):
             mutants_at(chains, (word,), "A")
