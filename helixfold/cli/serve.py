@@ -1,4 +1,4 @@
-"""Define the command `helixfold serve`, which runs a service for a lab, its workers, and its users' tokens."""
+"""Define the command `helixfold serve`, which runs a prediction service, its workers and its access tokens."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.annotations import Group
-from helixfold.options import Day, Directory, File, MemorySize, Number, Positive, Workers
+from helixfold.options import MOST_USED, Day, Directory, File, MemorySize, Number, Positive, Workers
 from helixfold.standard_streams import optional_output
 
 if TYPE_CHECKING:
@@ -21,18 +21,24 @@ _DATA, _WORK = Path("helixfold-service"), Path("helixfold-worker")
 _EXTRA = ("fastapi", "uvicorn", "python_multipart")
 _EXAMPLES = """examples:
   helixfold serve
-      on this machine alone: http://127.0.0.1:8000
+      for this machine only, at http://127.0.0.1:8000
   helixfold serve token create anna --data /data/service
+      print a token that gives anna access
   helixfold serve --data /data/service --host 0.0.0.0 --databases /data/db
-      for a network, to those with tokens
+      for a network; users need tokens
   helixfold serve worker https://fold.example.org --token-file worker.token
-      on another machine
+      add a worker on another machine
   helixfold serve worker https://fold.example.org --token-file worker.token \\
       --cluster cluster.toml --work /shared/jobs
-      on the nodes of a cluster
+      predict on the nodes of a cluster
 """
-app = App(name="serve", usage="helixfold serve [ACTION] [options]\nexample: helixfold serve", help_epilogue=_EXAMPLES)
-tokens = App(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke tokens of users.")
+app = App(
+    name="serve",
+    usage="helixfold serve [options]\n       helixfold serve ACTION\nexample: helixfold serve",
+    help_epilogue=_EXAMPLES,
+    group_commands=Group.create_ordered("Actions"),
+)
+tokens = App(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke access tokens.")
 app.command(tokens)
 
 
@@ -41,18 +47,18 @@ app.command(tokens)
 class PredictingOptions:
     """Options for how a worker predicts."""
 
-    models: Annotated[tuple[str, ...], Parameter(metavar="MODEL...", show_default="those with weights")] = ()
-    """Models to offer, the usual one first."""
-    weights: Path | None = None
-    """Parameter file, or directory of them, as for predict."""
-    databases: Path | None = None
-    """Databases to search, as for predict; ColabFold's serve its clients, too."""
+    models: Annotated[tuple[str, ...], Parameter(metavar="MODEL...", show_default="all models with parameters")] = ()
+    """Models to offer; the first one is the default."""
+    weights: Annotated[Path | None, Parameter(group=MOST_USED, show_default="as for predict")] = None
+    """Parameter file, or directory with params_<model>.npz files."""
+    databases: Annotated[Path | None, Parameter(group=MOST_USED)] = None
+    """Search these databases, as for predict. With ColabFold's databases, the service is also an MSA server."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    memory: Annotated[MemorySize | None, Parameter(show_default="what is free")] = None
-    """Memory that a worker may take, such as 8GiB."""
-    threads: Annotated[Workers | None, Parameter(show_default="all processors, divided")] = None
-    """Threads of each search."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory")] = None
+    """Maximum memory of a worker, such as 8GiB."""
+    threads: Annotated[Workers | None, Parameter(show_default="all processors, divided among the workers")] = None
+    """Threads per search."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Server"))
@@ -60,47 +66,49 @@ class PredictingOptions:
 class ListeningOptions:
     """Options for where a server listens and who may use it."""
 
-    data: Directory = _DATA
-    """Directory of the queue, inputs and results."""
-    host: Annotated[str, Parameter(metavar="ADDRESS", show_default="of this machine alone")] = "127.0.0.1"
-    """Address to listen on; any but a loopback address demands tokens."""
-    port: Annotated[int, Parameter(metavar="N")] = 8000
+    data: Annotated[Directory, Parameter(group=MOST_USED)] = _DATA
+    """Directory for the queue, inputs and results. Only its owner can read it."""
+    host: Annotated[str, Parameter(metavar="ADDRESS", group=MOST_USED, show_default="this machine only")] = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 listens on all networks. All but loopback addresses require tokens."""
+    port: Annotated[int, Parameter(metavar="N", group=MOST_USED)] = 8000
     """Port to listen on."""
+    workers: Annotated[
+        int | None, Parameter(metavar="N", group=MOST_USED, show_default="one per GPU, at least one")
+    ] = None
+    """Workers to start on this machine. 0: none, all workers run elsewhere."""
     behind_proxy: bool = False
-    """A proxy in front ends TLS and names clients in X-Forwarded-For; demands tokens."""
+    """A proxy in front of the service handles TLS and sets X-Forwarded-For. Requires tokens."""
     demand_token: bool = False
-    """Demand tokens on a loopback address, too."""
-    host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any with tokens")] = ()
-    """Names by which browsers know the service."""
+    """Require tokens on a loopback address too."""
+    host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any, if tokens are required")] = ()
+    """Host names that requests may use, besides those of this machine."""
     public_url: Annotated[str | None, Parameter(metavar="URL")] = None
-    """URL by which users reach the service, such as https://fold.example.org; shared links start with it."""
+    """Address of the service for its users, such as https://fold.example.org. Shared links begin with it."""
     webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
-    """Hosts that may be told of the end of jobs."""
-    workers: Annotated[int | None, Parameter(metavar="N", show_default="one a GPU, or one")] = None
-    """Workers to start here; 0: none, they run elsewhere."""
+    """Hosts that the service may call when a job ends."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Limits of a user"))
+@Parameter(name="*", group=Group.create_ordered("Limits per user"))
 @dataclass(frozen=True, kw_only=True)
 class UserLimits:
     """Options for what a user may have in the service."""
 
     max_residues: Positive = 4_000
-    """Most residues of a job."""
+    """Maximum residues of a job."""
     max_jobs: Positive = 200
-    """Most jobs that wait or run."""
+    """Maximum number of queued and running jobs."""
     max_disk: Annotated[MemorySize, Parameter(show_default="20GiB")] = 20 * 2**30
-    """Most bytes of inputs and results."""
+    """Maximum size of all inputs and results."""
     max_upload: Annotated[MemorySize, Parameter(show_default="32MiB")] = 32 * 2**20
-    """Most bytes of a submission."""
+    """Maximum size of a submission."""
     max_requests: Positive = 600
-    """Most requests in a minute."""
+    """Maximum number of requests per minute."""
     keep_days: Positive = 30
-    """Days for which results stay."""
+    """Delete results after this many days."""
     max_attempts: Positive = 3
-    """How often a job is tried whose worker dies."""
+    """Maximum number of attempts at a job whose workers die."""
     max_hours: Number = 24.0
-    """Maximum hours per job; a job that takes longer fails."""
+    """Maximum hours of an attempt; a job that takes longer fails."""
 
 
 _PREDICTING, _LISTENING, _LIMITS = PredictingOptions(), ListeningOptions(), UserLimits()
@@ -113,7 +121,7 @@ def serve(
     predicting: PredictingOptions = _PREDICTING,
     limits: UserLimits = _LIMITS,
 ) -> None:
-    """Run a service: a page to submit proteins and complexes, a queue that survives any crash, and a REST interface."""
+    """Run a prediction service: web pages, a queue that survives crashes, and a REST interface."""
     require("serve", *_EXTRA, action="helixfold serve")
     from helixfold.serve.queue.limits import QueueOptions
     from helixfold.serve.run import LocalWorkerOptions, serve
@@ -152,28 +160,28 @@ def worker(
     *,
     token_file: File,
     allow_http: bool = False,
-    name: Annotated[str | None, Parameter(show_default="this machine's")] = None,
+    name: Annotated[str | None, Parameter(metavar="NAME", show_default="this machine's name")] = None,
     cluster: File | None = None,
     work: Directory = _WORK,
     predicting: PredictingOptions = _PREDICTING,
 ) -> None:
-    """Predict jobs of a server, from this or any other machine, until it is told to stop.
+    """Run a worker that predicts the jobs of a service, on any machine, until it is interrupted.
 
     Parameters
     ----------
     url
-        Address of the server, such as https://fold.example.org.
+        URL of the service, such as https://fold.example.org.
     token_file
-        File with a token that `helixfold serve token create NAME --worker` printed.
+        File with a token from `helixfold serve token create NAME --worker`.
     allow_http
         Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     name
-        Name of the worker in the server's log.
+        Name of the worker in the service's log.
     cluster
-        File (TOML) that describes a cluster, as for predict: its nodes predict, and this machine only speaks to the
-        server.
+        Predict on the nodes of a cluster, described in this file (TOML) as for predict. This machine only connects to
+        the service.
     work
-        Directory of the jobs of a cluster, which all nodes see at the same path.
+        With --cluster: directory for running jobs, which all nodes see at the same path.
     """
     from helixfold.serve.command_client import read_token, refusals_as_input_errors
     from helixfold.serve.worker.run import WorkerCall, run_worker
@@ -199,20 +207,20 @@ def create(
     *,
     data: Directory = _DATA,
     worker: bool = False,
-    until: Annotated[Day | None, Parameter(show_default="for ever")] = None,
+    until: Annotated[Day | None, Parameter(show_default="valid until revoked")] = None,
 ) -> None:
-    """Print a new token of a user, which is shown only now; a server that runs knows it at once.
+    """Create a token and print it. It cannot be shown again. A running service accepts it immediately.
 
     Parameters
     ----------
     user
-        Name of the user, whose jobs all of the user's tokens see.
+        Name of the user. All tokens of a user give access to the same jobs.
     data
-        Directory of the service.
+        Data directory of the service.
     worker
-        It is a token of workers, which sees the jobs of all.
+        Create a token for workers, which gives access to the jobs of all users.
     until
-        Day after which it is good no more.
+        Last day on which the token is valid.
     """
     from datetime import date
 
@@ -220,24 +228,24 @@ def create(
 
     seconds = None if until is None else ((until - date.today()).days + 1) * 86_400.0
     if seconds is not None and seconds <= 0:
-        raise InputError("--until must be a day that is not over")
+        raise InputError(f"--until must be today or later, got {until}")
     print(TokenFile(data).create(user, "worker" if worker else "user", seconds=seconds))
 
 
 @tokens.command(name="list", usage="helixfold serve token list [--data DIR]")
 @optional_output()
 def list_tokens(*, data: Directory = _DATA) -> None:
-    """Show all tokens by their ids; what they are made of is not known any more.
+    """List the id, user, kind and state of every token. The tokens themselves are not stored.
 
     Parameters
     ----------
     data
-        Directory of the service.
+        Data directory of the service.
     """
     from helixfold.serve.tokens import TokenFile
 
     for token in TokenFile(data).all():
-        state = "revoked" if token.revoked else "good" if token.is_good(time.time()) else "ended"
+        state = "revoked" if token.revoked else "valid" if token.is_good(time.time()) else "expired"
         created = time.strftime("%Y-%m-%d", time.localtime(token.created))
         print(f"{token.id}  {token.user}  {token.kind}  {state}  created {created}")
 
@@ -245,14 +253,14 @@ def list_tokens(*, data: Directory = _DATA) -> None:
 @tokens.command(usage="helixfold serve token revoke NAME [--data DIR]")
 @optional_output()
 def revoke(name: Annotated[str, Parameter(name="NAME")], /, *, data: Directory = _DATA) -> None:
-    """Revoke a token by its id, or all tokens of a user; sessions that began with them end.
+    """Revoke a token, or all tokens of a user. Their sessions, shared links and event streams end immediately.
 
     Parameters
     ----------
     name
         Id of a token, or name of a user.
     data
-        Directory of the service.
+        Data directory of the service.
     """
     from helixfold.serve.tokens import TokenFile
 

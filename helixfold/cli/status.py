@@ -1,4 +1,4 @@
-"""Define the command `helixfold status`, which tells how far a batch is, or the jobs of a service."""
+"""Define the command `helixfold status`, which shows the progress of a batch, or the jobs of a service."""
 
 from pathlib import Path
 from typing import Annotated
@@ -31,9 +31,9 @@ def status(
     words
         Output directory of `helixfold predict`. With --server: job ids, or nothing for the newest jobs.
     server
-        URL of a service.
+        URL of the service.
     token_file
-        File with your token for the service.
+        File with your token.
     allow_http
         Send the token unencrypted to a server on another machine (http://), over a network that you trust.
     """

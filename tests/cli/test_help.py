@@ -15,6 +15,7 @@ PAGES = [
     *(["weights", action] for action in ("download", "inspect", "convert")),
     *(["databases", action] for action in ("download", "build", "check")),
     *(["benchmark", part] for part in (*BENCHMARKS, "all")),
+    *(["serve", *words] for words in (["worker"], *(["token", action] for action in ("create", "list", "revoke")))),
 ]
 
 
@@ -96,6 +97,7 @@ def test_the_most_used_options_come_first(capsys: pytest.CaptureFixture[str]) ->
         ("predict", ("FILE", "--output", "--msa", "--templates", "--msa-server", "--models", "--num-recycles")),
         ("scan", ("FILE", "--positions", "--to", "--output")),
         ("score", ("STRUCTURE", "--reference", "--output", "--model")),
+        ("serve", ("--data", "--host", "--port", "--workers", "--weights", "--databases")),
     ):
         page = help_of([command], capsys)
         most_used, _, others = page.partition("Most used options:")[2].partition("\n\n")
