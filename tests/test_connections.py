@@ -1,5 +1,6 @@
-"""HTTP clients never send credentials to another origin."""
+"""Predictions connect to no server that was not named, and no client of a server gives credentials away."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 
 from data_pipeline.errors import SearchError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
+from helixfold.cli.main import main
 from helixfold.serve.http_client import HttpClient, ServerError
 from helixfold.weights.download import download_parameters
 
@@ -38,6 +40,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    do_POST = do_GET
+
     def log_message(self, format: str, *args: object) -> None:
         """Tests are quiet."""
 
@@ -65,6 +69,33 @@ def ask(client: str, url: str, folder: Path) -> None:
     else:
         with HttpClient(url, "secret") as http, pytest.raises(ServerError):
             http.request("GET", "/api")
+
+
+def test_predictions_connect_only_to_the_server_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses: list[object] = []
+    connect = socket.socket.connect
+
+    def record(connection: socket.socket, address: object) -> None:
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            addresses.append(address)
+        connect(connection, address)
+
+    def look_up(host: str, *others: object, **options: object) -> list[object]:
+        addresses.append(host)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket.socket, "connect", record)
+    monkeypatch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)
+    fasta = tmp_path / "x.fasta"
+    fasta.write_text(">a\nMKTAYIAKQR\n")
+    command = ["predict", str(fasta), "--models", "tiny", "--num-recycles", "0"]
+    with serving() as server:
+        assert main([*command, "--output", str(tmp_path / "b"), "--msa-server", server.url]) != 0
+        assert set(addresses) == {("127.0.0.1", server.server_port)}
+    addresses.clear()
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert main([*command, "--output", str(tmp_path / "a")]) == 0
+    assert addresses == []
 
 
 @pytest.fixture(autouse=True)
