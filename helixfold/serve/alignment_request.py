@@ -41,7 +41,7 @@ class AlignmentRequest:
             raise InputError(f"mode must be one of {', '.join(MODES.get(self.kind, ()))}, got {self.mode[:40]!a}")
         if self.kind == "template":
             if not 0 < len(self.names) <= MAX_TEMPLATES or not all(map(_TEMPLATE_NAME.fullmatch, self.names)):
-                raise InputError(f"name 1 to {MAX_TEMPLATES} hits such as 1abc_A, with commas between")
+                raise InputError(f"name 1 to {MAX_TEMPLATES} hits such as 1abc_A, separated by commas")
             return
         if not 0 < len(self.names) <= MAX_SEQUENCES or len(set(self.names)) < len(self.names):
             raise InputError(f"a query has 1 to {MAX_SEQUENCES} records with different names, got {len(self.names)}")
@@ -78,7 +78,7 @@ class AlignmentRequest:
     def of_text(cls, kind: AlignmentKind, text: str, mode: str) -> Self:
         """Return the request for FASTA records with short names, as clients of ColabFold's server write them."""
         if len(text) > _MAX_TEXT:
-            raise InputError(f"the query has {len(text):,} characters, and at most {_MAX_TEXT:,} are read")
+            raise InputError(f"the query has {len(text):,} characters; the maximum is {_MAX_TEXT:,}")
         count = text.count(">")
         if not 0 < count <= MAX_SEQUENCES:
             raise InputError(f"a query has 1 to {MAX_SEQUENCES} records, got {count:,}")

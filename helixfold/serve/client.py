@@ -151,7 +151,7 @@ class Client:
             raise InputError(f"job {job} has no result; it is {self.job(job)['state']}")
         files = {checked_result_path(each["path"]): each["bytes"] for each in found}
         if len(files) > MAX_RESULT_FILES:
-            raise InputError(f"the result has {len(files):,} files; at most {MAX_RESULT_FILES:,} are fetched")
+            raise InputError(f"the result has {len(files):,} files; the maximum is {MAX_RESULT_FILES:,}")
         if sum(files.values()) > max_bytes:
             raise InputError(
                 f"the result has {sum(files.values()):,} bytes, and {max_bytes:,} are allowed; raise --max-disk"
@@ -173,7 +173,7 @@ class Client:
         return job
 
     def _unexpected(self) -> ServerUnreachableError:
-        return ServerUnreachableError(f"{self._http.url} does not answer as helixfold serve does; check the address")
+        return ServerUnreachableError(f"{self._http.url} does not answer like helixfold serve; check the address")
 
     def _asked(self, method: str, path: str, content: Any = None, headers: Mapping[str, str] | None = None) -> Any:
         def ask() -> Any:
@@ -230,5 +230,5 @@ def _is_result_file(content: Any) -> bool:
 
 def _id(job: str) -> str:
     if not _ID.fullmatch(job):
-        raise InputError(f"the id of a job has 32 hexadecimal digits, got '{printable(job, 60)}'")
+        raise InputError(f"a job id must have 32 hexadecimal digits, got '{printable(job, 60)}'")
     return job

@@ -22,7 +22,7 @@ def read_token(path: Path) -> str:
     """Return the token in a file. Raise `InputError` for a file that has none."""
     token = read_file(path, 1_000).decode("ascii", "replace").strip()
     if not (token.isascii() and token.isprintable() and token):
-        raise InputError.at(path, "holds no token; helixfold serve token create prints one")
+        raise InputError.at(path, "contains no token; create one with helixfold serve token create")
     return token
 
 
@@ -32,6 +32,6 @@ def refusals_as_input_errors() -> Iterator[None]:
     try:
         yield
     except ServerError as error:
-        raise InputError(f"the server refuses it: {error}") from error
+        raise InputError(f"the server refused the request: {error}") from error
     except ServerUnreachableError as error:
         raise SearchError(str(error)) from error

@@ -50,7 +50,7 @@ class HttpClient(AbstractContextManager["HttpClient"]):
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = _TIMEOUT) -> None:
         if not is_http_address(url) or urlsplit(url).query or urlsplit(url).username is not None:
-            raise InputError(f"a server is named like http://127.0.0.1:8000, got '{printable(url)}'")
+            raise InputError(f"the server must be an address such as http://127.0.0.1:8000, got '{printable(url)}'")
         self.url, self._timeout = url.rstrip("/"), timeout
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
@@ -92,7 +92,7 @@ class HttpClient(AbstractContextManager["HttpClient"]):
             try:
                 response.copy_to(file)
             except UnusableAnswerError as error:
-                problem = f"{self.url} sends more than the {max_bytes:,} bytes that are accepted for {path}"
+                problem = f"{self.url}{path} is larger than the maximum of {max_bytes:,} bytes"
                 raise InputError(problem) from error
             except RequestError as error:
                 raise self._failure("broke off its answer", error) from error
@@ -129,7 +129,7 @@ class HttpClient(AbstractContextManager["HttpClient"]):
         except (ValueError, KeyError, TypeError):
             text = refusal[:200].decode("utf-8", "replace")
         if response.status < 400:
-            text = f"it redirects to {response.headers.get('location', 'another address')}; name that server instead"
+            text = f"it redirects to {response.headers.get('location', 'another address')}; use that address instead"
         raise ServerError(response.status, printable(text, 1_000), response.retry_after)
 
     def _failure(self, problem: str, error: RequestError) -> RuntimeError:

@@ -20,5 +20,7 @@ def only_server(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError.at(directory, "another server uses it; choose another --data directory") from error
+            raise InputError.at(
+                directory, "another server uses this directory; choose another --data directory"
+            ) from error
         yield

@@ -50,7 +50,7 @@ def serve(settings: ServeSettings, workers: LocalWorkerOptions, say: Callable[[s
         service = Service.open(settings)
         try:
             if settings.needs_token and not service.tokens.all():
-                say("no user has a token yet: helixfold serve token create USER")
+                say("no user has a token yet; create one with helixfold serve token create USER")
             prepare_checks()
             allow_connections()
             app = create_app(service)
@@ -135,7 +135,7 @@ def _bound(config: uvicorn.Config) -> Any:
         return config.bind_socket()
     except SystemExit:
         address = f"{config.host}:{config.port}"
-        raise InputError(f"{address} cannot be listened on; choose another --port, or --host") from None
+        raise InputError(f"cannot listen on {address}; choose another --port or --host") from None
 
 
 def _log_to_stderr() -> None:

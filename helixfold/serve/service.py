@@ -206,18 +206,18 @@ class Service:
             raise InputError(f"the model must be one of {', '.join(models)}, got {options.model[:40]!a}")
         has_databases = any(worker.databases for worker in offers)
         if offers and options.search == "databases" and not has_databases:
-            raise InputError("this service has no databases to search; give an alignment, or search nothing")
+            raise InputError("this service has no databases to search; upload an alignment, or choose no search")
         if offers and options.templates and not any(worker.templates for worker in offers):
-            raise InputError("this service has no database of templates; give template structures of your own")
+            raise InputError("this service has no template database; upload template structures")
         if options.relax and offers and not any(worker.relaxes for worker in offers):
-            raise InputError("this service cannot relax structures, for OpenMM is not installed there")
+            raise InputError("this service cannot relax structures, because OpenMM is not installed")
         if webhook is not None:
             self._check_webhook(webhook)
         found = self.forecast(submission)
         if found is not None and not found.fits:
             raise InputError(
-                f"{submission.residues:,} residues fit into the memory of no worker of this service; "
-                f"there is room for {found.longest or 0:,}"
+                f"{submission.residues:,} residues do not fit into the memory of any worker; "
+                f"the maximum is {found.longest or 0:,}"
             )
 
     def _check_webhook(self, webhook: str) -> None:
@@ -225,10 +225,10 @@ class Service:
             parts = urlsplit(webhook)
             port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
         except ValueError as error:
-            raise InputError("the webhook is no address") from error
+            raise InputError("the webhook is not a valid address") from error
         is_plain = parts.scheme in ("http", "https") and parts.username is None and webhook.isprintable()
         if not is_plain or f"{parts.hostname}:{port}" not in self.settings.webhook_hosts or len(webhook) > 2_000:
-            raise InputError("the webhook's host is not one that this service may call; see --webhook-host")
+            raise InputError("this service may not call the host of the webhook; see --webhook-host")
 
 
 def described(job: Job, place: int | None = None, forecast: JobForecast | None = None) -> dict[str, Any]:

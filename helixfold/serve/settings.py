@@ -45,13 +45,12 @@ class ServeSettings:
         check_positive(self, "wait_seconds", "body_seconds", error=InputError)
         if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
             raise InputError(
-                f"the public address must be https://HOST or http://HOST, with a port or without, "
-                f"got {self.public_url[:80]!a}"
+                f"the public address must be http(s)://HOST or http(s)://HOST:PORT, got {self.public_url[:80]!a}"
             )
         for name in self.webhook_hosts:
             host, _, port = name.rpartition(":")
             if not (host and port.isdecimal()):
-                raise InputError(f"a host of webhooks is named with its port, such as example.org:443, got {name!r}")
+                raise InputError(f"a webhook host needs a port, such as example.org:443, got {name!r}")
 
     @property
     def needs_token(self) -> bool:
@@ -91,6 +90,6 @@ def check_encrypted(url: str, *, allow_http: bool = False) -> None:
         return  # the client says what is wrong with it
     if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname or ""):
         raise InputError(
-            f"others could read the token on its way to '{printable(url)}'; use https, or pass --allow-http "
-            "if the network is trusted"
+            f"the token would travel unencrypted to '{printable(url)}'; use https, or pass --allow-http if you trust "
+            "the network"
         )

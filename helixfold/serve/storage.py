@@ -77,7 +77,7 @@ class Storage:
     def job(self, job: str) -> Path:
         """Return the directory of a job. Raise ValueError for what is no id."""
         if not _ID.fullmatch(job):
-            raise ValueError("this is no id of a job")
+            raise ValueError("not a job id")
         return self.directory / "jobs" / job
 
     def inputs(self, job: str) -> Path:
@@ -169,7 +169,7 @@ def _restrict(*paths: Path) -> None:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file so that its content survives a power cut; its name does once its directory is flushed."""
-    with os_errors_as_input_errors(path.name, "cannot be kept"):
+    with os_errors_as_input_errors(path.name, "cannot be stored"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.open("wb") as file:
             file.write(content)
@@ -198,5 +198,5 @@ def checked_name(name: str) -> str:
     """Return the name that a user gives a job, for people. Raise `InputError` for one that cannot be shown."""
     text = " ".join(name.split())
     if len(text) > 120 or not text.isprintable():
-        raise InputError(f"a job's name has at most 120 printable characters, got '{printable(name, 40)}'")
+        raise InputError(f"a job name must have at most 120 printable characters, got '{printable(name, 40)}'")
     return text

@@ -132,17 +132,19 @@ def read_submissions(
     `helixfold predict` would not take, too.
     """
     if len(text) > MAX_SEQUENCE_TEXT:
-        raise InputError(f"the text has {len(text):,} characters, and at most {MAX_SEQUENCE_TEXT:,} are read")
+        raise InputError(f"the text has {len(text):,} characters; the maximum is {MAX_SEQUENCE_TEXT:,}")
     if not text.strip():
-        raise InputError("there is no sequence; give one-letter codes of amino acids, or FASTA records")
+        raise InputError("the sequence is empty; enter one-letter codes of amino acids, or FASTA records")
     own_name = checked_name(name)
     given = text.lstrip()
     has_headers = given.startswith(">")
     if (count := given.count("\n>") + 1) > MAX_RECORDS:
-        raise InputError(f"the text has {count:,} records, and at most {MAX_RECORDS} are taken at once")
+        raise InputError(f"the text has {count:,} records; the maximum is {MAX_RECORDS}")
     records = _records(given) if has_headers else _records(f">sequence\n{''.join(given.split())}\n", only_sequence=True)
     if len(records) > 1 and files:
-        raise InputError("alignments and templates belong to one sequence, and the text has several records")
+        raise InputError(
+            "alignments and templates can only be used with a single sequence, and the text has several records"
+        )
     found = []
     for record in records:
         shown = own_name if own_name and len(records) == 1 else record.name if has_headers else "protein"

@@ -20,7 +20,9 @@ def records_of(inputs: Sequence[Path], *, has_files: bool) -> list[tuple[str, st
             chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
             found.append((record.name, ":".join(chains)))
     if not found:
-        raise InputError("name the FASTA files to submit, or a sequence")
+        raise InputError("pass FASTA files or a sequence")
     if has_files and len(found) > 1:
-        raise InputError("--msa and --templates belong to one sequence, and there are several; submit each alone")
+        raise InputError(
+            "--msa and --templates can only be used with a single sequence; submit each sequence separately"
+        )
     return found

@@ -25,7 +25,7 @@ from helixfold.serve.storage import TOKEN_FILE, TOKEN_LOCK, make_private
 TokenKind = Literal["user", "worker"]
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _FORM = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
-_ADVICE: Final = "restore a copy of it, or delete it and create all tokens anew"
+_ADVICE: Final = "restore it from a backup, or delete it and create all tokens again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class TokenFile:
     def create(self, user: str, kind: TokenKind = "user", *, seconds: float | None = None) -> str:
         """Add a token for a user and return it, which is shown only now. Raise `InputError` for a wrong name."""
         if not _USER.fullmatch(user):
-            raise InputError(f"a user's name has 1 to 64 letters, digits, '.', '_', '@' or '-', got {user[:80]!a}")
+            raise InputError(f"a user name must have 1 to 64 letters, digits, '.', '_', '@' or '-', got {user[:80]!a}")
         now, secret = time.time(), secrets.token_urlsafe(32)
         token = Token(
             id=secrets.token_hex(6),
@@ -75,7 +75,7 @@ class TokenFile:
         with self._changing() as tokens:
             found = [each for each in tokens.values() if name in (each.id, each.user) and each.revoked is None]
             if not found:
-                raise InputError(f"there is no token, and no user with one, of the name {name[:80]!a}")
+                raise InputError(f"no valid token has the id or user name {name[:80]!a}")
             revoked = [replace(each, revoked=time.time()) for each in found]
             tokens.update({each.id: each for each in revoked})
         return revoked
@@ -114,7 +114,7 @@ class TokenFile:
         try:
             tokens = [Token(**entry) for entry in content["tokens"]]
         except (TypeError, KeyError) as error:
-            raise InputError.at(self._path, f"is no file of tokens; {_ADVICE}") from error
+            raise InputError.at(self._path, f"is not a token file; {_ADVICE}") from error
         self._tokens, self._state = {token.id: token for token in tokens}, state
 
     @contextmanager

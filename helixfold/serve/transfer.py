@@ -17,7 +17,7 @@ _PATH = re.compile(rf"{_NAME}(/{_NAME}){{0,4}}")
 def checked_input_name(name: object) -> str:
     """Return the name of an uploaded file; raise `InputError` for a name that the server does not give."""
     if not isinstance(name, str) or not _INPUT.fullmatch(name):
-        raise InputError(f"an uploaded file is named like alignment_0.a3m, got '{printable(str(name), 60)}'")
+        raise InputError(f"the name of an uploaded file must be like alignment_0.a3m, got '{printable(str(name), 60)}'")
     return name
 
 
@@ -25,7 +25,7 @@ def checked_result_path(path: object) -> str:
     """Return the path of a result file in the directory of its job; raise `InputError` if it may lead elsewhere."""
     if not isinstance(path, str) or not _PATH.fullmatch(path) or ".." in path:
         raise InputError(
-            "the path of a result file has letters, digits, '_', '.', '=', '+', '-' and at most four folders, "
+            "the path of a result file must have letters, digits, '_', '.', '=', '+', '-' and at most four folders, "
             f"got '{printable(str(path), 60)}'"
         )
     return path

@@ -81,7 +81,7 @@ def _nothing() -> None:
 
 
 def _too_much(what: str) -> str:
-    return f"the uploaded files take too much {what} to be read; give smaller ones"
+    return f"reading the uploaded files takes too much {what}; upload smaller files"
 
 
 def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None:

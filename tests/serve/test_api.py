@@ -76,7 +76,7 @@ def test_a_worker_whose_job_was_cancelled_is_told_and_its_result_refused(server:
     job = submitted(server)
     claimed = server.claim()
     assert server.json("POST", f"{API}/jobs/{job}/cancel")["state"] == "cancelled"
-    with pytest.raises(ServerError, match="not this worker's any more"):
+    with pytest.raises(ServerError, match="no longer belongs to this worker"):
         server.finish(claimed, FILES)
     assert server.json("POST", f"{API}/jobs/{job}/retry")["state"] == "queued"
     again = server.claim()
@@ -89,7 +89,7 @@ def test_a_result_whose_files_did_not_all_arrive_is_no_result(server: Running) -
     submitted(server)
     claimed = server.claim()
     server.as_worker("PUT", "/results/a.pdb", claimed, body=b"x")
-    with pytest.raises(ServerError, match="1 files of the result were sent, and it has 2"):
+    with pytest.raises(ServerError, match="expected 2 files of the result, got 1"):
         server.as_worker("POST", "/finish", claimed, content={"files": 2})
     failed = {"error": "out of memory", "try_again": False}
     server.as_worker("POST", "/fail", claimed, content=failed)
@@ -115,7 +115,7 @@ def test_forecasts_come_from_the_workers(server: Running) -> None:
     assert 1 < found["seconds"] < 8
     status, _, body = server.asked("POST", f"{API}/jobs", {"sequence": "MKTAYIAKQR" * 60})
     assert status == 422
-    assert b"600 residues fit into the memory of no worker" in body
+    assert b"600 residues do not fit into the memory of any worker" in body
 
 
 def test_a_link_shows_one_job_until_it_is_withdrawn(server: Running) -> None:
@@ -166,7 +166,7 @@ def test_commands_submit_tell_and_fetch(server: Running, tmp_path: Path, capsys:
     assert main(["fetch", *ids, "--server", server.url, "-o", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / f"one_{ids[0][:8]}" / "ranked_0.pdb").read_bytes() == FILES["ranked_0.pdb"]
     assert main(["status", "--server", server.url, "0" * 32]) == 2
-    assert "you have no such job" in capsys.readouterr().err
+    assert "you have no job with this id" in capsys.readouterr().err
 
 
 def test_metrics_count_jobs_and_requests(server: Running) -> None:

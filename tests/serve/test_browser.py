@@ -36,7 +36,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Browser]":
 def test_a_job_is_submitted_and_watched_in_a_browser(server: Running, browser: "Browser") -> None:
     browser.driver.get(server.url)
     browser.find("#sequence").send_keys("MKTAYIAKQRMKTAYIAKQR")
-    browser.until(lambda: "of folding by tiny" in browser.find("#forecast").text)
+    browser.until(lambda: "with tiny" in browser.find("#forecast").text)
     browser.click("button.primary")
     browser.until(lambda: browser.run("return document.getElementById('progress')"))
     browser.until(lambda: "queued" in browser.find("#state-line").text)
@@ -112,12 +112,12 @@ def test_chosen_files_stay_after_a_forecast_and_after_every_refusal(tmp_path: Pa
         browser.find("#sequence").send_keys("MKTAYIAKQR")
         browser.find("#alignments").send_keys(str(large))
         browser.click("button.primary")
-        browser.until(lambda: "at most 65,536 are read" in browser.run(shown))
+        browser.until(lambda: "the maximum is 65,536" in browser.run(shown))
         assert browser.run(chosen) == "large.a3m"
         browser.run("document.getElementById('alignments').value = ''")
         browser.find("#alignments").send_keys(str(rows))
         browser.click("#forecast-button")
-        browser.until(lambda: "of folding by tiny" in browser.run(shown))
+        browser.until(lambda: "with tiny" in browser.run(shown))
         browser.find("#recycles").send_keys("99")
         browser.click("button.primary")
         browser.until(lambda: "recycles must be at most 50" in browser.run(shown))

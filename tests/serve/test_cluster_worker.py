@@ -69,7 +69,7 @@ def test_progress_of_a_node_is_told_and_it_learns_that_it_shall_stop(tmp_path: P
 
     silent = done_by(lambda *_: None)
     assert silent.do("prediction", {}, tmp_path, keep_on).error == "stopped"
-    assert told[0]["lines"] == ["waits for a node of pool 'small'"]
+    assert told[0]["lines"] == ["waiting for a node of pool 'small'"]
     assert told[1]["stages"] == [{"name": "features", "seconds": 1.0}]
     assert node.do_on_node("prediction", {}, tmp_path, WorkerOptions()) == Outcome(error="stopped")
     assert node.do_on_node("prediction", {}, tmp_path / "gone", WorkerOptions()) == Outcome(error="stopped")

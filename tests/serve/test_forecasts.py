@@ -61,7 +61,7 @@ def test_running_service_queues_a_chain_of_3000_residues(offers_of: Any, tmp_pat
         assert server.json("POST", "/api/v1/jobs", {"sequence": "MKTAYIAKQR" * 300})["state"] == "queued"
         status, _, body = server.asked("POST", "/api/v1/jobs", {"sequence": "MKTAYIAKQR" * 600})
         assert status == 422
-        assert b"fit into the memory of no worker" in body
+        assert b"do not fit into the memory of any worker" in body
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_result_of_the_demonstration_model_is_marked_after_the_weights_have_come
         browser = Browser(server)
         for path in (f"/jobs/{job}", link):
             browser.open(path)
-            assert "made this result: do not rely on this structure" in browser.text
+            assert "predicted by helixfold's small demonstration model" in browser.text
         browser.open("/jobs")
         assert browser.text.count(">demonstration<") == 1
         browser.open(f"/jobs/{other}")

@@ -56,9 +56,9 @@ def test_a_worker_whose_lease_has_ended_reads_and_writes_nothing(server: Running
 def test_no_file_of_a_job_lies_elsewhere(path: str, tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     for found in (lambda: storage.input_file("0" * 32, path), lambda: storage.attempt_file("0" * 32, 1, path)):
-        with pytest.raises(InputError, match=r"is named like|path of a result"):
+        with pytest.raises(InputError, match=r"must be like|path of a result"):
             found()
-    with pytest.raises(ValueError, match="no id of a job"):
+    with pytest.raises(ValueError, match="not a job id"):
         storage.job(path)
 
 

@@ -159,9 +159,9 @@ def test_a_worker_writes_no_file_that_a_server_names_elsewhere(kind: str, name: 
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
         assert process.asked == []
         (failed,) = fake.sent("/fail")
-        assert "an uploaded file is named like alignment_0.a3m" in failed["error"]
+        assert "the name of an uploaded file must be like alignment_0.a3m" in failed["error"]
         assert not failed["try_again"]
-        assert any("an uploaded file is named like" in line for line in printed)
+        assert any("the name of an uploaded file must be like" in line for line in printed)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -175,7 +175,9 @@ def test_a_worker_takes_no_more_bytes_than_a_job_may_have(
     with answering({**answers, f"{WORKER}/claim": [claim, None]}) as fake, working(fake.url, tmp_path) as (process, _):
         until(lambda: fake.sent("/fail"))
         assert process.asked == []
-        assert f"bytes that are accepted for {WORKER}/jobs/{JOB}/inputs/{names[-1]}" in fake.sent("/fail")[0]["error"]
+        assert (
+            f"{WORKER}/jobs/{JOB}/inputs/{names[-1]} is larger than the maximum of " in fake.sent("/fail")[0]["error"]
+        )
 
 
 def nested(depth: int) -> list[Any]:
@@ -291,16 +293,16 @@ def test_no_control_character_of_a_server_reaches_the_screen_of_a_user(
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        ([{"path": "a", "bytes": 3}], "more than the 3 bytes"),
+        ([{"path": "a", "bytes": 3}], "larger than the maximum of 3 bytes"),
         ([{"path": "a", "bytes": 2_000}, {"path": "b", "bytes": 3_000}], "4,000 are allowed; raise --max-disk"),
         ([{"path": f"{number}", "bytes": 0} for number in range(2_001)], "2,001 files"),
         ([{"path": "a/b/c/d/e/f", "bytes": 4}], "at most four folders"),
         ([{"path": "../a", "bytes": 4}], "path of a result"),
-        ([{"path": 5, "bytes": 4}], "does not answer as helixfold serve does"),
-        ([{"bytes": 4}], "does not answer as helixfold serve does"),
-        ([{"path": "a", "bytes": -1}], "does not answer as helixfold serve does"),
-        ([{"path": "a", "bytes": "4"}], "does not answer as helixfold serve does"),
-        (5, "does not answer as helixfold serve does"),
+        ([{"path": 5, "bytes": 4}], "does not answer like helixfold serve"),
+        ([{"bytes": 4}], "does not answer like helixfold serve"),
+        ([{"path": "a", "bytes": -1}], "does not answer like helixfold serve"),
+        ([{"path": "a", "bytes": "4"}], "does not answer like helixfold serve"),
+        (5, "does not answer like helixfold serve"),
     ],
 )
 def test_results_that_are_too_large_or_wrongly_described_are_not_fetched(
@@ -367,4 +369,4 @@ def test_a_token_travels_unencrypted_only_on_this_machine_or_where_the_user_says
 
 
 def refused(*_: object) -> None:
-    raise ServerError(401, "show the token of a worker")
+    raise ServerError(401, "a worker token is required")

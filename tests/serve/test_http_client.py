@@ -31,7 +31,7 @@ def test_a_download_has_a_limit() -> None:
     with (
         evil(lambda: [OK + b"Content-Length: 1000000\r\n\r\n", *[bytes(1000)] * 1000]) as server,
         HttpClient(server.url) as client,
-        pytest.raises(InputError, match="more than the 5,000 bytes"),
+        pytest.raises(InputError, match="larger than the maximum of 5,000 bytes"),
     ):
         client.download("/file", file, max_bytes=5000)
     assert len(file.getvalue()) <= 5000

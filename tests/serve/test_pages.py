@@ -53,11 +53,11 @@ def test_a_job_is_submitted_watched_shared_and_deleted_by_forms(server: Running)
     fields = {"sequence": ">first\nMKTAYIAKQR", "recycles": "2", "dropout": "1"}
     assert browser.send("/submit", **fields, action="forecast") == 200
     assert "first" in browser.text
-    assert "of folding by tiny" in browser.text
+    assert "with tiny" in browser.text
     assert browser.send("/submit", **fields, action="submit") == 303
     page = browser.place
     assert browser.open(page) == 200
-    assert "place 1" in browser.text
+    assert "position 1" in browser.text
     assert "http-equiv" in browser.text  # without scripts, the page loads itself again
     assert browser.send(f"{page}/rename", name="Renamed & <b>") == 303
     claimed = server.claim()
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_said_beside_what_was_typed(server: Running) -> None:
     assert 'value="kept"' in browser.text
     assert browser.send("/submit", sequence="MKTAYIAKQR", recycles="many") == 422
     assert browser.open("/nowhere") == 404
-    assert "<h1>That did not work</h1>" in browser.text
+    assert "<h1>Error 404</h1>" in browser.text
 
 
 def test_several_records_are_several_jobs_that_can_be_cancelled(server: Running) -> None:

@@ -221,14 +221,14 @@ def test_a_job_that_is_tried_again_needs_room_as_a_new_one_does(database: Databa
     queue.cancel(first.id)
     third, _ = queue.submit(new())
     for again in (lambda: queue.retry(first.id), lambda: queue.again(first.id, "anna")):
-        with pytest.raises(QuotaError, match="2 jobs that wait or run"):
+        with pytest.raises(QuotaError, match="2 queued or running jobs"):
             again()
     assert QueueViews(database).job(first.id).state == "cancelled"  # type: ignore[union-attr]
     queue.cancel(third.id)
     assert queue.retry(first.id).state == "queued"  # its bytes are not counted twice
     queue.cancel(second.id)
     large, _ = queue.submit(new(residues=15))
-    with pytest.raises(QuotaError, match="2 jobs that wait or run"):
+    with pytest.raises(QuotaError, match="2 queued or running jobs"):
         queue.retry(second.id)
     queue.cancel(large.id)
     assert queue.again(second.id, "ben").user == "ben"

@@ -43,7 +43,7 @@ def test_a_database_of_a_later_version_and_another_file_are_refused(tmp_path: Pa
     with pytest.raises(InputError, match="update helixfold"):
         Database(tmp_path / "later.sqlite")
     (tmp_path / "text.sqlite").write_text("this is no database, but a text that is long enough to be read as one" * 20)
-    with pytest.raises(InputError, match="no usable database"):
+    with pytest.raises(InputError, match="not a usable database"):
         Database(tmp_path / "text.sqlite")
 
 

@@ -133,7 +133,7 @@ def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "there is no sequence"),
+        ("", "the sequence is empty"),
         ("MKT1", "letter|residue|line"),
         (">a/b\nMKTAYIAKQR\n", "could lead to another directory"),
         ("XXXX", "no known residue"),
@@ -152,7 +152,7 @@ def test_a_refused_token_is_one_sentence_and_a_server_that_is_away_is_said(
 ) -> None:
     answers: list[Exception] = [
         ServerUnreachableError("nobody answers"),
-        ServerError(401, "show the token of a worker"),
+        ServerError(401, "a worker token is required"),
     ]
     monkeypatch.setattr(Worker, "_offers", lambda _: {"alignments": False, "forecasts": {}})
     monkeypatch.setattr(HttpClient, "request", lambda *_, **__: raised(answers.pop(0)))
@@ -161,7 +161,7 @@ def test_a_refused_token_is_one_sentence_and_a_server_that_is_away_is_said(
     assert main(["serve", "worker", "https://server:8000", "--token-file", str(token), "--name", "w"]) == 2
     printed = capsys.readouterr()
     assert printed.out == "worker w: nobody answers; asking again until the server answers\n"
-    assert printed.err == "helixfold: error: the server refuses it: show the token of a worker\n"
+    assert printed.err == "helixfold: error: the server refused the request: a worker token is required\n"
 
 
 def raised(error: Exception) -> None:

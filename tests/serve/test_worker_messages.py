@@ -223,7 +223,7 @@ def test_a_job_that_is_tried_again_counts_as_a_new_one(tmp_path: Path) -> None:
                 server.json("POST", f"{API}/jobs/{job}/cancel")
         answers = [server.asked("POST", f"{API}/jobs/{job}/retry")[::2] for job in ids]
         assert [status for status, _ in answers] == [200] * 3 + [429] * 6
-        assert "you have 3 jobs that wait or run" in json.loads(answers[-1][1])["error"]
+        assert "you have 3 queued or running jobs" in json.loads(answers[-1][1])["error"]
         assert server.json("GET", f"{API}/service")["queued"] == 3
         states = [server.json("GET", f"{API}/jobs/{job}")["state"] for job in ids]
         assert states == ["queued"] * 3 + ["cancelled"] * 6

@@ -1,4 +1,4 @@
-// What the pages do beyond plain forms: files dropped on the text, a forecast while typing, progress as it comes.
+// What the pages add to plain forms: dropped files, an estimate while typing, and live progress.
 "use strict";
 
 const text = document.getElementById("sequence");
@@ -23,9 +23,9 @@ if (text) {
     const found = await answer.json();
     shown.hidden = false;
     if (!answer.ok) shown.textContent = found.error;
-    else if (found === null) shown.textContent = "No worker has told yet what it can do.";
-    else if (!found.fits) shown.textContent = `It does not fit into memory: there is room for ${found.longest} residues.`;
-    else shown.textContent = `About ${duration(found.seconds)} of folding by ${found.model}, ${gib(found.peak_bytes)} of memory.`;
+    else if (found === null) shown.textContent = "No estimate yet, because no worker has connected.";
+    else if (!found.fits) shown.textContent = `Too large for the memory of every worker; the maximum is ${found.longest} residues.`;
+    else shown.textContent = `About ${duration(found.seconds)} with ${found.model}, using ${gib(found.peak_bytes)} of memory.`;
   }
 
   for (const name of ["sequence", "recycles", "predictions", "model"]) {
@@ -48,7 +48,7 @@ if (text) {
 
 const form = document.getElementById("submit-form");
 if (form) {
-  // Sent by this script, the form stays as it is, with the files that were chosen, whatever the answer.
+  // Sending the form from this script keeps what was typed and the selected files, whatever the answer.
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const messages = document.getElementById("messages");
@@ -64,10 +64,10 @@ if (form) {
       if (answer.redirected) { location.assign(answer.url); return; }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const found = page.querySelectorAll("main .problem, main .note[role]:not([hidden])");
-      problem.textContent = `The service refuses it (${answer.status}).`;
+      problem.textContent = `The service refused the submission (status ${answer.status}).`;
       messages.replaceChildren(...(found.length ? found : [problem]));
     } catch {
-      problem.textContent = "The service did not take it: it is away, or the files are too large.";
+      problem.textContent = "The submission failed: the service cannot be reached, or the files are too large.";
       messages.replaceChildren(problem);
     }
     buttons.forEach((button) => { button.disabled = false; });
@@ -76,7 +76,7 @@ if (form) {
 }
 
 const link = document.getElementById("share-link");
-if (link) link.textContent = link.href; // with the address by which this browser reaches the service
+if (link) link.textContent = link.href; // includes the address at which this browser reaches the service
 
 const progress = document.getElementById("progress");
 if (progress && ["queued", "running"].includes(progress.dataset.state)) {
@@ -85,7 +85,7 @@ if (progress && ["queued", "running"].includes(progress.dataset.state)) {
     const job = JSON.parse(event.data);
     if (job.state !== progress.dataset.state) { source.close(); location.reload(); return; }
     const line = document.querySelector("#state-line .aside");
-    if (line && job.place) line.textContent = `place ${job.place}`;
+    if (line && job.place) line.textContent = `position ${job.place}`;
     const stages = document.getElementById("stages");
     const known = job.progress.stages || [];
     for (const stage of known.slice(stages.children.length)) {

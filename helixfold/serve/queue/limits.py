@@ -38,18 +38,16 @@ class QueueOptions:
         """Raise `QuotaError` if a user who has this already has no room for one more job."""
         if job.residues > self.max_residues:
             raise InputError(
-                f"the job has {job.residues:,} residues, and this service takes at most {self.max_residues:,}"
+                f"the job has {job.residues:,} residues; this service accepts at most {self.max_residues:,}"
             )
         if usage.active_jobs >= self.max_active_jobs:
-            raise QuotaError(
-                f"you have {usage.active_jobs:,} jobs that wait or run, the most allowed; wait for one to end"
-            )
+            raise QuotaError(f"you have {usage.active_jobs:,} queued or running jobs, the maximum; wait until one ends")
         if usage.active_residues + job.residues > self.max_active_residues:
             raise QuotaError(
-                f"your jobs that wait or run would have {usage.active_residues + job.residues:,} residues, and "
-                f"{self.max_active_residues:,} are allowed; wait for one to end"
+                f"your queued and running jobs would have {usage.active_residues + job.residues:,} residues; the "
+                f"maximum is {self.max_active_residues:,}; wait until one ends"
             )
         if usage.bytes + job.bytes > self.max_user_bytes:
             raise QuotaError(
-                f"your files take {usage.bytes:,} bytes, and {self.max_user_bytes:,} are allowed; delete a job"
+                f"your files use {usage.bytes:,} bytes, and at most {self.max_user_bytes:,} are allowed; delete a job"
             )

@@ -28,7 +28,7 @@ _OVERRUN = (
     "the job ran for longer than {hours:g} h, the limit of this service; use fewer predictions or recycles, or a "
     "shorter sequence, or ask whoever runs the service to raise --max-hours"
 )
-_LOST = "its worker ended or fell silent {count} times while it worked on the job; a smaller one may fit into memory"
+_LOST = "its worker died or lost contact {count} times during the job; a smaller job may fit into memory"
 
 
 class DuplicateKeyError(ValueError):
@@ -198,7 +198,7 @@ class JobQueue:
         """
         found, is_changed = self._requeue(job, ("failed", "cancelled"))
         if not is_changed:
-            raise JobStateError(f"the job is {found.state}; one that failed or was cancelled can be tried again")
+            raise JobStateError(f"the job is {found.state}; only failed and cancelled jobs can be retried")
         return found
 
     def again(self, job: str, user: str) -> Job:
@@ -314,7 +314,7 @@ class JobQueue:
 
     def _held(self, row: sqlite3.Row | None) -> Job:
         if row is None:
-            raise LostLeaseError("the job is not this worker's any more: it was cancelled, or given to another one")
+            raise LostLeaseError("the job no longer belongs to this worker: it was cancelled, or given to another one")
         return self._changed(row)
 
     def _changed(self, row: sqlite3.Row) -> Job:

@@ -99,7 +99,9 @@ def open_database(path: Path) -> sqlite3.Connection:
         migrate(connection, path)
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise InputError.at(path, f"is no usable database of this service ({error}); restore a copy of it") from error
+        raise InputError.at(
+            path, f"is not a usable database of this service ({error}); restore it from a backup"
+        ) from error
     except BaseException:
         connection.close()
         raise
@@ -117,7 +119,7 @@ def migrate(connection: sqlite3.Connection, path: Path, *, up_to: int = VERSION)
     """Apply the migrations that a database lacks, each in a transaction of its own."""
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found > VERSION:
-        raise InputError.at(path, f"has version {found}, and this helixfold knows {VERSION}; update helixfold")
+        raise InputError.at(path, f"has version {found}, but this helixfold supports up to {VERSION}; update helixfold")
     for version in range(found, up_to):
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -17,7 +17,7 @@ def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> J
     """
     offers = service.offers()
     if offers and not any(worker.alignments for worker in offers):
-        raise HTTPException(501, "this service has none of ColabFold's databases to search")
+        raise HTTPException(501, "this service has no ColabFold databases")
     job_id = asked.job_id(service.storage.secret())
     earlier = service.views.job(job_id)
     if earlier is not None and earlier.state in ("failed", "cancelled", "expired"):

@@ -57,7 +57,7 @@ def download(ticket: str, service: ServiceOf, user: CurrentUser) -> FileResponse
     """Fetch the archive of a search that is complete."""
     job = _search(service, ticket)
     if job is None:
-        raise HTTPException(404, "there is no such ticket")
+        raise HTTPException(404, "unknown ticket")
     return _archive(service, job)
 
 
@@ -68,7 +68,7 @@ async def templates(names: str, request: Request, service: ServiceOf, user: Curr
     A session is not enough: a link on another site's page would submit the search with the session's cookie.
     """
     if service.settings.needs_token and shown_token(request) is None:
-        raise HTTPException(401, "show a token; a session is not enough here")
+        raise HTTPException(401, "a token is required; a session is not enough")
     job = await run_in_threadpool(submit_alignment, service, AlignmentRequest.of_templates(names), user)
     return _archive(service, await finished(service, job.id, request))
 

@@ -19,9 +19,9 @@ async def fold_sequence(request: Request, service: ServiceOf, user: CurrentUser)
     """Predict the structure of one sequence, and return the best prediction as PDB."""
     content = await request.body()
     if len(content) > MAX_SEQUENCE_TEXT:
-        raise InputError(f"the text has {len(content):,} bytes, and at most {MAX_SEQUENCE_TEXT:,} are read")
+        raise InputError(f"the text has {len(content):,} bytes; the maximum is {MAX_SEQUENCE_TEXT:,}")
     submissions = await parse_in_thread(request, read_submissions, content.decode("utf-8", "replace"), "sequence")
     if len(submissions) > 1:
-        raise InputError("this route takes one sequence; submit several records as jobs")
+        raise InputError("this route accepts one sequence; submit several records as jobs")
     best, *_ = await structures_of(submissions[0], request, service, user)
     return PlainTextResponse(best)

@@ -56,7 +56,7 @@ async def submit(
 async def forecast(
     body: SubmissionBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> ForecastBody | None:
-    """Tell what a job would take, before it is submitted; null while no worker has told its forecasts."""
+    """Estimate the time and memory of a job without submitting it; null while no worker has connected."""
     submission = await parse_in_thread(request, body.submission)
     found = await run_in_threadpool(service.forecast, submission)
     return None if found is None else ForecastBody(**found.to_dict())
@@ -64,7 +64,7 @@ async def forecast(
 
 @router.get("/service")
 def describe(service: ServiceOf, user: CurrentUser) -> ServiceBody:
-    """Tell what the service offers, and how many jobs wait."""
+    """Return what the service offers, and how many jobs wait."""
     counts, offers = service.views.counts(), service.offers()
     return ServiceBody(
         version=__version__,
@@ -96,7 +96,7 @@ def history(
 
 @router.get("/jobs/{job_id}")
 def status(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
-    """Tell how far a job is."""
+    """Return a job with its progress."""
     return shown(service, own_job(service, user, job_id, JOB_KINDS))
 
 
@@ -116,7 +116,7 @@ def cancel(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
 
 @router.post("/jobs/{job_id}/retry")
 def retry(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
-    """Let a job that failed or was cancelled wait again."""
+    """Queue a job again that failed or was cancelled."""
     job = service.queue.retry(own_job(service, user, job_id).id)
     service.audit.add(user.name, user.address, "retry", job.id)
     service.waiting_jobs.changed()
@@ -125,7 +125,7 @@ def retry(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
 
 @router.patch("/jobs/{job_id}")
 def rename(job_id: str, body: NameBody, service: ServiceOf, user: CurrentUser) -> JobBody:
-    """Give a job another name."""
+    """Rename a job."""
     job = own_job(service, user, job_id)
     return shown(service, service.queue.rename(job.id, checked_name(body.name)))
 
@@ -172,12 +172,12 @@ def own_job(service: Service, user: User, job_id: str, kinds: Sequence[JobKind] 
     """Return a job of the user; else answer 404, whether others have such a job or nobody."""
     job = service.visible_job(job_id, user, kinds)
     if job is None:
-        raise HTTPException(404, "you have no such job")
+        raise HTTPException(404, "you have no job with this id")
     return job
 
 
 def shown(service: Service, job: Job) -> JobBody:
-    """Return what is told of a job."""
+    """Return the body that describes a job."""
     return JobBody(**described(job, service.views.place(job)))
 
 
@@ -192,7 +192,7 @@ def share_job(service: Service, user: User, job_id: str) -> dict[str, Any]:
     """Make a link to a job of the user; return its path, its address if the service knows its own, and when it ends."""
     job = own_job(service, user, job_id)
     if job.state == "expired":
-        raise InputError("the files of the job are gone; there is nothing to share")
+        raise InputError("the files of this job were deleted, so it cannot be shared")
     now, token = service.clock(), None if user.token is None else service.tokens.good(user.token)
     expires = now + SHARE_SECONDS
     if token is not None and token.expires is not None:

@@ -81,28 +81,28 @@ async def alignment_from_sequence(
     """Search the service's databases; return the alignment as `predict-structure-from-MSA` takes it."""
     submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence")
     if len(submissions) > 1 or len(submissions[0].chains) > 1:
-        raise InputError("an alignment is made of one chain; send each chain alone")
+        raise InputError("an alignment is for one chain; send each chain separately")
     asked = AlignmentRequest(kind="msa", mode="env", names=("101",), sequences=submissions[0].chains)
     job = await run_in_threadpool(submit_alignment, service, asked, user)
     done = await finished(service, job.id, request)
     path = service.storage.result_file(done, UNIREF_FILE)
     if path is None or path.stat().st_size > _MAX_TEXT:
-        raise HTTPException(502, "the search left no alignment, or one that is too large")
+        raise HTTPException(502, "the search produced no alignment, or one that is too large")
     text = (await run_in_threadpool(path.read_bytes)).replace(b"\0", b"").decode("utf-8", "replace")
     return {"alignments": {"uniref30": {"a3m": {"alignment": text, "format": "a3m"}}}, "templates": []}
 
 
 @router.get("/v1/health/ready")
 def ready(service: ServiceOf) -> dict[str, str]:
-    """Answer 200 while the service takes jobs and a worker is there, else 503."""
+    """Answer 200 while a worker is connected, else 503."""
     if not service.workers.present():
-        raise HTTPException(503, "no worker is there")
+        raise HTTPException(503, "no worker is connected")
     return {"status": "ready"}
 
 
 @router.get("/v1/health/live")
 def live() -> dict[str, str]:
-    """Answer 200 while the server is there."""
+    """Answer 200 while the server runs."""
     return {"status": "live"}
 
 
@@ -155,9 +155,9 @@ def _files(given: dict[str, Any] | list[dict[str, Any]]) -> list[UploadedFile]:
                 case [_, str(text), str(form)]:
                     pass
                 case _:
-                    raise InputError(f"the alignment {str(database)[:60]!a} has no text and format")
+                    raise InputError(f"the alignment {str(database)[:60]!a} needs a text and a format")
             if form.lower() not in _FORMATS:
-                raise InputError(f"an alignment's format is a3m, sto or fasta, got {form[:20]!a}")
+                raise InputError(f"the format of an alignment must be a3m, sto or fasta, got {form[:20]!a}")
             name = f"alignment.{_FORMATS[form.lower()]}"
             found.append(UploadedFile(kind="alignment", name=name, content=text.encode()))
     return found

@@ -129,7 +129,7 @@ def read_input(job_id: str, name: str, service: ServiceOf, worker: CurrentWorker
     except InputError as error:
         raise HTTPException(404, str(error)) from error
     if not path.is_file():
-        raise HTTPException(404, "the job has no such input")
+        raise HTTPException(404, "the job has no input of this name")
     return FileResponse(path, media_type="application/octet-stream")
 
 
@@ -151,7 +151,7 @@ async def write_result(
             async for chunk in request.stream():
                 left -= len(chunk)
                 if left < 0:
-                    raise HTTPException(413, "the result has more bytes than its user may keep in this service")
+                    raise HTTPException(413, "the result exceeds the disk limit of its user")
                 file.write(chunk)
             file.flush()
             await run_in_threadpool(os.fsync, file.fileno())
@@ -167,7 +167,7 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
     sizes = service.storage.sizes(directory)
     sent = len(sizes)
     if sent != body.files or not sent:
-        raise HTTPException(422, f"{sent} files of the result were sent, and it has {body.files}")
+        raise HTTPException(422, f"expected {body.files} files of the result, got {sent}")
     service.storage.flush_names(directory)
     summary = {} if body.summary.plddt is None else body.summary.model_dump()
     done = service.queue.finish(job.id, x_lease, size=sum(sizes.values()), summary=summary)
@@ -176,7 +176,7 @@ def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWor
 
 @router.post("/jobs/{job_id}/fail", status_code=204)
 def fail(job_id: str, body: FailBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
-    """Tell why the job failed."""
+    """Report why the job failed."""
     job = service.queue.fail(job_id, x_lease, printable(body.error, 4_000), try_again=body.try_again)
     if job.state == "queued":
         service.waiting_jobs.changed()
@@ -195,7 +195,7 @@ def _name(user: str, name: str) -> str:
 
 def _held(job: Job | None, lease: str, *others: JobState) -> Job:
     if job is None or job.lease != lease or job.state not in ("running", *others):
-        raise LostLeaseError("the job is not this worker's any more: it was cancelled, or given to another one")
+        raise LostLeaseError("the job no longer belongs to this worker: it was cancelled, or given to another one")
     return job
 
 

@@ -31,7 +31,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="helixfold serve",
         version=__version__,
-        description="Protein structures by HelixFold/AlphaFold 2. Jobs are submitted, watched and fetched.",
+        description="Predict protein structures with AlphaFold 2: submit jobs, watch them, fetch results.",
         openapi_url="/api/openapi.json",
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,

@@ -29,21 +29,23 @@ class OptionsBody(_Strict):
     """Options of a prediction; what is left out is chosen by the service."""
 
     model: Annotated[str | None, Field(max_length=60, description="one of the models that the service offers")] = None
-    recycles: Annotated[int | None, Field(ge=0, le=50, description="passes after the first")] = None
+    recycles: Annotated[int | None, Field(ge=0, le=50, description="recycling iterations after the first one")] = None
     predictions: Annotated[int, Field(ge=1, le=20, description="number of predictions, each with its own seed")] = 1
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
     search: Annotated[AlignmentSource, Field(description="where alignments come from")] = "best"
-    templates: Annotated[bool, Field(description="search templates in the service's databases")] = False
-    newest_template: Annotated[str | None, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="latest release")] = None
+    templates: Annotated[bool, Field(description="search for templates in the databases of the service")] = False
+    newest_template: Annotated[
+        str | None, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="latest release date of a template")
+    ] = None
     pairing: Annotated[PairRows, Field(description="rows of a complex's alignment")] = "unpaired_paired"
     relax: Annotated[bool, Field(description="relax the best structure with OpenMM")] = False
-    dropout: Annotated[bool, Field(description="drop out parts of the network, for diverse predictions")] = False
+    dropout: Annotated[bool, Field(description="use dropout, for diverse predictions")] = False
 
 
 class FileBody(_Strict):
     """An alignment (a3m, Stockholm, aligned FASTA) or a template structure (mmCIF, PDB)."""
 
-    name: Annotated[str, Field(max_length=200, description="its ending tells the format")]
+    name: Annotated[str, Field(max_length=200, description="its extension gives the format")]
     content: Annotated[str, Field(description="the text, or base64 of a compressed file")]
     encoding: Literal["text", "base64"] = "text"
 
@@ -54,7 +56,7 @@ class FileBody(_Strict):
         try:
             return base64.b64decode(self.content, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise InputError("a file's content is no base64") from error
+            raise InputError("the content of a file is not valid base64") from error
 
 
 class SubmissionBody(_Strict):
@@ -76,7 +78,7 @@ class SubmissionBody(_Strict):
         files += [_uploaded("template", file) for file in self.templates]
         found = read_submissions(self.sequence, self.name, JobOptions(**self.options.model_dump()), files)
         if len(found) > 1:
-            raise InputError("a job has one sequence, with ':' between its chains; submit each record alone")
+            raise InputError("a job has one sequence, with ':' between its chains; submit each record separately")
         return found[0]
 
 

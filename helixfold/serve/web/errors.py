@@ -58,9 +58,9 @@ def refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 303:
         return RedirectResponse((error.headers or {})["Location"], 303)
-    text = "there is no such page" if error.detail == "Not Found" else str(error.detail)
+    text = "page not found" if error.detail == "Not Found" else str(error.detail)
     return problem_answer(request, error.status_code, text, dict(error.headers or {}))
 
 
 def _broken(request: Request, error: Exception) -> Response:
-    return problem_answer(request, 500, "the service made a mistake, which is in its log")
+    return problem_answer(request, 500, "internal error; see the log of the service")

@@ -36,7 +36,7 @@ class Events(StreamingResponse):
         """Send the events."""
         is_own_limit = _streams[self._user] >= _MAX_STREAMS_OF_USER
         if is_own_limit or _streams.total() >= _MAX_STREAMS:
-            text = "too many jobs are watched; ask for the status now and then instead"
+            text = "too many jobs are being watched; poll their status instead"
             await JSONResponse({"error": text}, 429 if is_own_limit else 503)(scope, receive, send)
             return
         _streams[self._user] += 1

@@ -29,7 +29,7 @@ async def checked_form(request: Request) -> AsyncIterator[FormData]:
     form = await request.form(max_files=MAX_FILES + 1, max_fields=_MAX_FIELDS, max_part_size=MAX_SEQUENCE_TEXT)
     try:
         if not sessions_of(request).is_form_token(request.cookies.get(COOKIE, ""), text_of(form, "csrf")):
-            raise HTTPException(403, "this form is too old, or of another session; load the page again")
+            raise HTTPException(403, "this form has expired or belongs to another session; reload the page")
         yield form
     finally:
         await form.close()
@@ -72,8 +72,8 @@ async def submissions_of(
     text = text_of(form, "sequence")
     if text.strip() and dropped:
         raise InputError(
-            "there is a pasted sequence and a sequence file; submit the pasted one as it is below, or remove it and "
-            "choose the file again"
+            "both a sequence and a sequence file were submitted; submit the sequence below, or clear it and choose the "
+            "file again"
         )
     text = text if text.strip() else dropped
     return await parse_in_thread(request, read_submissions, text, text_of(form, "name"), options_of(form), files)
@@ -86,7 +86,7 @@ def options_of(form: FormData) -> JobOptions:
     """Return the options of a filled form. Raise `InputError` for values that no option has."""
     search, pairing = text_of(form, "search") or "best", text_of(form, "pairing") or "unpaired_paired"
     if search not in ("best", "databases", "none") or pairing not in ("unpaired_paired", "paired", "unpaired"):
-        raise InputError("the form has a choice that the page does not offer; load the page again")
+        raise InputError("the form contains an unknown choice; reload the page")
     return JobOptions(
         model=text_of(form, "model") or None,
         recycles=_number(form, "recycles"),

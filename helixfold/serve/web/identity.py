@@ -137,7 +137,7 @@ def refuse_unknown(request: Request) -> None:
     path = request.scope["path"]
     if is_for_programs(path):
         kind = "worker" if path.startswith(f"{API}/worker/") else "user"
-        raise HTTPException(401, f"show the token of a {kind}, as in 'Authorization: Bearer hf_...'", _CHALLENGE)
+        raise HTTPException(401, f"a {kind} token is required, as in 'Authorization: Bearer hf_...'", _CHALLENGE)
     raise HTTPException(303, "log in first", {"Location": f"/login?next={quote(path)}"})
 
 

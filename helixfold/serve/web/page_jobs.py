@@ -98,7 +98,7 @@ def act(
             link = share_job(service, user, job.id)
             return _job_page(request, service, job, link=link)
         case _:
-            raise HTTPException(404, "there is no such action")
+            raise HTTPException(404, "unknown action")
     if action in ("cancel", "retry", "rename"):
         service.audit.add(user.name, user.address, action, job.id)
     return RedirectResponse("/jobs" if job.kind == "alignment" else f"/jobs/{job.id}", 303)
@@ -140,7 +140,7 @@ async def shared_archive(request: Request, secret: str, service: ServiceOf) -> R
 def _shared(service: Service, secret: str) -> Job:
     job = service.shared_job(secret)
     if job is None:
-        raise HTTPException(404, "this link was withdrawn, or has ended")
+        raise HTTPException(404, "this link has expired or was revoked")
     return job
 
 

@@ -37,7 +37,7 @@ def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
     target = own_path(text_of(form, "next"))
     if token is None:
         service.audit.add("", address, "login refused")
-        return page(request, "login.html", 401, next=target, problem="this is no token, or one that ended")
+        return page(request, "login.html", 401, next=target, problem="invalid or expired token")
     service.audit.add(token.user, address, "login", detail=token.id)
     response = RedirectResponse(target, 303)
     set_session(request, response, sessions_of(request).begin(token.id))
@@ -59,7 +59,7 @@ def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
 def static(name: str) -> Response:
     """Send a style or a script of the pages."""
     if name not in STATIC:
-        raise HTTPException(404, "there is no such file")
+        raise HTTPException(404, "file not found")
     headers = {"Cache-Control": "max-age=3600"}
     return Response(static_file(name), media_type=STATIC[name], headers=headers)
 

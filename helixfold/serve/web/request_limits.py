@@ -84,7 +84,7 @@ class RequestLimits:
         if caller is None and not is_public(request.scope["path"]):
             refuse_unknown(request)
         if self._requests[who] >= MAX_REQUESTS:
-            raise _too_many(f"{MAX_REQUESTS} of your requests are in progress, the most allowed")
+            raise _too_many(f"you have {MAX_REQUESTS} requests in progress, the maximum")
         return who
 
     def _limit(self, request: Request) -> int:
@@ -103,16 +103,16 @@ class RequestLimits:
         """
         length = request.headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > limit:
-            raise HTTPException(413, f"the request has {length[:20]} bytes, and at most {limit:,} are read")
+            raise HTTPException(413, f"the request has {length[:20]} bytes; the maximum is {limit:,}")
         size = limit if "transfer-encoding" in request.headers else int(length)
         is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # which goes to the disk as it arrives
         if size <= _SMALL_BODY or is_result:
             return 0
         room = self._settings.max_upload_bytes
         if self._bytes[who] + size > room:
-            raise _too_many(f"your requests in progress would have more than {room:,} bytes, the most allowed")
+            raise _too_many(f"your requests in progress would exceed {room:,} bytes, the maximum")
         if self._bytes.total() + size > room + room // 2:  # a body takes up to six times its size when it is parsed
-            text = "the service reads as many uploads of other users as it can; try again in a few seconds"
+            text = "the service is busy with uploads of other users; try again in a few seconds"
             raise HTTPException(503, text, {"Retry-After": "5"})
         return size
 
@@ -120,14 +120,14 @@ class RequestLimits:
         """Return the status and the text of a refusal; None if nothing is wrong."""
         host = headers.get("host", "")
         if not _has_name(host, self._settings.accepted_hosts):
-            return 421, "this service has another name; see --host-name"
+            return 421, "unknown host name; start the service with --host-name to allow it"
         if is_safe:
             return None
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return 403, "requests that change something are not taken from other sites"
+            return 403, "requests from other sites cannot change anything"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
-            return 403, "requests that change something are not taken from other sites"
+            return 403, "requests from other sites cannot change anything"
         return None
 
 
@@ -150,7 +150,7 @@ class _Body:
             self._until += len(message.get("body", b"")) / _BYTES_PER_SECOND
             self._is_complete = not message.get("more_body", False)
             if self._size > self._limit:
-                text = f"the request has more than {self._limit:,} bytes, the most that are read"
+                text = f"the request has more than {self._limit:,} bytes, the maximum"
                 raise HTTPException(413, text, headers={"Connection": "close"})
         return message
 

@@ -33,6 +33,6 @@ async def finished(service: Service, job_id: str, request: Request) -> Job:
                 raise HTTPException(502, f"the job failed: {reason[:1_000]}")
         await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
         if user_or_none(request) is None:
-            raise HTTPException(401, "the token has ended")
+            raise HTTPException(401, "the token has expired or was revoked")
     place = f"{API}/jobs/{job_id}"
     raise HTTPException(504, f"the job is not done yet; see {place}", headers={"Location": place})

@@ -71,7 +71,7 @@ class NodeProcess:
         self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
     ) -> Outcome:
         future = self.engine.submit(self.pool, do_on_node, kind, dict(content), directory, self.options)
-        waiting = Progress(lines=[f"waits for a node of pool '{self.pool}'"])
+        waiting = Progress(lines=[f"waiting for a node of pool '{self.pool}'"])
         while not wait((future,), _SECONDS_BETWEEN_LOOKS).done:
             if not keep_on(read_progress(directory) or waiting):
                 stop_on_node(directory)

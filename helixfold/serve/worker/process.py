@@ -96,7 +96,7 @@ class JobProcess:
         except (EOFError, OSError):
             self._drain(progress)
             code = self._ended()
-            last = progress.lines[-1] if progress.lines else "it said nothing"
+            last = progress.lines[-1] if progress.lines else "none"
             return Outcome(error=f"the predicting process ended ({code}); its last line: {last}", has_died=True)
 
     @property
@@ -181,7 +181,7 @@ def _serve(options: WorkerOptions, calls: Connection, answers: Connection, print
         except (InputError, SearchError) as error:
             outcome = Outcome(error=str(error))
         except MemoryError:
-            outcome = Outcome(error="there was not enough memory")
+            outcome = Outcome(error="not enough memory")
         except OSError as error:
             outcome = Outcome(error=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
         sys.stdout.flush()
