@@ -47,7 +47,7 @@ async def submit_pair(
 
 @router.get("/ticket/{ticket}")
 def ticket_status(ticket: str, service: ServiceOf, user: CurrentUser) -> dict[str, Any]:
-    """Tell how far a search is."""
+    """Return the state of a search."""
     job = _search(service, ticket)
     return {"id": ticket, "status": "UNKNOWN"} if job is None else _ticket(job)
 

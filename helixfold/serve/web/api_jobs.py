@@ -43,7 +43,7 @@ async def submit(
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> JobBody:
-    """Submit a job. With an Idempotency-Key, the same request again is answered with the job that it made before."""
+    """Submit a job. With an Idempotency-Key, repeating the request returns the first job."""
     submission = await parse_in_thread(request, body.submission)
     add = partial(service.submit, submission, user, idempotency_key=idempotency_key, webhook=body.webhook)
     job, is_new = await run_slowly(request, add)
@@ -87,7 +87,7 @@ def history(
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> JobsBody:
-    """List your jobs of a kind, the newest first; searches for other programs are of the kind "alignment"."""
+    """List your jobs of a kind, the newest first; searches for other programs have the kind "alignment"."""
     jobs = service.views.history(user.name, kind=kind, before=before, limit=limit)
     places = service.views.places(jobs)
     bodies = [JobBody(**described(job, place)) for job, place in zip(jobs, places, strict=True)]
@@ -108,7 +108,7 @@ def watch(job_id: str, service: ServiceOf, user: CurrentUser, request: Request) 
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel(job_id: str, service: ServiceOf, user: CurrentUser) -> JobBody:
-    """Cancel a job that waits or runs; one that has ended stays as it is."""
+    """Cancel a queued or running job; a job that has ended does not change."""
     job = own_job(service, user, job_id, JOB_KINDS)
     service.audit.add(user.name, user.address, "cancel", job.id)
     return shown(service, service.queue.cancel(job.id))
@@ -132,7 +132,7 @@ def rename(job_id: str, body: NameBody, service: ServiceOf, user: CurrentUser) -
 
 @router.delete("/jobs/{job_id}", status_code=204)
 def delete(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
-    """Remove the files and the sequence of a job that has ended; its line in the history stays."""
+    """Delete the files and the sequence of a job that has ended; it stays in the history."""
     delete_job(service, user, job_id)
 
 
@@ -158,13 +158,13 @@ async def archive(job_id: str, request: Request, service: ServiceOf, user: Curre
 
 @router.post("/jobs/{job_id}/share", status_code=201)
 def share(job_id: str, service: ServiceOf, user: CurrentUser) -> ShareBody:
-    """Make a link that shows the job and its result to whoever has it, for 30 days."""
+    """Create a link that shows the job and its result to anyone, for 30 days."""
     return ShareBody(**share_job(service, user, job_id))
 
 
 @router.delete("/jobs/{job_id}/share", status_code=204)
 def unshare(job_id: str, service: ServiceOf, user: CurrentUser) -> None:
-    """End all links to a job."""
+    """Revoke all links to a job."""
     unshare_job(service, user, job_id)
 
 

@@ -41,7 +41,7 @@ class _Lenient(BaseModel):
 
 
 class SequenceBody(_Lenient):
-    """A sequence to predict, and those of NIM's options that matter here."""
+    """A sequence to predict, and the options of NIM that have an effect here."""
 
     sequence: SequenceText
     relax_prediction: bool = False
@@ -61,7 +61,7 @@ class AlignedBody(SequenceBody):
 async def structure_from_sequence(
     body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> list[str]:
-    """Predict a structure, with alignments of the service's databases if it has some; return a list of PDB files."""
+    """Predict a structure, with alignments from the service's databases if it has any; return PDB files."""
     return await _structures(body, (), "best", request, service, user)
 
 
@@ -78,7 +78,7 @@ async def structure_from_alignment(
 async def alignment_from_sequence(
     body: SequenceBody, request: Request, service: ServiceOf, user: CurrentUser
 ) -> dict[str, Any]:
-    """Search the service's databases; return the alignment as `predict-structure-from-MSA` takes it."""
+    """Search the service's databases; return the alignment in the form that `predict-structure-from-MSA` accepts."""
     submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence")
     if len(submissions) > 1 or len(submissions[0].chains) > 1:
         raise InputError("an alignment is for one chain; send each chain separately")

@@ -54,20 +54,20 @@ class StageBody(BaseModel):
 
 
 class ProgressBody(BaseModel):
-    """How far a worker is with a job: the stages that have ended, and the last lines that were printed."""
+    """Progress of a job: the stages that have ended, and the last printed lines."""
 
     stages: Annotated[list[StageBody], Field(max_length=200)] = Field(default_factory=list)
     lines: Annotated[list[Line], Field(max_length=5)] = Field(default_factory=list)
 
 
 class HeartbeatBody(BaseModel):
-    """A sign of life of a worker, with how far it is with a job if that has changed."""
+    """Heartbeat of a worker, with the progress of its job if it has changed."""
 
     progress: ProgressBody | None = None
 
 
 class SummaryBody(BaseModel):
-    """Scores of the best prediction of a result, and its name; those of an alignment are missing."""
+    """Scores and model of the best prediction of a result; empty for an alignment."""
 
     plddt: Score = None
     ptm: Score = None
@@ -115,7 +115,7 @@ async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, requ
 
 @router.post("/jobs/{job_id}/heartbeat", status_code=204)
 def heartbeat(job_id: str, body: HeartbeatBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
-    """Extend the lease; answer 409 if the job is not this worker's any more, which then stops."""
+    """Extend the lease; answer 409 if the job no longer belongs to this worker, which must then stop."""
     progress = None if body.progress is None else body.progress.model_dump()
     service.queue.heartbeat(job_id, x_lease, progress)
 

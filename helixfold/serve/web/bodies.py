@@ -26,7 +26,7 @@ class _Strict(BaseModel):
 
 
 class OptionsBody(_Strict):
-    """Options of a prediction; what is left out is chosen by the service."""
+    """Options of a prediction; the service chooses those that are omitted."""
 
     model: Annotated[str | None, Field(max_length=60, description="one of the models that the service offers")] = None
     recycles: Annotated[int | None, Field(ge=0, le=50, description="recycling iterations after the first one")] = None
@@ -87,7 +87,7 @@ def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
 
 
 class ForecastBody(BaseModel):
-    """Forecast of a job on the worker that is best for it; seconds without searches."""
+    """Estimated time (without searches) and memory of a job, on the worker that suits it best."""
 
     seconds: float | None
     peak_bytes: int | None
