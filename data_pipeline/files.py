@@ -48,7 +48,11 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     with os_errors_as_input_errors(path, "cannot be read"), open(path, "rb", opener=_without_waiting) as file:
         if (size := os.fstat(file.fileno()).st_size) > max_bytes:
             raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
-        return file.read(size)  # not max_bytes: Python allocates what it is asked for
+        content = file.read(size)  # not max_bytes: Python allocates what it is asked for
+        rest = bytearray()  # of a file that has grown, or that does not know its size
+        while piece := file.read(min(2**16, max_bytes - len(content) - len(rest))):
+            rest += piece
+        return content + rest if rest else content
 
 
 def sha256_of(path: Path) -> str:
