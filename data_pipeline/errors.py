@@ -77,7 +77,8 @@ def printable(text: str, limit: int = 200) -> str:
 
     Control characters are escaped, and text longer than `limit` characters is cut.
     """
-    shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+    begun = text[: limit + 1]  # a text from elsewhere may have millions of characters
+    shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in begun)
     return shown if len(shown) <= limit else f"{shown[:limit]}..."
 
 

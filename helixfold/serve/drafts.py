@@ -38,7 +38,7 @@ class Drafts:
             write_durably(own / draft / str(number), file.content)
         index = [{"kind": file.kind, "name": printable(file.name, 200)} for file in files]
         write_durably(own / draft / _INDEX_FILE, json.dumps(index).encode())
-        for old in sorted(own.iterdir(), key=lambda path: path.stat().st_mtime)[:-_MOST_DRAFTS]:
+        for old in sorted(own.iterdir(), key=_modified)[:-_MOST_DRAFTS]:
             shutil.rmtree(old, ignore_errors=True)
         return draft
 
@@ -47,8 +47,11 @@ class Drafts:
         folder = self._of_user(user) / draft
         if not _ID.fullmatch(draft) or not (folder / _INDEX_FILE).is_file():
             return []
-        index = json.loads((folder / _INDEX_FILE).read_text())
-        content = [(folder / str(number)).read_bytes() for number in range(len(index))]
+        try:
+            index = json.loads((folder / _INDEX_FILE).read_text())
+            content = [(folder / str(number)).read_bytes() for number in range(len(index))]
+        except FileNotFoundError:  # another request of the user, with a newer draft, removes this one
+            return []
         return [UploadedFile(**entry, content=each) for entry, each in zip(index, content, strict=True)]
 
     def remove(self, user: str, draft: str) -> None:
@@ -59,8 +62,16 @@ class Drafts:
     def remove_old(self) -> None:
         """Remove the drafts that nobody has submitted for an hour."""
         for folder in self.directory.glob("*/*"):
-            if folder.stat().st_mtime < self.clock() - _KEEP_SECONDS:
+            if _modified(folder) < self.clock() - _KEEP_SECONDS:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _of_user(self, user: str) -> Path:
         return self.directory / hashlib.sha256(user.encode()).hexdigest()[:32]
+
+
+def _modified(folder: Path) -> float:
+    """Return when a draft was written; 0 if another request has just removed it."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

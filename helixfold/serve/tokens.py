@@ -113,6 +113,8 @@ class TokenFile:
         content: Any = read_json(self._path, _ADVICE)
         try:
             tokens = [Token(**entry) for entry in content["tokens"]]
+            if not all(map(_has_right_types, tokens)):
+                raise TypeError("values of other types")
         except (TypeError, KeyError) as error:
             raise InputError.at(self._path, f"is not a token file; {_ADVICE}") from error
         self._tokens, self._state = {token.id: token for token in tokens}, state
@@ -129,6 +131,13 @@ class TokenFile:
             with atomic_write(self._path) as temporary:
                 temporary.write_text(json.dumps({"tokens": [asdict(token) for token in tokens.values()]}, indent=1))
             self._path.chmod(0o600)
+
+
+def _has_right_types(token: Token) -> bool:
+    texts, times = (token.id, token.user, token.kind, token.digest), (token.created, token.expires, token.revoked)
+    return all(isinstance(text, str) and text.isascii() for text in texts) and all(
+        isinstance(moment, int | float | None) for moment in times
+    )
 
 
 def _digest(secret: str) -> str:

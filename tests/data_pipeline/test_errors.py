@@ -1,5 +1,7 @@
 """What an input error looks like on a terminal."""
 
+from typing import Never
+
 from data_pipeline.errors import InputError, printable
 
 
@@ -16,3 +18,13 @@ def test_error_is_one_printable_line_whatever_the_file_holds() -> None:
 
 def test_printable_keeps_ordinary_text() -> None:
     assert printable("sp|P12345|Ünïcode name") == "sp|P12345|Ünïcode name"
+
+
+def test_printable_reads_no_more_than_it_shows() -> None:
+    class Endless(str):
+        def __iter__(self) -> Never:
+            raise AssertionError
+
+    assert printable(Endless("a" * 1_000), 3) == "aaa..."
+    assert printable("\x07\x07", 3) == "\\x0..."
+    assert printable("abc", 3) == "abc"

@@ -123,6 +123,8 @@ async def _structures(
 ) -> list[str]:
     options = JobOptions(search=search, relax=body.relax_prediction, predictions=body.num_predictions_per_model)
     submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence", options, files)
+    if len(submissions) > 1:
+        raise InputError("this route takes one sequence; submit several records as jobs")
     return await structures_of(submissions[0], request, service, user)
 
 

@@ -1,5 +1,8 @@
 """Answers to requests that cannot be served: a status and one sentence, as JSON or as a page."""
 
+import json
+import sqlite3
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -9,6 +12,7 @@ from data_pipeline.errors import InputError, printable
 from helixfold.serve.queue.limits import BusyError, QuotaError
 from helixfold.serve.queue.queue import DuplicateKeyError, JobStateError, LostLeaseError
 from helixfold.serve.web.pages import error_page, wants_page
+from helixfold.serve.web.response_headers import LOGGER
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (BusyError, 429),
@@ -26,6 +30,7 @@ def add_error_answers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _answer_with(status))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, refusal)
+    app.add_exception_handler(sqlite3.OperationalError, _without_database)
     app.add_exception_handler(Exception, _broken)
 
 
@@ -48,7 +53,7 @@ def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     parts = []
     for each in error.errors()[:5]:
-        place = ".".join(str(word) for word in each["loc"] if word != "body")
+        place = ".".join(printable(str(word), 60) for word in each["loc"] if word != "body")
         parts.append(f"{place}: {each['msg']}" if place else str(each["msg"]))
     return problem_answer(request, 422, printable("; ".join(parts), 1_000))
 
@@ -60,6 +65,13 @@ def refusal(request: Request, error: Exception) -> Response:
         return RedirectResponse((error.headers or {})["Location"], 303)
     text = "page not found" if error.detail == "Not Found" else str(error.detail)
     return problem_answer(request, error.status_code, text, dict(error.headers or {}))
+
+
+def _without_database(request: Request, error: Exception) -> Response:
+    """Answer 503 while the disk is full, or another program holds the database."""
+    LOGGER.error(json.dumps({"event": "the database cannot be used", "error": str(error)}))
+    text = "the service cannot use its database now; try again in a few seconds"
+    return problem_answer(request, 503, text, {"Retry-After": "5"})
 
 
 def _broken(request: Request, error: Exception) -> Response:

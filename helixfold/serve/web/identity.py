@@ -77,7 +77,8 @@ def client_address(request: Request) -> str:
     direct = request.client.host if request.client is not None else ""
     if service_of(request).settings.behind_proxy:
         # The last entry is the proxy's own; those before it are whatever the client wrote.
-        forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+        # Some proxies add it to the client's header, others in a header of their own, after the client's.
+        forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
         return forwarded[:64] or direct
     return direct
 

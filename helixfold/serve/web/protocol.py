@@ -1,4 +1,4 @@
-"""End connections on which no request arrives, and idle ones where there are too many."""
+"""End connections on which no request arrives or no answer is read, and idle ones where there are too many."""
 
 import asyncio
 from typing import Any, Final
@@ -8,6 +8,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from helixfold.serve.web.rate_limit import network_of
 
 HEADER_SECONDS: Final = 20.0
+UNREAD_LOOKS: Final = 2  # once every `HEADER_SECONDS`
 MAX_CONNECTIONS: Final = 1_000
 MAX_CONNECTIONS_OF_ADDRESS: Final = 200
 
@@ -15,13 +16,14 @@ MAX_CONNECTIONS_OF_ADDRESS: Final = 200
 class TimedProtocol(H11Protocol):
     """HTTP/1.1 of uvicorn, with a time within which the head of each request has to arrive.
 
-    Where there are too many connections, the one that has been idle for longest is closed for a new one: of the same
-    address, or of the address that has most.
+    Where there are too many connections, one of the same address, or of the address that has most, is closed for a new
+    one: the one that has been idle for longest, or the newest one if none is idle.
     """
 
     _timer: asyncio.TimerHandle | None = None
     _last_cycle: Any = None  # the request that was the last one when the timer ended last
     _address = ""
+    _unread_looks = 0  # of the timer, at which the client had not read an answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count the time; close another connection, or this one, if there are too many."""
@@ -55,9 +57,9 @@ class TimedProtocol(H11Protocol):
             own[self] = None
 
     def _make_room(self, connections: "dict[TimedProtocol, None]") -> None:
-        victim = next((each for each in connections if each.is_idle() and each is not self), self)
+        victim = next((each for each in connections if each.is_idle() and each is not self), [*connections][-1])
         victim._forget()
-        victim.transport.close()
+        victim.transport.abort()  # its client need not read what was sent before there is room
 
     def _forget(self) -> None:
         own = self._open.get(self._address, {})
@@ -69,11 +71,18 @@ class TimedProtocol(H11Protocol):
         """Return whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
+    def resume_writing(self) -> None:
+        """Write on, since the client has read most of what it was sent."""
+        super().resume_writing()
+        self._unread_looks = 0
+
     def _look(self) -> None:
-        """End the connection if nothing is being answered, and no request has come since the last look."""
-        if self.is_idle() and self.cycle is self._last_cycle:
-            if not self.transport.is_closing():
-                self.transport.close()
-            return
-        self._last_cycle = self.cycle
+        """End the connection if no request has come since the last look, or no answer was read for some looks."""
         self._timer = self.loop.call_later(HEADER_SECONDS, self._look)
+        is_unread = self.flow.write_paused or self.transport.is_closing()
+        self._unread_looks = self._unread_looks + 1 if is_unread else 0
+        if self._unread_looks > UNREAD_LOOKS:
+            self.transport.abort()
+        elif self.is_idle() and self.cycle is self._last_cycle and not self.transport.is_closing():
+            self.transport.close()
+        self._last_cycle = self.cycle

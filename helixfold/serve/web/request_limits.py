@@ -5,24 +5,26 @@ or is too large. Only then is its body read, within a time.
 """
 
 import asyncio
+import json
 import math
 import re
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 from fastapi import HTTPException, Request
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from data_pipeline.errors import InputError
 from helixfold.serve.settings import API, ServeSettings
 from helixfold.serve.tokens import Token
 from helixfold.serve.web.errors import refusal
 from helixfold.serve.web.identity import client_address, identify, is_public, refuse_unknown
 from helixfold.serve.web.rate_limit import RateLimiter, network_of
+from helixfold.serve.web.response_headers import LOGGER
 
 MAX_REQUESTS: Final = 100  # in progress, of a user or an address, such as those that wait for a structure
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
@@ -64,6 +66,11 @@ class RequestLimits:
         except HTTPException as error:
             await refusal(request, error)(scope, receive, send)
             return
+        except InputError as error:  # the file of tokens is damaged; a page would read it, too
+            LOGGER.error(json.dumps({"event": "tokens cannot be read", "error": str(error)}))
+            text = "the service cannot read its tokens; ask whoever runs it to look into its log"
+            await JSONResponse({"error": text}, 503)(scope, receive, send)
+            return
         request.state.who = who
         self._requests[who] += 1
         self._bytes[who] += size
@@ -102,6 +109,10 @@ class RequestLimits:
         Answer 413 if it is too large, and 429 or 503 if there is no room for it now.
         """
         length = request.headers.get("content-length", "0")
+        if "content-length" in request.headers and "transfer-encoding" in request.headers:
+            # Proxies do not agree on where such a request ends, and take what follows for a request of somebody else.
+            text = "a request has Content-Length or Transfer-Encoding, and not both"
+            raise HTTPException(400, text, {"Connection": "close"})
         if not length.isdecimal() or int(length[:20]) > limit:
             raise HTTPException(413, f"the request has {length[:20]} bytes; the maximum is {limit:,}")
         size = limit if "transfer-encoding" in request.headers else int(length)
@@ -126,7 +137,7 @@ class RequestLimits:
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "requests from other sites cannot change anything"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return 403, "requests from other sites cannot change anything"
         return None
 

@@ -1,7 +1,11 @@
 """Answers with files of a result, which a worker made: no browser takes one of them for a page of this service."""
 
+import os
+from contextlib import suppress
+
 from fastapi import HTTPException
 from starlette.responses import FileResponse
+from starlette.types import Receive, Scope, Send
 
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service
@@ -17,6 +21,7 @@ _TYPES = {
     ".a3m": "text/plain; charset=utf-8",
     ".tsv": "text/tab-separated-values; charset=utf-8",
 }
+_DELETED = "the result of this job has been deleted"
 _SHOWN = (".html", ".png", ".json", ".pdb", ".cif", ".tsv", ".a3m")
 # The report's own script runs, in an origin of its own that has neither this service's cookies nor its pages, and
 # reaches no network: a worker may send any page.
@@ -26,13 +31,25 @@ _SANDBOX = (
 )
 
 
+class _ResultResponse(FileResponse):
+    """A file of a result; answers 404 if its job is deleted before it is sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except (RuntimeError, FileNotFoundError) as error:
+            if os.path.exists(self.path):
+                raise
+            raise HTTPException(404, _DELETED) from error
+
+
 def file_response(service: Service, job: Job, path: str) -> FileResponse:
     """Return a file of a job's result; answer 404 if it has none at this path."""
     found = service.storage.result_file(job, path)
     if found is None:
         raise HTTPException(404, "the result of this job has no such file")
     ending = found.suffix.lower()
-    return FileResponse(
+    return _ResultResponse(
         found,
         media_type=_TYPES.get(ending, "application/octet-stream"),
         filename=found.name,
@@ -48,5 +65,9 @@ def archive_response(service: Service, job: Job) -> FileResponse:
     directory = service.storage.attempt(job.id, job.result)
     packed = directory.with_name("result.zip")
     if not packed.is_file():
-        pack(directory, packed, folder=file_name_of(job.name))
-    return FileResponse(packed, media_type="application/zip", filename=f"{file_name_of(job.name)}.zip")
+        with suppress(FileNotFoundError):
+            pack(directory, packed, folder=file_name_of(job.name))
+        if not directory.is_dir():
+            service.storage.remove(job.id)  # packing makes its directory again
+            raise HTTPException(404, _DELETED)
+    return _ResultResponse(packed, media_type="application/zip", filename=f"{file_name_of(job.name)}.zip")

@@ -15,11 +15,13 @@ import pydantic_core
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.routing import APIRoute
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
 
 from helixfold.serve.tokens import Token
 
 MAX_JSON_VALUES: Final = 2_000
+_MAX_FORM_FIELDS: Final = 1_000
 _SLICE: Final = 2**16
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
@@ -92,8 +94,20 @@ class _ParsedRequest(Request):
         async def read() -> FormData:
             return await Request.form(self, **limits)
 
-        await self.body()  # `read` finds it there
+        _check_form(self.headers.get("content-type"), await self.body())
         return await parse_in_thread(self, asyncio.run, read())
+
+
+def _check_form(content_type: str | None, content: bytes) -> None:
+    """Answer 415 to a form that names an encoding of its own, and 413 to one with too many fields.
+
+    Some encodings make text of it that cannot be written, or take long.
+    """
+    kind, options = parse_options_header(content_type)
+    if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+        raise HTTPException(415, "a form is read as UTF-8; send it without another charset")
+    if kind != b"multipart/form-data" and content.count(b"&") >= _MAX_FORM_FIELDS:
+        raise HTTPException(413, f"the form has more than {_MAX_FORM_FIELDS:,} fields; send fewer")
 
 
 def read_json(content: bytes) -> Any:
