@@ -213,6 +213,7 @@ def _is_job(content: Any) -> bool:
             "place": int() | None,
             "error": str() | None,
             "progress": dict(progress),
+            "summary": dict(),
         } if _ID.fullmatch(job) and state in _STATES:
             stages = progress.get("stages", [])
             return isinstance(stages, list) and all(

@@ -36,7 +36,7 @@ REQUEST = {
     "templates": [],
 }
 CLAIM = {"id": JOB, "kind": "prediction", "lease": "lease", "lease_seconds": 60, "attempt": 1, "request": REQUEST}
-SHOWN = {"id": JOB, "name": "protein", "state": "done", "place": None, "progress": {}, "error": None}
+SHOWN = {"id": JOB, "name": "protein", "state": "done", "place": None, "progress": {}, "error": None, "summary": {}}
 
 
 @dataclass
@@ -265,6 +265,7 @@ def test_no_control_character_of_a_server_reaches_the_screen_of_a_worker(tmp_pat
         {**SHOWN, "progress": {"stages": [5]}},
         {**SHOWN, "name": 5},
         {name: value for name, value in SHOWN.items() if name != "error"},
+        {name: value for name, value in SHOWN.items() if name != "summary"},
         {"error": "\x1b[2J"},
         b"\x1b[2J",
         5,
