@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from helixfold.serve.drafts import Drafts
+from helixfold.serve.queue.limits import QueueOptions
 from helixfold.serve.submission import UploadedFile
 from tests.serve.running import Running, running
 
@@ -154,6 +155,16 @@ def test_uploads_are_still_there_when_there_is_no_room_for_the_job(tmp_path: Pat
         server.service.queue.options = options
         assert browser.send_files("/submit", [], sequence=">mine\nMKTAYIAKQR\n") == 303
         assert uploaded(server, browser.place) == ROWS
+
+
+def test_sequences_that_were_queued_before_there_was_no_more_room_are_counted(tmp_path: Path) -> None:
+    with running(tmp_path, queue=QueueOptions(max_active_jobs=2)) as server:
+        browser = Browser(server)
+        browser.open("/")
+        assert browser.send("/submit", sequence=">a\nMKTAYIAKQR\n>b\nMKTAYIAKQR\n>c\nMKTAYIAKQR\n") == 429
+        assert "(2 of 3 sequences are queued; remove the first 2 here)" in browser.text
+        assert browser.send("/submit", sequence=">c\nMKTAYIAKQR\n") == 429
+        assert "sequences are queued" not in browser.text
 
 
 def test_file_that_is_not_ticked_any_more_is_left_out(tmp_path: Path) -> None:

@@ -38,15 +38,19 @@ async def submit(request: Request, service: ServiceOf, user: CurrentUser, form: 
     """Submit the jobs of the form, or show what they would take; the page of either has all that was filled in."""
     dropped, files = await sequence_file_of(form), await uploads_of(form, service.drafts, user.name)
     shown: dict[str, Any] = {"dropped": dropped, "files": files}
+    jobs: list[Job] = []
     try:
         submissions = await submissions_of(request, form, dropped, files)
         if text_of(form, "action") == "forecast":
             found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
             return await run_in_threadpool(_form_page, request, service, user, form, **shown, forecasts=found)
-        jobs = [(await run_slowly(request, service.submit, each, user))[0] for each in submissions]
+        for each in submissions:
+            jobs.append((await run_slowly(request, service.submit, each, user))[0])
     except InputError as error:
-        code = 429 if isinstance(error, QuotaError) else 422
-        return await run_in_threadpool(_form_page, request, service, user, form, **shown, problem=str(error), code=code)
+        code, problem = 429 if isinstance(error, QuotaError) else 422, str(error)
+        if jobs:
+            problem += f" ({len(jobs)} of {len(submissions)} sequences are queued; remove the first {len(jobs)} here)"
+        return await run_in_threadpool(_form_page, request, service, user, form, **shown, problem=problem, code=code)
     service.drafts.remove(user.name, text_of(form, "draft"))
     return RedirectResponse(f"/jobs/{jobs[0].id}" if len(jobs) == 1 else "/jobs", 303)
 
