@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_predictions_connect_only_to_the_server_that_is_named(tmp_path: Path, mo
     addresses: list[object] = []
     connect = socket.socket.connect
 
-    def record(connection: socket.socket, address: object) -> None:
+    def record(connection: socket.socket, address: Any) -> None:
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             addresses.append(address)
         connect(connection, address)
@@ -90,11 +91,11 @@ def test_predictions_connect_only_to_the_server_that_is_named(tmp_path: Path, mo
     fasta.write_text(">a\nMKTAYIAKQR\n")
     command = ["predict", str(fasta), "--models", "tiny", "--num-recycles", "0"]
     with serving() as server:
-        assert main([*command, "--output", str(tmp_path / "b"), "--msa-server", server.url]) != 0
+        assert main([*command, "--output", str(tmp_path / "searched"), "--msa-server", server.url]) != 0
         assert set(addresses) == {("127.0.0.1", server.server_port)}
     addresses.clear()
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert main([*command, "--output", str(tmp_path / "a")]) == 0
+    assert main([*command, "--output", str(tmp_path / "alone")]) == 0
     assert addresses == []
 
 

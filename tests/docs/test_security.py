@@ -11,7 +11,7 @@ _TEST = re.compile(r"`(?P<file>[\w/]+\.py)?::(?P<name>test_\w+)`")
 def claims() -> dict[str, list[tuple[str, str]]]:
     """Return the files and names of the tests of each claim."""
     rows = [line.split("|")[1:-1] for line in (ROOT / "docs/security.md").read_text().splitlines() if line[:1] == "|"]
-    found = {}
+    found: dict[str, list[tuple[str, str]]] = {}
     for claim, tests in (row for row in rows if row != ["---", "---"] and row[0].strip() != "claim"):
         found[claim.strip()], file = [], ""
         for word in tests.split(","):
