@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cyclopts import App
+from cyclopts import App, Group
 
 from helixfold.benchmark.options import CommonOptions
 
@@ -40,6 +40,7 @@ app = App(
     name="benchmark",
     usage="helixfold benchmark BENCHMARK [options]\nexample: helixfold benchmark block",
     help="Measure speed and memory on this machine.",
+    group_commands=Group.create_ordered("Benchmarks"),
 )
 for number, (name, summary) in enumerate(BENCHMARKS.items()):
     app.command(f"helixfold.benchmark.{name}:run", name=name, help=summary, sort_key=number)

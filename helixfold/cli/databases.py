@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from helixfold.options import Output, Workers
 
@@ -12,6 +12,7 @@ app = App(
     usage="helixfold databases ACTION [options]\n"
     "example: helixfold databases download uniref30_2302 --output databases",
     help="Download, build and check sequence databases: ColabFold's, or your own from FASTA files.",
+    group_commands=Group.create_ordered("Actions"),
 )
 
 

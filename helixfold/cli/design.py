@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from helixfold.design.command import DesignCommand
 from helixfold.options import reads, whole_number
@@ -18,6 +18,7 @@ app = App(
     usage="helixfold design PROTOCOL [options]\nexample: helixfold design binder target.pdb --length 60 --hotspots A45",
     help="Design proteins by optimising a sequence until its predicted structure meets the goal. Run the same command "
     "again to resume.",
+    group_commands=Group.create_ordered("Protocols"),
 )
 
 

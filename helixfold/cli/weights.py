@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from helixfold.options import Directory
 from helixfold.predict.options import ComputeDtype, Dtype
@@ -14,6 +14,7 @@ app = App(
     name="weights",
     usage="helixfold weights ACTION [options]\nexample: helixfold weights download",
     help="Download, inspect, verify and convert model parameters (DeepMind's .npz, OpenFold's .pt, .safetensors).",
+    group_commands=Group.create_ordered("Actions"),
 )
 
 

@@ -106,5 +106,13 @@ def test_the_most_used_options_come_first(capsys: pytest.CaptureFixture[str]) ->
         assert not set(names) & set(re.findall(r"^  (?:-o, )?(\S+)", others, re.MULTILINE))
 
 
+@pytest.mark.parametrize("command", ["weights", "databases", "design", "benchmark", "serve"])
+def test_subcommands_are_not_listed_as_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = help_of([command], capsys)
+    _, *options = page.split("\nOptions:\n")
+    assert not any(re.match(r"  [a-z]", text) for text in options)
+    assert re.search(r"^(Actions|Protocols|Benchmarks):\n  [a-z]", page, re.MULTILINE)
+
+
 def test_hidden_options_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--patience" not in help_of(["train"], capsys)
