@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.submission import UploadedFile
-from helixfold.serve.web import protocol, result_files
+from helixfold.serve.web import api_nim, protocol, result_files
 from tests.serve.running import Running, running
 from tests.serve.test_overload import bearer, status_of
 
@@ -90,6 +91,18 @@ def test_several_sequences_are_refused_where_one_structure_is_returned(server: R
     for path in (f"{NIM}/predict-structure-from-sequence", f"{NIM}/predict-structure-from-MSA"):
         status, _, body = server.asked("POST", path, {"sequence": records})
         assert (status, b"takes one sequence" in body) == (422, True)
+
+
+def test_structures_of_a_worker_that_do_not_fit_into_an_answer_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_nim, "_MAX_TEXT", 10)
+    with running(tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        for sizes, expected in (((5, 5), 200), ((6, 5), 502)):
+            answer = pool.submit(server.asked, "POST", f"{NIM}/predict-structure-from-sequence", JOB)
+            claimed = server.claim(wait=10)
+            server.finish(claimed, {f"ranked_{number}.pdb": b"x" * size for number, size in enumerate(sizes)})
+            assert answer.result()[0] == expected
 
 
 def _without_a_brace(text: str) -> str:

@@ -30,7 +30,7 @@ from helixfold.serve.web.waiting import finished
 
 _PREFIX = "/protein-structure/alphafold2"
 _FORMATS = {"a3m": "a3m", "sto": "sto", "stockholm": "sto", "fasta": "fasta"}
-# What a worker sends is read into memory, up to so many bytes of a file, and so many structures.
+# What a worker sends is read into memory: at most so many bytes for an answer, and so many structures.
 _MAX_TEXT, _MAX_PREDICTIONS = 2**27, 20
 router = APIRouter(tags=["NIM"], responses=PROBLEMS, route_class=ThreadedRoute)
 SequenceText = Annotated[str, Field(min_length=1, max_length=MAX_SEQUENCE_TEXT)]
@@ -129,14 +129,14 @@ async def _structures(
 
 
 def _ranked(service: Service, job: Job) -> list[str]:
-    names = sorted(
-        (
-            path
-            for path, size in service.storage.results(job)
-            if path.startswith("ranked_") and path.endswith(".pdb") and size <= _MAX_TEXT
-        ),
-        key=lambda path: (len(path), path),
-    )[:_MAX_PREDICTIONS]
+    sizes = {
+        path: size
+        for path, size in service.storage.results(job)
+        if path.startswith("ranked_") and path.endswith(".pdb")
+    }
+    names = sorted(sizes, key=lambda path: (len(path), path))[:_MAX_PREDICTIONS]
+    if sum(sizes[name] for name in names) > _MAX_TEXT:
+        raise HTTPException(502, "the structures are too large for one answer; fetch them from the history")
     paths = [service.storage.result_file(job, name) for name in names]
     found = [path.read_text(errors="replace") for path in paths if path is not None]
     if not found:

@@ -1,12 +1,9 @@
 """Limit how many requests a user, or an address without one, makes in a minute."""
 
 import ipaddress
-import math
 import threading
 import time
 from collections.abc import Callable
-
-from fastapi import HTTPException
 
 _MOST_KNOWN = 10_000
 
@@ -34,12 +31,6 @@ class RateLimiter:
             is_allowed = left >= 1
             self._buckets[key] = (left - is_allowed, now)
         return 0.0 if is_allowed else (1 - left) / rate
-
-    def take(self, key: str) -> None:
-        """Take one request of a bucket, or answer 429 with the seconds to wait."""
-        if seconds := self.seconds_to_wait(key):
-            wait = str(math.ceil(seconds))
-            raise HTTPException(429, f"too many requests; wait {wait} s", headers={"Retry-After": wait})
 
 
 def network_of(address: str) -> str:
