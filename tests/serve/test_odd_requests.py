@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from helixfold.serve.drafts import Drafts
+from helixfold.serve.queue.limits import QueueOptions
 from helixfold.serve.submission import UploadedFile
 from helixfold.serve.web import api_nim, protocol, result_files
-from tests.serve.running import Running, running
-from tests.serve.test_overload import bearer, status_of
+from tests.serve.running import WORKER, Running, running
+from tests.serve.test_overload import bearer, start_request, status_of
 
 API = "/api/v1"
 NIM = "/protein-structure/alphafold2"
@@ -103,6 +104,20 @@ def test_structures_of_a_worker_that_do_not_fit_into_an_answer_are_not_read(
             claimed = server.claim(wait=10)
             server.finish(claimed, {f"ranked_{number}.pdb": b"x" * size for number, size in enumerate(sizes)})
             assert answer.result()[0] == expected
+
+
+def test_files_of_a_result_that_arrive_together_have_one_limit(tmp_path: Path) -> None:
+    with running(tmp_path, queue=QueueOptions(max_user_bytes=20)) as server:
+        server.json("POST", f"{API}/jobs", JOB)
+        claimed = server.claim()
+        headers = {**bearer(server.worker_token), "X-Lease": claimed["lease"]}
+        path = f"{WORKER}/jobs/{claimed['id']}/results"
+        with start_request(server, "PUT", f"{path}/a", 15, headers) as first:
+            first.sendall(b"x" * 10)
+            file = server.service.storage.attempt_file(claimed["id"], 1, "a")
+            _wait_until(lambda: file.exists() and file.stat().st_size == 10)
+            assert server.asked("PUT", f"{path}/b", body=b"x" * 15, headers=headers)[0] == 413
+        assert server.asked("PUT", f"{path}/b", body=b"x" * 10, headers=headers)[0] == 204
 
 
 def _without_a_brace(text: str) -> str:

@@ -24,6 +24,7 @@ from helixfold.serve.web.threads import ThreadedRoute
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _LONGEST_WAIT = 10.0
+_BYTES_BETWEEN_LOOKS = 2**22  # at the size of a result while a file of it arrives
 router = APIRouter(prefix=f"{API}/worker", tags=["workers"], route_class=ThreadedRoute)
 Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
 Line = Annotated[str, Field(max_length=400), AfterValidator(partial(printable, limit=400))]
@@ -140,19 +141,24 @@ async def write_result(
     """Send a file of the result; it counts when the job is finished."""
     job = _held(await run_in_threadpool(service.views.job, job_id), x_lease)
     target = service.storage.attempt_file(job.id, job.attempts, path)
-    sizes = await run_in_threadpool(service.storage.sizes, service.storage.attempt(job.id, job.attempts))
-    sizes.pop(target, None)
-    left = service.settings.queue.max_user_bytes - sum(sizes.values())
-    if len(sizes) >= MAX_RESULT_FILES:
+    directory = service.storage.attempt(job.id, job.attempts)
+    sizes = await run_in_threadpool(service.storage.sizes, directory)
+    if len(sizes.keys() - {target}) >= MAX_RESULT_FILES:
         raise HTTPException(422, f"a result has at most {MAX_RESULT_FILES:,} files")
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with target.open("wb") as file:
+            left = 0
             async for chunk in request.stream():
+                file.write(chunk)
                 left -= len(chunk)
                 if left < 0:
+                    file.flush()
+                    # Other files of the result may arrive at the same time.
+                    sizes = await run_in_threadpool(service.storage.sizes, directory)
+                    left = min(_BYTES_BETWEEN_LOOKS, service.settings.queue.max_user_bytes - sum(sizes.values()))
+                if left < 0:
                     raise HTTPException(413, "the result exceeds the disk limit of its user")
-                file.write(chunk)
             file.flush()
             await run_in_threadpool(os.fsync, file.fileno())
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
