@@ -167,7 +167,8 @@ class _Body:
 
 
 def _too_many(text: str, seconds: int = 5) -> HTTPException:
-    return HTTPException(429, f"{text}; wait {seconds} s", {"Retry-After": str(seconds)})
+    # More requests may have arrived on the connection, of which each answer would take time.
+    return HTTPException(429, f"{text}; wait {seconds} s", {"Retry-After": str(seconds), "Connection": "close"})
 
 
 def _has_name(host: str, accepted: Sequence[str] | None) -> bool:
