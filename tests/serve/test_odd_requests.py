@@ -246,6 +246,15 @@ def test_connection_ends_whose_client_does_not_read_the_answer(
         _wait_until(lambda: opened[0] in ended)
 
 
+def test_body_of_an_answer_does_not_wait_for_its_head(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = record_calls(monkeypatch, "connection_made")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"GET /v1/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert status_of(connection) == 200
+        accepted = opened[-1].transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_new_connection_is_taken_where_another_address_has_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """End connections on which no request arrives or no answer is read, and idle ones where there are too many."""
 
 import asyncio
+import socket
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -28,6 +29,9 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count the time; close another connection, or this one, if there are too many."""
         super().connection_made(transport)
+        # asyncio does this only for sockets that were opened with the number of TCP. Otherwise the body of an answer
+        # waits 40 ms for the client to acknowledge the head.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._timer = self.loop.call_later(HEADER_SECONDS, self._look)
         self._address = network_of(self.client[0]) if self.client is not None else ""
         state = self.config.app.state  # type: ignore[union-attr]  # of `create_app`
