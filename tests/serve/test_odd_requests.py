@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.queue.limits import QueueOptions
@@ -275,3 +276,10 @@ def test_new_connection_is_taken_where_another_address_has_most(
         assert server.asked("GET", f"{API}/jobs")[0] == 200
         for connection in busy:
             connection.close()
+
+
+def test_description_of_the_interface_is_written_once(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    description = server.json("GET", "/api/openapi.json")
+    monkeypatch.setattr(FastAPI, "openapi", lambda _: {})
+    assert server.json("GET", "/api/openapi.json") == description
+    assert f"{API}/jobs" in description["paths"]

@@ -1,5 +1,7 @@
 """The application of the service: all routes, and what each request passes through before them."""
 
+import json
+from functools import cache
 from typing import Final
 
 from fastapi import FastAPI, Response
@@ -32,7 +34,7 @@ def create_app(service: Service) -> FastAPI:
         title="helixfold serve",
         version=__version__,
         description="Predict protein structures with AlphaFold 2: submit jobs, watch them, fetch results.",
-        openapi_url="/api/openapi.json",
+        openapi_url=None,  # see below
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # to an address that is made of the Host header
@@ -46,6 +48,13 @@ def create_app(service: Service) -> FastAPI:
     for module in _ROUTERS:
         app.include_router(module.router)
     add_error_answers(app)
+
+    # Anybody may ask for it; FastAPI would write the text again for each request.
+    described = cache(lambda: json.dumps(app.openapi()))
+
+    @app.get("/api/openapi.json", include_in_schema=False)
+    def describe() -> Response:
+        return Response(described(), media_type="application/json")
 
     @app.get("/metrics", tags=["service"])
     def show_metrics(service: ServiceOf, user: CurrentUser) -> Response:
