@@ -61,6 +61,26 @@ def test_client_of_a_proxy_that_adds_a_header_of_its_own_cannot_choose_its_addre
 
 
 @pytest.mark.parametrize(
+    ("forwarded", "address"),
+    [
+        ("10.0.0.1:4711", "10.0.0.1"),
+        ("[2001:db8::1]:4711", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("unknown:1", "unknown:1"),
+        ("", "127.0.0.1"),
+    ],
+)
+def test_port_that_a_proxy_adds_to_an_address_makes_no_other_client(
+    forwarded: str, address: str, tmp_path: Path
+) -> None:
+    with running(tmp_path, behind_proxy=True) as server:
+        headers = bearer(server.service.tokens.create("anna"))
+        server.json("POST", f"{API}/jobs", JOB, headers={**headers, "X-Forwarded-For": forwarded})
+        assert server.service.audit.newest(1)[0].address == address
+
+
+@pytest.mark.parametrize(
     "charset", ["unicode_escape", "utf-7", "idna", "undefined", "punycode", "utf-16", "latin-1", "x", "'", "UTF-8"]
 )
 def test_form_in_another_encoding_is_refused(guarded: Running, charset: str) -> None:

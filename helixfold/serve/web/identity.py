@@ -4,6 +4,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ _PATHS_FOR_PROGRAMS: Final = (
     *("/api/", "/metrics", "/ticket/", "/result/", "/template/", "/v1/health/"),
     *("/protein-structure/", "/foldSequence/"),
 )
+# An address and a port, as some proxies write; the port is another one for each connection.
+_WITH_PORT = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}):\d{1,5}|\[([0-9A-Fa-f:.]{2,45})\](?::\d{1,5})?", re.ASCII)
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="helixfold", Basic realm="helixfold"'}
 
 
@@ -79,7 +82,8 @@ def client_address(request: Request) -> str:
         # The last entry is the proxy's own; those before it are whatever the client wrote.
         # Some proxies add it to the client's header, others in a header of their own, after the client's.
         forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
-        return forwarded[:64] or direct
+        with_port = _WITH_PORT.fullmatch(forwarded)
+        return (with_port[1] or with_port[2] if with_port else forwarded[:64]) or direct
     return direct
 
 
