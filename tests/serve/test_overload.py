@@ -185,8 +185,13 @@ def test_bodies_in_flight_are_limited_by_user_and_in_all(guarded: Running, token
 
         begin(anna)
         assert status_of(begin(anna, 2**21)) == 429
-        begin(ben, LARGE // 2)
-        assert status_of(begin(carl, 2**22)) == 503
+        assert status_of(begin(ben, LARGE // 2)) == 503
+        begin(ben, LARGE // 3)  # nobody takes all that is left
+        assert status_of(begin(ben, 2**21)) == 503
+        assert status_of(begin(carl, 5 * 2**20)) == 503
+        large = json.dumps(JOB).encode().ljust(2**21)
+        sent = {**carl, "Content-Type": "application/json"}
+        assert guarded.asked("POST", f"{API}/jobs", body=large, headers=sent)[0] == 201
         assert guarded.asked("POST", f"{API}/jobs", JOB, headers=anna)[0] == 201  # small ones are not counted
     until = time.monotonic() + 20  # by when the server has seen that these connections have ended
     while time.monotonic() < until:

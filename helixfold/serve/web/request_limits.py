@@ -119,10 +119,12 @@ class RequestLimits:
         is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # which goes to the disk as it arrives
         if size <= _SMALL_BODY or is_result:
             return 0
-        room = self._settings.max_upload_bytes
-        if self._bytes[who] + size > room:
+        room, own = self._settings.max_upload_bytes, self._bytes[who]
+        if own + size > room:
             raise _too_many(f"your requests in progress would exceed {room:,} bytes, the maximum")
-        if self._bytes.total() + size > room + room // 2:  # a body takes up to six times its size when it is parsed
+        # A body takes up to six times its size when it is parsed. Nobody takes all that is left.
+        left = room + (room + 1) // 2 - (self._bytes.total() - own)
+        if own + size > left * 2 // 3:
             text = "the service is busy with uploads of other users; try again in a few seconds"
             raise HTTPException(503, text, {"Retry-After": "5"})
         return size
