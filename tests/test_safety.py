@@ -64,7 +64,8 @@ ROOMS = {
         ),
         ("data_pipeline.io.http",),
     ),
-    "socket": ("helixfold.parallel", "data_pipeline.io.http"),
+    # The server's protocol sets an option of the connections that it accepts, and opens none.
+    "socket": ("helixfold.parallel", "data_pipeline.io.http", "helixfold.serve.web.protocol"),
     "pickle": ("helixfold.weights.openfold", "data_pipeline.features.alphafold_pickle"),
     # Processes of the program's own send each other Python objects; nothing from outside gets there.
     "multiprocessing": (
