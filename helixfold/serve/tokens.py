@@ -28,6 +28,10 @@ _FORM = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _ADVICE: Final = "restore it from a backup, or delete it and create all tokens again"
 
 
+class TokenFileError(InputError):
+    """Error for a file of tokens that is damaged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Token:
     """A token as the file has it; times are seconds since 1970, and `expires` is None for one that stays good."""
@@ -101,7 +105,7 @@ class TokenFile:
         return token if token is not None and token.is_good(time.time()) else None
 
     def _read(self) -> None:
-        """Read the file again if it has changed; raise `InputError` if it is damaged."""
+        """Read the file again if it has changed; raise `TokenFileError` if it is damaged."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -110,13 +114,15 @@ class TokenFile:
         state = (status.st_mtime_ns, status.st_size, status.st_ino)
         if state == self._state:
             return
-        content: Any = read_json(self._path, _ADVICE)
         try:
+            content: Any = read_json(self._path, _ADVICE)
             tokens = [Token(**entry) for entry in content["tokens"]]
             if not all(map(_has_right_types, tokens)):
                 raise TypeError("values of other types")
+        except InputError as error:
+            raise TokenFileError(str(error)) from error
         except (TypeError, KeyError) as error:
-            raise InputError.at(self._path, f"is not a token file; {_ADVICE}") from error
+            raise TokenFileError.at(self._path, f"is not a token file; {_ADVICE}") from error
         self._tokens, self._state = {token.id: token for token in tokens}, state
 
     @contextmanager

@@ -170,6 +170,16 @@ def test_nobody_is_let_in_while_the_file_of_tokens_is_damaged(damage: Callable[[
         assert server.asked("GET", f"{API}/jobs", headers=headers)[0] == 200
 
 
+def test_request_that_waits_while_the_tokens_are_damaged_is_not_answered_with_their_path(tmp_path: Path) -> None:
+    with running(tmp_path, demands_token=True) as server, ThreadPoolExecutor(1) as pool:
+        headers = bearer(server.service.tokens.create("anna"))
+        answer = pool.submit(server.asked, "POST", "/foldSequence/v1/pdb/", body=b"MKTAYIAKQR", headers=headers)
+        _wait_until(lambda: server.service.views.usage("anna").active_jobs == 1)
+        (tmp_path / "tokens.json").write_text("{")
+        status, _, body = answer.result()
+        assert (status, str(tmp_path).encode() in body) == (503, False)
+
+
 def test_service_says_that_its_database_cannot_be_used_now(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         server.service.database._writer.execute("PRAGMA busy_timeout = 10")

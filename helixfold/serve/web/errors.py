@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from data_pipeline.errors import InputError, printable
 from helixfold.serve.queue.limits import BusyError, QuotaError
 from helixfold.serve.queue.queue import DuplicateKeyError, JobStateError, LostLeaseError
+from helixfold.serve.tokens import TokenFileError
 from helixfold.serve.web.pages import error_page, wants_page
 from helixfold.serve.web.response_headers import LOGGER
 
@@ -30,6 +31,7 @@ def add_error_answers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _answer_with(status))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, refusal)
+    app.add_exception_handler(TokenFileError, without_tokens)
     app.add_exception_handler(sqlite3.OperationalError, _without_database)
     app.add_exception_handler(Exception, _broken)
 
@@ -65,6 +67,12 @@ def refusal(request: Request, error: Exception) -> Response:
         return RedirectResponse((error.headers or {})["Location"], 303)
     text = "page not found" if error.detail == "Not Found" else str(error.detail)
     return problem_answer(request, error.status_code, text, dict(error.headers or {}))
+
+
+def without_tokens(request: Request, error: Exception) -> Response:
+    """Answer 503 while the file of tokens is damaged, which a page would read, too."""
+    LOGGER.error(json.dumps({"event": "tokens cannot be read", "error": str(error)}))
+    return JSONResponse({"error": "the service cannot read its tokens; ask whoever runs it to look into its log"}, 503)
 
 
 def _without_database(request: Request, error: Exception) -> Response:

@@ -5,7 +5,6 @@ or is too large. Only then is its body read, within a time.
 """
 
 import asyncio
-import json
 import math
 import re
 import time
@@ -18,13 +17,11 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from data_pipeline.errors import InputError
 from helixfold.serve.settings import API, ServeSettings
-from helixfold.serve.tokens import Token
-from helixfold.serve.web.errors import refusal
+from helixfold.serve.tokens import Token, TokenFileError
+from helixfold.serve.web.errors import refusal, without_tokens
 from helixfold.serve.web.identity import client_address, identify, is_public, refuse_unknown
 from helixfold.serve.web.rate_limit import RateLimiter, network_of
-from helixfold.serve.web.response_headers import LOGGER
 
 MAX_REQUESTS: Final = 100  # in progress, of a user or an address, such as those that wait for a structure
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
@@ -66,10 +63,8 @@ class RequestLimits:
         except HTTPException as error:
             await refusal(request, error)(scope, receive, send)
             return
-        except InputError as error:  # the file of tokens is damaged; a page would read it, too
-            LOGGER.error(json.dumps({"event": "tokens cannot be read", "error": str(error)}))
-            text = "the service cannot read its tokens; ask whoever runs it to look into its log"
-            await JSONResponse({"error": text}, 503)(scope, receive, send)
+        except TokenFileError as error:
+            await without_tokens(request, error)(scope, receive, send)
             return
         request.state.who = who
         self._requests[who] += 1
