@@ -81,7 +81,7 @@ class ListeningOptions:
     demand_token: bool = False
     """Require tokens on a loopback address too."""
     host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any, if tokens are required")] = ()
-    """Host names that requests may use, besides those of this machine."""
+    """Additional host names that requests may use."""
     public_url: Annotated[str | None, Parameter(metavar="URL")] = None
     """Address of the service for its users, such as https://fold.example.org. Shared links begin with it."""
     webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
