@@ -12,8 +12,8 @@ import torch
 
 from data_pipeline.processors import available_processors
 from helixfold.ops import sizes
-from tests.interpreted_kernels import remember_language
-from tests.repeated_checks import count_without_checks
+from tests.support.interpreted_kernels import remember_language
+from tests.support.repeated_checks import count_without_checks
 
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.
 if not torch.cuda.is_available():
@@ -35,7 +35,7 @@ if find_spec("beartype"):
     import beartype  # noqa: F401
 count_without_checks()
 if find_spec("cyclopts"):
-    from tests.remembered_options import remember_options
+    from tests.support.remembered_options import remember_options
 
     remember_options()
 

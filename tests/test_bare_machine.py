@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 PACKAGES = ("torch", "triton", "numpy", "einops", "jaxtyping", "pytest")
 # What measures and computes on a GPU.

@@ -23,8 +23,8 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset, small, tiny, tiny_multimer
 from helixfold.weights.find import find_models
-from tests.complex_targets import feature_set
-from tests.networks import with_every_parameter_random
+from tests.support.complex_targets import feature_set
+from tests.support.networks import with_every_parameter_random
 
 
 def network(preset: Preset) -> AlphaFold:

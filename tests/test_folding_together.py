@@ -24,8 +24,8 @@ from helixfold.ops.dispatch import forced
 from helixfold.prediction import Prediction
 from helixfold.presets import tiny
 from tests.data_pipeline.transforms.samples import random_features
-from tests.networks import tiny_model
-from tests.operator_graphs import OperatorRecorder
+from tests.support.networks import tiny_model
+from tests.support.operator_graphs import OperatorRecorder
 
 PRESET = replace(tiny(), model=tiny_model().config)
 

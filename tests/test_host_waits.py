@@ -24,9 +24,9 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.step import forward_losses
 from tests.data_pipeline.datasets.memory_store import small_store
-from tests.networks import random_batch, tiny_model, to_device
+from tests.support.networks import random_batch, tiny_model, to_device
+from tests.support.waiting import HostWaits, no_host_waits
 from tests.training.runs import small_config
-from tests.waiting import HostWaits, no_host_waits
 
 META = torch.device("meta")
 CONFIG = small_config(model=tiny_model().config)

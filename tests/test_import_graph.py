@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, files, imported_names, module_name, nodes
+from tests.support.sources import ROOT, files, imported_names, module_name, nodes
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -40,7 +40,7 @@ from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from helixfold.write.results import write_prediction
 from tests.model.ptm import ptm_of
-from tests.networks import random_batch, tiny_model
+from tests.support.networks import random_batch, tiny_model
 from tests.weights.written import write_tiny_without_templates
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFS"

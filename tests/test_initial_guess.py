@@ -26,9 +26,9 @@ from helixfold.model.update import Executor
 from helixfold.model_input import draw, model_input
 from helixfold.prediction import Prediction
 from helixfold.presets import tiny
-from tests.complex_targets import feature_set
 from tests.data_pipeline.datasets.training_files import write_pdb
-from tests.networks import tiny_model
+from tests.support.complex_targets import feature_set
+from tests.support.networks import tiny_model
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFS"
 PRESET = replace(tiny(), model=tiny_model().config)

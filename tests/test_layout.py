@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.sources import files, imported_names, module_name
+from tests.support.sources import files, imported_names, module_name
 
 SOURCES = files("data_pipeline", "helixfold", "scripts")
 # From the ground up; a module imports from its own floor or from below.

@@ -28,8 +28,8 @@ from helixfold.prediction import Prediction
 from helixfold.presets import Preset, tiny, tiny_multimer
 from helixfold.residue_offsets import check_offsets, offsets_with_rings, ring_offsets, rings_of
 from helixfold.weights.untrained import untrained_model
-from tests.complex_targets import feature_set
-from tests.networks import tiny_model
+from tests.support.complex_targets import feature_set
+from tests.support.networks import tiny_model
 
 SEQUENCE = "MKTAYIAKQRQISFVKS"  # of odd length, so that of two ways round one is shorter
 PRESET = replace(tiny(), model=tiny_model().config, sampling=replace(tiny().sampling, masked_msa_fraction=0.0))

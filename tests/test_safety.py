@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sources import files, module_name
+from tests.support.sources import files, module_name
 
 SOURCES = files("data_pipeline", "helixfold", "scripts", "examples", "notebooks", "docs")
 

@@ -13,7 +13,7 @@ import pytest
 
 from helixfold.cli.main import FAILED, exit_code
 from helixfold.standard_streams import optional_output
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 # A command that prints, makes a file and prints again, also as libraries in C do, past Python's streams.
 COMMAND = """

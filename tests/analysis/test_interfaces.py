@@ -14,8 +14,8 @@ from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.aligned_scores import ipsae, lis, pdockq
 from helixfold.analysis.chain_tm import TmScores
 from helixfold.analysis.interfaces import ComplexScores, complex_scores, contacts_between
+from scripts.parity.make_interface_cases import PREDICTED, published
 from tests.analysis.made_complexes import REAL, SMALL, made_confidences, made_prediction, rotation, true_complex
-from tests.analysis.make_interface_cases import PREDICTED, published
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "interfaces.json").read_text(encoding="utf-8"))
 NOWHERE = Path("nowhere")

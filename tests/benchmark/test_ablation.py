@@ -45,8 +45,8 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.presets import tiny, with_parallel_blocks
 from helixfold.training import recorded_gradients
-from tests.forked_ranks import fork_ranks
-from tests.operator_graphs import OperatorRecorder
+from tests.support.forked_ranks import fork_ranks
+from tests.support.operator_graphs import OperatorRecorder
 
 FACTOR = 1.01
 FLOAT32 = torch.float32

@@ -8,7 +8,7 @@ from helixfold.benchmark import finetuning
 from helixfold.benchmark.finetuning import Point, StepMemory
 from helixfold.cli.main import main
 from helixfold.finetune.memory import number_bytes
-from tests.forked_ranks import fork_ranks
+from tests.support.forked_ranks import fork_ranks
 
 SIZES = ["--preset", "tiny", "--blocks", "1", "--crops", "12", "--rows", "4", "--extra-rows", "4", "--templates", "1"]
 

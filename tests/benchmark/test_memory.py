@@ -13,7 +13,7 @@ from helixfold.benchmark.memory_points import MemoryMeasurement, Point, measure,
 from helixfold.cli.main import main
 from helixfold.execution.stages import peak_memory
 from helixfold.parallel.mesh import Mesh
-from tests.forked_ranks import fork_ranks
+from tests.support.forked_ranks import fork_ranks
 
 POINT = Point(
     part="prediction", preset="tiny", blocks=1, residues=96, rows=8, extra_rows=16, templates=1, ensemble=1, passes=2,

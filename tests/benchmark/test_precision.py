@@ -13,7 +13,7 @@ from helixfold.benchmark.rounding import PARTS, rounded
 from helixfold.execution.whole import Whole
 from helixfold.model.outputs import Outputs
 from helixfold.ops.dispatch import Op, intercepted
-from tests.networks import random_batch, tiny_model
+from tests.support.networks import random_batch, tiny_model
 
 
 @pytest.fixture

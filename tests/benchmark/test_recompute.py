@@ -10,7 +10,7 @@ from helixfold.benchmark import recompute
 from helixfold.benchmark.recompute import EXTRA_MSA, WHOLE, Point, measure
 from helixfold.cli.main import main
 from helixfold.planning.size import PassSize
-from tests.forked_ranks import fork_ranks
+from tests.support.forked_ranks import fork_ranks
 
 MIB = 2**20
 SIZE = PassSize(residues=48, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)

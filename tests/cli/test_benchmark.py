@@ -15,7 +15,7 @@ from helixfold.cli import benchmark
 from helixfold.cli.main import main
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from tests.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorRecorder
 
 ROOT = Path(__file__).parents[2]
 SMALL = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.interruption import INTERRUPTED, TERMINATED
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 SENTENCE = "helixfold: interrupted; run the same command again to go on\n"
 # A library as an extension module may be: the interruption of its import ends as another error, or is lost.

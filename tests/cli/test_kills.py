@@ -20,9 +20,9 @@ import pytest
 
 from helixfold.cli.main import main
 from tests.data_pipeline.datasets.training_files import write_training_files
-from tests.killed_commands import Ended, Kill, end
 from tests.predict.files import without_command
 from tests.predict.kills import assert_whole
+from tests.support.killed_commands import Ended, Kill, end
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")]
 

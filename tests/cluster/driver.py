@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from helixfold.cli.main import main
-from tests.killed_commands import living_processes
 from tests.predict.files import without_command
-from tests.sources import ROOT
+from tests.support.killed_commands import living_processes
+from tests.support.sources import ROOT
 from tests.training.ranks import SERVER
 
 TWO_POOLS = """

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 # A package whose import, which precedes every function of a new process, takes long enough to be interrupted.
 CHILD = """

@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.errors import InputError
 from data_pipeline.files import read_file
 from data_pipeline.json_files import parse_json, read_json
-from tests.alarm import time_limit
+from tests.support.alarm import time_limit
 
 
 def test_ordinary_content_is_read(tmp_path: Path) -> None:

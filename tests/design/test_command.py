@@ -19,7 +19,7 @@ from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model
 from tests.design.designs import design
-from tests.killed_commands import Kill, end
+from tests.support.killed_commands import Kill, end
 
 STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 HAIRPIN, HELIX = STRUCTURES / "hairpin_short.pdb", STRUCTURES / "helix_short.pdb"

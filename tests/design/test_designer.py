@@ -23,7 +23,7 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.presets import tiny, tiny_multimer
 from helixfold.weights.find import ReadyModel
-from tests.networks import tiny_model
+from tests.support.networks import tiny_model
 
 HAIRPIN = Path(__file__).parents[2] / "examples" / "structures" / "hairpin_short.pdb"
 (CHAIN,) = read_structure(HAIRPIN).chains

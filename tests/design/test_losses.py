@@ -23,7 +23,7 @@ from helixfold.design.sequence import SequenceMixture, designed_sequence
 from helixfold.design.soft_sequence import fold_sequence, with_sequence
 from helixfold.execution.whole import Whole
 from helixfold.model.outputs import Outputs
-from tests.networks import random_batch, tiny_model
+from tests.support.networks import random_batch, tiny_model
 
 R, BINS = 14, 64
 

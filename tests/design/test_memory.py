@@ -13,7 +13,7 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.presets import tiny
 from helixfold.weights.find import ReadyModel
-from tests.networks import tiny_model
+from tests.support.networks import tiny_model
 
 CARD = CARDS["a100-80"]  # without what a CPU's libraries take beside tensors
 MODEL = ReadyModel(preset=tiny(), network=tiny_model(), digest="x")

@@ -22,7 +22,7 @@ from helixfold.model.outputs import Outputs
 from helixfold.model_input import batch_of, draw, model_input
 from helixfold.ops.dispatch import forced
 from helixfold.presets import Preset, tiny, tiny_multimer
-from tests.networks import (
+from tests.support.networks import (
     random_batch,
     random_complex,
     relative_error,

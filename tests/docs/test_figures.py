@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.cli.main import main
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 # Commands as pages quote them, and options that a page may add to them.

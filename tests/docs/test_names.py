@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 # Pages that name what is there. docs/migration.md names what is gone; tests/test_release.py checks its new names.
 PAGES = [

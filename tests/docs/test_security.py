@@ -3,7 +3,7 @@
 import ast
 import re
 
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 _TEST = re.compile(r"`(?P<file>[\w/]+\.py)?::(?P<name>test_\w+)`")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, files, nodes
+from tests.support.sources import ROOT, files, nodes
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 # So much of a message must stand in the code as it stands on the page; less could be chance.

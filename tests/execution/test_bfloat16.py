@@ -16,7 +16,7 @@ from helixfold.presets import tiny
 from helixfold.training import presets
 from helixfold.training.step import forward_losses
 from tests.losses.test_total import training_batch
-from tests.networks import random_batch, tiny_model
+from tests.support.networks import random_batch, tiny_model
 
 EMBEDDERS = ("input_embedder", "recycling_embedder", "template_embedder", "extra_msa_embedder")
 TRUNK = (*EMBEDDERS, "extra_msa_stack", "evoformer", "single")

@@ -18,7 +18,7 @@ from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, described
 from helixfold.planning.prediction import META
-from tests.networks import tiny_config
+from tests.support.networks import tiny_config
 
 KIB = 2**10
 

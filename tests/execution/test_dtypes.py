@@ -6,7 +6,7 @@ import torch
 from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, common_dtype, dtype_on, settled_dtype
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card
-from tests.networks import tiny_config
+from tests.support.networks import tiny_config
 
 ROCM = Card(name="AMD Instinct MI300X", kind="rocm", memory=2**30, multiprocessors=304)
 MPS = Card(name="mps", kind="mps", memory=2**30, multiprocessors=8)

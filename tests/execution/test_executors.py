@@ -18,7 +18,7 @@ from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor, Stream
-from tests.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
+from tests.support.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 
 EXECUTORS: dict[str, Callable[[Path], Executor]] = {
     "whole": lambda _: Whole(),

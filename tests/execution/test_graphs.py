@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from helixfold.execution.graphs import GraphRecorder, Recordings, signature
-from tests.networks import random_batch, random_complex
-from tests.operator_graphs import OperatorRecorder
+from tests.support.networks import random_batch, random_complex
+from tests.support.operator_graphs import OperatorRecorder
 
 WEIGHT = torch.linspace(-1, 1, 12).view(3, 4)
 

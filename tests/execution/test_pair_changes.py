@@ -5,7 +5,7 @@ import torch
 from helixfold.execution.pair_changes import PairChangeRecorder
 from helixfold.execution.whole import Whole
 from helixfold.model.update import ContextInput, Update
-from tests.networks import random_batch, tiny_model
+from tests.support.networks import random_batch, tiny_model
 
 UPDATES = [
     "outer_product_mean",

@@ -25,7 +25,7 @@ from helixfold.parallel.parallelize import parallelize
 from helixfold.training.presets import tiny
 from helixfold.training.step import forward_losses
 from tests.losses.test_total import training_batch
-from tests.networks import random_batch, tiny_model
+from tests.support.networks import random_batch, tiny_model
 
 NONE = RecomputeConfig.everywhere("none")
 PARTS = [field.name for field in fields(RecomputeConfig)]

@@ -22,14 +22,14 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced, recorded_backends
-from tests.networks import (
+from tests.support.networks import (
     random_batch,
     random_complex,
     tiny_model,
     tiny_multimer_config,
     with_every_parameter_random,
 )
-from tests.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorRecorder
 
 NETWORKS: dict[str, tuple[Callable[[], AlphaFold], Callable[[int], Batch]]] = {
     "monomer": (tiny_model, lambda seed: random_batch(seed=seed)),

@@ -12,7 +12,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack
 from helixfold.model.layers import Transition
 from helixfold.model.triangle import TriangleMultiplication
-from tests.networks import random_batch, relative_error, tiny_config, tiny_model
+from tests.support.networks import random_batch, relative_error, tiny_config, tiny_model
 
 
 def streams(c_m: int = 64, c_z: int = 32, rows: int = 6, residues: int = 11) -> list[torch.Tensor]:

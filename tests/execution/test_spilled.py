@@ -21,7 +21,7 @@ from helixfold.execution.spilled_stream import HostMemory, SpilledStream
 from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.update import transposed
-from tests.networks import tiny_config
+from tests.support.networks import tiny_config
 
 CPU = torch.device("cpu")
 

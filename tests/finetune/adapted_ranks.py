@@ -18,8 +18,8 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, row_lengths
-from tests.networks import tiny_model
 from tests.parallel.hybrid import LOSS, joined, order_on, sample
+from tests.support.networks import tiny_model
 from tests.training.runs import small_config, small_run
 
 # Maps of every part of the network, also such as are used several times in a pass.

@@ -28,7 +28,7 @@ from tests.finetune.adapted_ranks import (
     train_on_ranks,
     worst,
 )
-from tests.networks import random_batch, relative_error, tiny_model
+from tests.support.networks import random_batch, relative_error, tiny_model
 from tests.training.ranks import Ranks
 
 CPU = torch.device("cpu")

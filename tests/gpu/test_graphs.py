@@ -26,7 +26,7 @@ from helixfold.presets import preset
 from helixfold.training.recorded_gradients import RecordedGradients
 from helixfold.weights.untrained import untrained_model
 from tests.gpu.devices import on_devices
-from tests.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorRecorder
 
 
 def recorder(device: str) -> Recorder:

@@ -24,7 +24,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from tests.gpu.cases import CASES, REAL, SMALL, Size
 from tests.gpu.devices import DEVICES, on_devices
-from tests.networks import relative_error, tiny_model, to_device
+from tests.support.networks import relative_error, tiny_model, to_device
 from tests.test_folding_together import alone, targets, together
 
 pytest.importorskip("triton")

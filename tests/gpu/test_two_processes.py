@@ -16,7 +16,7 @@ from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from tests.gpu.devices import DEVICES
-from tests.networks import relative_error, tiny_model, to_device
+from tests.support.networks import relative_error, tiny_model, to_device
 
 SAMPLES = 3  # so that one process has one more than the other
 CPU = torch.device("cpu")

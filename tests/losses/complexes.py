@@ -12,7 +12,7 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.model.outputs import Outputs
 from tests.losses.chains import labels_from
-from tests.networks import random_complex, tiny_multimer_config, with_every_parameter_random
+from tests.support.networks import random_complex, tiny_multimer_config, with_every_parameter_random
 
 
 def a_complex(chains: str = "ABA", residues: int = 15) -> MultimerBatch:

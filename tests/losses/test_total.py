@@ -27,7 +27,7 @@ from helixfold.training.loader import TrainingBatch, pack
 from tests.data_pipeline.datasets.memory_store import small_store
 from tests.losses.complexes import a_complex, labels_of_complex, random_truth
 from tests.losses.complexes import outputs_of as complex_outputs
-from tests.networks import tiny_model, without_templates
+from tests.support.networks import tiny_model, without_templates
 
 TERMS = ALL_TERMS[: -len(INTERFACE_TERMS)]
 CROP = 20

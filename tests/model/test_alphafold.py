@@ -17,7 +17,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.ops.dispatch import forced, recorded
 from helixfold.presets import PRESETS, preset
-from tests.networks import (
+from tests.support.networks import (
     random_batch,
     random_complex,
     tiny_config,

@@ -10,7 +10,7 @@ from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, outer_mask
 from helixfold.model.update import ContextInput, Update
 from helixfold.ops.cpu import products
 from helixfold.ops.dispatch import forced
-from tests.networks import relative_error, tiny_config
+from tests.support.networks import relative_error, tiny_config
 
 MSA_UPDATES = ["row_attention", "column_attention", "msa_transition"]
 PAIR_UPDATES = ["triangle_outgoing", "triangle_incoming", "triangle_starting", "triangle_ending", "pair_transition"]

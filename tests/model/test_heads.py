@@ -7,7 +7,7 @@ import torch
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.heads import DistogramHead, LDDTHead
-from tests.networks import random_batch, tiny_config, tiny_model
+from tests.support.networks import random_batch, tiny_config, tiny_model
 
 
 def test_distances_are_symmetric() -> None:

@@ -6,7 +6,7 @@ import torch
 from helixfold.execution.slabs import Slabs
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
-from tests.networks import tiny_config
+from tests.support.networks import tiny_config
 
 
 @pytest.mark.parametrize(("init", "variance"), [("linear", 1 / 400), ("relu", 2 / 400)])

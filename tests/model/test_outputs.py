@@ -1,7 +1,7 @@
 """What one pass leaves to the next."""
 
 from helixfold.execution.whole import Whole
-from tests.networks import random_batch, tiny_model
+from tests.support.networks import random_batch, tiny_model
 
 
 def test_no_gradient_crosses_from_one_pass_to_the_next() -> None:

@@ -18,7 +18,7 @@ from helixfold.model.point_attention import InvariantPointAttention, PairInput
 from helixfold.model.templates import template_pair_features
 from helixfold.model.update import Executor
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
-from tests.networks import random_batch, relative_error, tiny_config, tiny_model
+from tests.support.networks import random_batch, relative_error, tiny_config, tiny_model
 
 RESIDUES, PADDING = 13, 4
 RESIDUE_DIMS = {

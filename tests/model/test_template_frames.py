@@ -21,7 +21,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.template_frames import backbone_frames, initial_frames
 from helixfold.model.templates import template_pair_features
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
-from tests.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
+from tests.support.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 
 R, UNIT = 9, 10.0
 UNIT_VECTOR = slice(84, 87)  # among the 88 features of an edge

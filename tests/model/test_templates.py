@@ -13,7 +13,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.layers import LayerNorm
 from helixfold.model.templates import TemplateEmbedder, TemplatePointwiseAttention, template_pair_features
 from helixfold.ops.card import CARDS, described
-from tests.networks import random_batch
+from tests.support.networks import random_batch
 
 CONFIG = TemplateConfig(blocks=1, c_t=16, c_triangle=8, attention_channels=16)
 C_M, C_Z, R, T = 12, 8, 9, 3

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import forced
-from tests.networks import relative_error
+from tests.support.networks import relative_error
 
 SIZES = [(1, 1), (7, 7), (63, 65), (65, 7), (1, 65), (65, 1)]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]

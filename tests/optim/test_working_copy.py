@@ -8,7 +8,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from tests.networks import random_batch, relative_error, tiny_model
+from tests.support.networks import random_batch, relative_error, tiny_model
 
 
 def loss(model: AlphaFold, seed: int = 0) -> Tensor:

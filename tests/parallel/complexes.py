@@ -26,8 +26,8 @@ from helixfold.model.update import Executor
 from helixfold.parallel.parallelize import parallelize
 from helixfold.residue_offsets import offsets_with_rings
 from tests.losses.complexes import a_complex, labels_of_complex, random_truth
-from tests.networks import relative_error, tiny_multimer_config, with_every_parameter_random
 from tests.parallel.hybrid import gradients, joined, order_on
+from tests.support.networks import relative_error, tiny_multimer_config, with_every_parameter_random
 
 RESIDUES = 15  # divides by neither 2 nor 4
 # Every term of the loss.

@@ -40,7 +40,7 @@ from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
 from helixfold.residue_offsets import ring_offsets
 from helixfold.training.stopping import StopRequest
-from tests.networks import random_batch, relative_error, tiny_config, tiny_model
+from tests.support.networks import random_batch, relative_error, tiny_config, tiny_model
 from tests.training.runs import MODEL, small_config, small_run
 
 # Neither divides by 2 or 4, nor does the number of extra sequences or templates' rows.

@@ -20,7 +20,7 @@ from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Group, Mesh, leave
 from helixfold.parallel.parallelize import parallelize
 from tests.gpu.devices import DEVICES
-from tests.networks import random_batch, relative_error, tiny_model, to_device
+from tests.support.networks import random_batch, relative_error, tiny_model, to_device
 
 
 @pytest.fixture(params=DEVICES)

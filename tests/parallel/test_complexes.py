@@ -9,8 +9,8 @@ from helixfold.execution import spilled
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from tests.networks import relative_error
 from tests.parallel import complexes
+from tests.support.networks import relative_error
 from tests.training.ranks import Ranks
 
 

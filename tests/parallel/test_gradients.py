@@ -9,8 +9,8 @@ import torch
 from helixfold.execution.recompute import Choice, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.parallel.gradients import buckets, reached_leaves
-from tests.networks import random_batch, tiny_model
 from tests.parallel.reducing import equal_one_process, overlap, unawaited
+from tests.support.networks import random_batch, tiny_model
 from tests.training.ranks import Ranks
 
 

@@ -44,7 +44,7 @@ def from_manifest(manifest: Path) -> dict[str, np.ndarray]:
     if found != content["sha256"]:
         raise InputError(
             f"{manifest}: the rebuilt parameters have checksum {found}, not {content['sha256']}: "
-            "names, shapes or seed were changed; make the case again with tests/parity/make_cases.py"
+            "names, shapes or seed were changed; make the case again with scripts/parity/make_cases.py"
         )
     return parameters
 

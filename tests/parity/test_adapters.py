@@ -14,8 +14,8 @@ from helixfold.weights.adapters import WeightedAdapter, read_adapter
 from helixfold.weights.demonstration import NAME, WEIGHTS
 from helixfold.weights.files import merge
 from helixfold.weights.load import load_weights
+from scripts.parity.make_adapter_case import LOW_RANK, random_adapter
 from tests.parity.cases import DATA, batch_from_deepmind, deviation, outputs_as_deepmind
-from tests.parity.make_adapter_case import LOW_RANK, random_adapter
 from tests.parity.trained_ranges import demonstration_config
 
 pytestmark = pytest.mark.parity

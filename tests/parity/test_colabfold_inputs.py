@@ -15,9 +15,9 @@ from data_pipeline.complexes.sequence_files import read_fasta_targets, read_tabl
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.residues import GAP, MASKED
+from scripts.parity.make_colabfold_cases import MODES, MULTIMER, gap_digests
+from scripts.parity.make_pairing_cases import array_digest
 from tests.parity.colabfold_inputs import ALIGNMENTS, SEQUENCE_FILES, alignment_text
-from tests.parity.make_colabfold_cases import MODES, MULTIMER, gap_digests
-from tests.parity.make_pairing_cases import array_digest
 
 pytestmark = pytest.mark.parity
 

@@ -24,8 +24,8 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import plddt, predicted_aligned_error
 from helixfold.residue_offsets import ring_offsets
+from scripts.parity.make_design_cases import RECYCLES, SETTINGS, WEIGHTS, cyclic_offsets
 from tests.parity.cases import DATA, deviation, read_case
-from tests.parity.make_design_cases import RECYCLES, SETTINGS, WEIGHTS, cyclic_offsets
 
 pytestmark = pytest.mark.parity
 

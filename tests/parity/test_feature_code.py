@@ -21,8 +21,8 @@ from data_pipeline.parse.stockholm import (
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
+from scripts.parity.make_feature_cases import MERGED, ROW_LIMIT, alignment_digest, digest
 from tests.data_pipeline.parse.hhr_files import read_hhr
-from tests.parity.make_feature_cases import MERGED, ROW_LIMIT, alignment_digest, digest
 
 pytestmark = pytest.mark.parity
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parity.make_cases import main
+from scripts.parity.make_cases import main
 
 DATA = Path(__file__).parent / "data"
 

@@ -29,9 +29,9 @@ from helixfold.ops.dispatch import forced
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from helixfold.weights.conversion import ParameterMapping, to_ours
 from helixfold.weights.table import table
-from tests.networks import random_batch
 from tests.parity.cases import DATA, deviation, structure_as_deepmind
 from tests.parity.parameters import read_module
+from tests.support.networks import random_batch
 
 pytestmark = pytest.mark.parity
 

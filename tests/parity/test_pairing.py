@@ -10,7 +10,7 @@ from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.pairing import PairingRows
 from data_pipeline.parse.alignment import read_alignment
-from tests.parity.make_pairing_cases import ALIGNMENTS, COMPARED, COMPLEXES, array_digest
+from scripts.parity.make_pairing_cases import ALIGNMENTS, COMPARED, COMPLEXES, array_digest
 
 pytestmark = pytest.mark.parity
 

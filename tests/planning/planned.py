@@ -11,7 +11,7 @@ from helixfold.planning.links import Line, Links
 from helixfold.planning.machines import MACHINES, Machine, Rates
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds
-from tests.networks import tiny_config
+from tests.support.networks import tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=16, extra_rows=32, templates=0, dtype=torch.bfloat16)
 RATES = Rates(product=1e12, memory=1e11, reached=1.0, call=0.0)

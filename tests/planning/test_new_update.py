@@ -21,7 +21,7 @@ from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.recompute_choice import settled
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, part_costs
-from tests.networks import relative_error, tiny_config
+from tests.support.networks import relative_error, tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=4, extra_rows=4, templates=0, dtype=torch.float32)
 CARD = CARDS["h200"]

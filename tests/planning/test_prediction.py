@@ -25,7 +25,7 @@ from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
 from helixfold.planning.size import PassSize, floor
 from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
-from tests.networks import random_complex, tiny_config, tiny_multimer_config
+from tests.support.networks import random_complex, tiny_config, tiny_multimer_config
 
 MODEL = preset("model_1_ptm").model
 SIZE = PassSize(residues=1024, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)

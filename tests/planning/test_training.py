@@ -25,7 +25,7 @@ from helixfold.planning.prediction import META, forecast_prediction
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs
 from helixfold.presets import preset, tiny
-from tests.networks import tiny_config
+from tests.support.networks import tiny_config
 
 CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "inputs", "block")
 SIZE = PassSize(residues=40, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)

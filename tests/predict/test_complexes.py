@@ -23,8 +23,8 @@ from helixfold.cli.main import main
 from helixfold.predict.options import ComplexOptions
 from helixfold.predict.targets import read_targets
 from helixfold.write.ranking import read_finished
-from tests.complex_targets import ROWS
 from tests.predict.conftest import Runs
+from tests.support.complex_targets import ROWS
 
 pytestmark = pytest.mark.usefixtures("quick")
 A, B = ROWS

@@ -28,7 +28,7 @@ from helixfold.predict.jobs import RunSettings
 from helixfold.predict.target import FoldRequest
 from helixfold.predict.together import sizes_of_lots
 from helixfold.presets import tiny
-from tests.operator_graphs import OperatorRecorder
+from tests.support.operator_graphs import OperatorRecorder
 
 pytestmark = pytest.mark.usefixtures("quick")
 # Two lengths that share a lot, and one that does not.

@@ -19,8 +19,8 @@ from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.presets import Preset
-from tests.complex_targets import feature_set
 from tests.predict.conftest import SEQUENCE, Runs
+from tests.support.complex_targets import feature_set
 
 pytestmark = pytest.mark.usefixtures("quick")
 # Two families of three rows, which differ from each other in most columns, and a row of gaps.

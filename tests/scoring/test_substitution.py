@@ -19,8 +19,8 @@ from helixfold.presets import tiny
 from helixfold.scoring.likelihoods import marginal, residue_log_likelihoods
 from helixfold.scoring.mutations import TargetChains, read_mutant
 from helixfold.scoring.substitution import hidden, mutated
-from tests.complex_targets import feature_set
-from tests.networks import tiny_model
+from tests.support.complex_targets import feature_set
+from tests.support.networks import tiny_model
 
 SEQUENCE = "MKTAYIAKQR"
 

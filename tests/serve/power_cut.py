@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 SECTOR = 512
 SAID = "said.txt"

@@ -24,7 +24,7 @@ from tests.serve.msa_clients import PROGRAMS, compare, is_there
 from tests.serve.running import Running, running
 from tests.serve.searching import serve_searches
 from tests.serve.test_pages import Browser
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 

@@ -51,7 +51,9 @@ LATE = (
     *("scipy.optimize", "torch._dynamo", "torch.utils._device"),
     *("tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer"),
 )
-SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *COMMANDS, *LATE, "tests.checks_made"])
+SERVER.set_forkserver_preload(
+    ["tests.support.hooked", "tests.training.ranks", *COMMANDS, *LATE, "tests.support.checks_made"]
+)
 
 
 class Ranks:

@@ -27,7 +27,7 @@ from helixfold.losses.total import total_loss
 from helixfold.training.loader import pack
 from helixfold.training.log import read_log
 from tests.data_pipeline.datasets.assembly_files import write_mmcif
-from tests.networks import tiny_multimer_config, with_every_parameter_random
+from tests.support.networks import tiny_multimer_config, with_every_parameter_random
 
 CONFIG = ExampleConfig(
     crop_size=24, sampling=SamplingConfig(max_msa_clusters=2, max_extra_msa=3, max_templates=4, target_as_extra=True)

@@ -29,7 +29,7 @@ from helixfold.training.config import EvaluationConfig
 from helixfold.training.evaluate import HeldOutScores, deciding_score, evaluate, mean_scores
 from helixfold.training.loader import TrainingBatch
 from tests.data_pipeline.datasets.assembly_files import write_mmcif
-from tests.networks import tiny_multimer_config, with_every_parameter_random
+from tests.support.networks import tiny_multimer_config, with_every_parameter_random
 from tests.training.complex_stores import NAMES, store_of_complexes
 
 EXAMPLE = ExampleConfig(

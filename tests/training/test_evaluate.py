@@ -33,7 +33,7 @@ from helixfold.training.config import EvaluationConfig
 from helixfold.training.evaluate import HeldOutScores, evaluate, mean_scores, read_names
 from helixfold.training.loader import TrainingBatch
 from tests.data_pipeline.datasets.memory_store import MemoryStore, entry, small_store
-from tests.networks import tiny_model
+from tests.support.networks import tiny_model
 
 EXAMPLE = ExampleConfig(
     crop_size=8,

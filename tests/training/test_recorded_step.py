@@ -19,8 +19,8 @@ from helixfold.training.log import read_log
 from helixfold.training.recorded_step import refusal_of_recording
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer
-from tests.networks import tiny_multimer_config
-from tests.operator_graphs import OperatorRecorder
+from tests.support.networks import tiny_multimer_config
+from tests.support.operator_graphs import OperatorRecorder
 from tests.training.runs import small_config, small_run
 from tests.training.test_trainer import StopAfter, assert_same, events, state
 

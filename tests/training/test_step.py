@@ -12,7 +12,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.step import forward_losses
 from tests.data_pipeline.datasets.memory_store import small_store
-from tests.networks import tiny_model
+from tests.support.networks import tiny_model
 from tests.training.runs import small_config
 
 CONFIG = small_config(model=tiny_model().config)

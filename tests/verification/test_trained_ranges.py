@@ -15,7 +15,7 @@ from helixfold.verification.trained_ranges import (
     measured_ranges,
     with_trained_ranges,
 )
-from tests.networks import random_complex, with_every_parameter_random
+from tests.support.networks import random_complex, with_every_parameter_random
 
 
 @pytest.mark.parametrize("method", ["monomer", "multimer"])

@@ -22,7 +22,7 @@ from helixfold.verification.passes import run_network
 from helixfold.verification.published import PublishedRun, check_published, find_exchanged_layers, published_run
 from helixfold.weights import alphafold
 from helixfold.weights.npz import write_npz
-from tests.networks import with_every_parameter_random
+from tests.support.networks import with_every_parameter_random
 
 CPU = torch.device("cpu")
 COMMAND = ["weights", "verify", "--preset", "tiny", "--own"]

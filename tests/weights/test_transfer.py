@@ -18,7 +18,7 @@ from helixfold.weights.from_monomer import multimer_parameters
 from helixfold.weights.load import model_shapes
 from helixfold.weights.transfer import initial_weights
 from helixfold.weights.untrained import untrained_model
-from tests.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
+from tests.support.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 from tests.weights.written import write_parameters
 
 MONOMER, MULTIMER = tiny().model, tiny_multimer().model

@@ -13,8 +13,8 @@ from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from tests.complex_targets import ROWS, feature_set
 from tests.data_pipeline.transforms.samples import random_features
+from tests.support.complex_targets import ROWS, feature_set
 
 A, B = ROWS
 

@@ -20,8 +20,8 @@ from data_pipeline.residues import GAP
 from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan
 from helixfold.presets import preset
 from helixfold.write.origin import templates_read
-from tests.complex_targets import ROWS, alignment_of_species
-from tests.sources import ROOT
+from tests.support.complex_targets import ROWS, alignment_of_species
+from tests.support.sources import ROOT
 
 A, B = ROWS
 HELIX = ROOT / "examples/structures/helix_short.pdb"

@@ -16,7 +16,7 @@ from data_pipeline.transforms.complex_training import complex_example, complex_t
 from data_pipeline.transforms.crop import crop_labels
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig, TrainingExample
-from tests.complex_targets import feature_set
+from tests.support.complex_targets import feature_set
 
 CONFIG = ExampleConfig(
     crop_size=12,

@@ -13,7 +13,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset
 from tests.examples.small.scripts import small_script
-from tests.networks import random_batch, with_every_parameter_random, without_templates
+from tests.support.networks import random_batch, with_every_parameter_random, without_templates
 
 calibrate = small_script("calibrate")
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import intermediates
 from helixfold.ops.weights import Affine
-from tests.live import Live
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask
+from tests.support.live import Live
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Affine]
 

@@ -11,8 +11,8 @@ from helixfold.ops.cpu.products import add_product, batched_product, mapped, pro
 from helixfold.ops.linear import linear
 from helixfold.ops.multiply import multiply
 from helixfold.ops.weights import Affine
-from tests.networks import relative_error
 from tests.ops.comparing import affine, results
+from tests.support.networks import relative_error
 
 
 @pytest.fixture(autouse=True, params=[0, 2**60], ids=["onednn", "usual"])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from jaxtyping import install_import_hook
 
-from tests.repeated_checks import count_without_checks
+from tests.support.repeated_checks import count_without_checks
 
-_OPTIONS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+_OPTIONS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 (_PACKAGES,) = (
     word.split("=")[1].split(",") for word in _OPTIONS["addopts"].split() if word.startswith("--jaxtyping-packages=")
 )

@@ -1,6 +1,6 @@
 """Keep what DeepMind's pipeline makes of complexes whose chains have real alignments, as short digests.
 
-    python -m tests.parity.make_pairing_cases --data shared/data --output tests/parity/data/pairing.json
+    python -m scripts.parity.make_pairing_cases --data shared/data --output tests/parity/data/pairing.json
 
 Needs `pip install -c constraints.txt -e '.[parity]'`. DeepMind's program sorts rows with an unstable sort, so that the
 order of rows that are alike depends on the processor; here it is made to sort stably. ColabFold's fork of it keeps rows
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.parity.make_feature_cases import digest, text_of
+from scripts.parity.make_feature_cases import digest, text_of
 
 # Chains by their alignments; the proteins do not meet in nature.
 ALIGNMENTS = {

@@ -1,6 +1,6 @@
 """Make a case of gradients: those that DeepMind's AlphaFold-Multimer gives of one number made of all its outputs.
 
-    python tests/parity/make_gradient_cases.py --output cases --name mine --model model_1_multimer_v3 --seed 41
+    python scripts/parity/make_gradient_cases.py --output cases --name mine --model model_1_multimer_v3 --seed 41
 
 The number is the sum over all outputs of their values times random weights, which `probe` draws. Its gradients for
 all parameters and for what the network reads are kept; of large arrays some evenly spaced values. A case is a folder

@@ -1,6 +1,6 @@
 """Make the parity cases of the initial guess: ColabFold's program, as it is, on random parameters and a random guess.
 
-    python tests/parity/make_initial_guess.py
+    python scripts/parity/make_initial_guess.py
 
 It writes tests/parity/data/initial_guess_{monomer,multimer}.npz: `in:` what the network reads and the guess, `out:`
 what the last of three passes gives, in float32, before the program rounds it. Parameters are those of the cases that

@@ -1,6 +1,6 @@
 """Make the parity case of a complex's losses: DeepMind's losses and the gradient of their sum for every parameter.
 
-    python tests/parity/make_multimer_loss.py tests/parity/data/multimer_v3_loss
+    python scripts/parity/make_multimer_loss.py tests/parity/data/multimer_v3_loss
 
 The folder gets features.npz, labels.npz, losses.npz, gradients.npz (some numbers of each, evenly spaced in its
 flat array), params_manifest.json and meta.json. Install what it runs with:

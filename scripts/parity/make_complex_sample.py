@@ -1,6 +1,6 @@
 """Make tests/parity/data/complex_sample.npz: DeepMind's MSA features of a complex, with the random choices given.
 
-Run it with DeepMind's program installed (the `parity` extra): python -m tests.parity.make_complex_sample
+Run it with DeepMind's program installed (the `parity` extra): python -m scripts.parity.make_complex_sample
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from alphafold.model import modules_multimer
 
-FILE = Path(__file__).parent / "data" / "complex_sample.npz"
+FILE = Path(__file__).parents[2] / "tests" / "parity" / "data" / "complex_sample.npz"
 RESIDUES, ROWS, CLUSTERS, EXTRA = 13, 24, 9, 10
 GAP, MASKED = 21, 22
 

@@ -1,6 +1,6 @@
 """Keep what ColabFold's own input code makes of input files of complexes, as short digests.
 
-    python -m tests.parity.make_colabfold_cases --output tests/parity/data/colabfold.json
+    python -m scripts.parity.make_colabfold_cases --output tests/parity/data/colabfold.json
 
 Needs `pip install -c constraints.txt -e '.[parity]'` and, without its requirements, `colabfold==1.6.3`.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
+from scripts.parity.make_pairing_cases import array_digest
 from tests.parity.colabfold_inputs import ALIGNMENTS, SEQUENCE_FILES, alignment_text
-from tests.parity.make_pairing_cases import array_digest
 
 MULTIMER = ("aatype", "residue_index", "asym_id", "sym_id", "entity_id", "msa", "deletion_matrix", "bert_mask")
 MODES = ("unpaired_paired", "paired", "unpaired")

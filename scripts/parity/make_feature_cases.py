@@ -1,6 +1,6 @@
 """Keep what DeepMind's feature code makes of real alignments and template hits, as short digests.
 
-    python tests/parity/make_feature_cases.py --data shared/data --output tests/parity/data/feature_code.json
+    python scripts/parity/make_feature_cases.py --data shared/data --output tests/parity/data/feature_code.json
 
 Needs `pip install -c constraints.txt -e '.[parity]'`. Only the readers of `alphafold.data` are run.
 """

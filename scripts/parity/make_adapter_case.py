@@ -1,6 +1,6 @@
 """Make the parity case of a merged adapter: DeepMind's program with the `.npz` that `helixfold weights merge` writes.
 
-    python tests/parity/make_adapter_case.py
+    python scripts/parity/make_adapter_case.py
 
 It writes tests/parity/data/adapter.npz: `in:` what the network reads, `out:` what the program gives with parameters of
 the demonstration model to which a random adapter was added. Install what it runs with:

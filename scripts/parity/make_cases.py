@@ -1,7 +1,7 @@
 """Make a parity case: run DeepMind's AlphaFold on random parameters and synthetic features, and keep what it gives.
 
-    python tests/parity/make_cases.py --output cases --name mine --model model_1_ptm --residues 40 --seed 11
-    python tests/parity/make_cases.py --check tests/parity/data/monomer_ptm_tiny
+    python scripts/parity/make_cases.py --output cases --name mine --model model_1_ptm --residues 40 --seed 11
+    python scripts/parity/make_cases.py --check tests/parity/data/monomer_ptm_tiny
 
 The second form writes nothing: it repeats a case on its own features and prints how far its outputs are from the
 stored ones; the exit code is 1 where one differs by more than 1e-4 of its largest value.

