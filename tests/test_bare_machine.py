@@ -86,7 +86,6 @@ def test_the_measurement_of_a_gpu_runs(bare: Path, tmp_path: Path) -> None:
     assert readings.is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("others", "folders"),
     [((), ["tests"]), (("hypothesis", "scipy", "pandas"), [f"tests/{name}" for name in TESTED])],

@@ -317,7 +317,6 @@ def _break(name: str, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Mesh, "all_reduce", summed)
 
 
-@pytest.mark.distributed
 def test_wrong_messages_between_ranks_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fork_ranks(monkeypatch, tmp_path / "output")
     assert {setup.layout for setup in _layouts(2)} == {Layout(), Layout(dp=2), Layout(dap=2), Layout(bp=2)}
@@ -327,7 +326,6 @@ def test_wrong_messages_between_ranks_are_found(monkeypatch: pytest.MonkeyPatch,
             assert bool(reading.faults) == (broken != "nothing"), (broken, setup, reading.faults)
 
 
-@pytest.mark.distributed
 def test_ranks_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fork_ranks(monkeypatch, tmp_path / "output")
     axial = TrainingSetup(dtype=FLOAT32, layout=Layout(dap=2))

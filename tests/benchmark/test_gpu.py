@@ -27,7 +27,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_LEAST_SECONDS", 0)
 
 
-@pytest.mark.slow
 def test_all_parts_are_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gpu.json"
     assert main(["--tiny", "--repeats", "1", "--json", str(file)]) == 0

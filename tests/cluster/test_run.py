@@ -35,8 +35,6 @@ def predict(fasta: Path, output: Path, *words: str) -> list[str]:
     return ["predict", str(fasta), "--output", str(output), *words]
 
 
-@pytest.mark.slow
-@pytest.mark.distributed
 def test_a_killed_worker_and_a_killed_driver_lose_nothing(tmp_path: Path) -> None:
     fasta, site, printed = peptides(tmp_path / "batch.fasta", 3), tmp_path / "site.toml", tmp_path / "printed.txt"
     site.write_text("[search]\ntask_minutes = 0.2\n" + TWO_POOLS.format(minutes=0.1))
@@ -65,7 +63,6 @@ def test_a_killed_worker_and_a_killed_driver_lose_nothing(tmp_path: Path) -> Non
     assert "3 targets" in (output / "status.html").read_text()
 
 
-@pytest.mark.distributed
 def test_jobs_are_given_to_slurm(tmp_path: Path) -> None:
     fasta, site, printed = peptides(tmp_path / "batch.fasta", 3), tmp_path / "site.toml", tmp_path / "printed.txt"
     site.write_text(
@@ -83,7 +80,6 @@ def test_jobs_are_given_to_slurm(tmp_path: Path) -> None:
         assert f"#SBATCH {line}\n" in script
 
 
-@pytest.mark.distributed
 def test_a_queue_that_refuses_is_one_sentence(tmp_path: Path) -> None:
     fasta, site, printed = peptides(tmp_path / "batch.fasta", 2), tmp_path / "site.toml", tmp_path / "printed.txt"
     site.write_text('[fold.queue]\nprovider = "slurm"\nmemory = "4GiB"\nqueue = "gone"\n[train]\nprovider = "slurm"\n')

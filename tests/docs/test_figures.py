@@ -61,7 +61,6 @@ def totals(words: str) -> dict[str, float]:
     return {"days": float(days), "s": float(seconds)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", PLANS)
 def test_documented_training_days_match_the_command(command: str) -> None:
     found = passages(command, {page: page.read_text() for page in PAGES})

@@ -84,7 +84,6 @@ def test_gradients_are_those_that_the_chain_rule_gives(keep: Keep, dtype: torch.
     assert worst(gradients(trained), expected) < (1e-9 if dtype == torch.float64 else 1e-5)
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("layout", "ranks", "keeps"),
     [
@@ -98,7 +97,6 @@ def test_so_they_are_on_several_ranks(layout: str, ranks: int, keeps: tuple[Keep
         assert processes.finish() == [0] * ranks, processes.printed()
 
 
-@pytest.mark.distributed
 def test_a_run_on_two_ranks_trains_what_one_process_trains(tmp_path: Path) -> None:
     with Ranks(2, tmp_path / "out.txt", train_on_ranks, "dp=2", tmp_path) as processes:
         assert processes.finish() == [0] * 2, processes.printed()

@@ -166,7 +166,6 @@ def test_stopped_ones_go_on_to_the_same_bits(
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 def test_twenty_kills(weights: Path, jobs: Path, unbroken: Path, tmp_path: Path) -> None:
     check_kills(20, weights, jobs, unbroken, tmp_path)
 

@@ -137,7 +137,6 @@ def files_of(output: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 def test_a_killed_task_goes_on_to_the_same_bits(weights: Path, tmp_path: Path) -> None:
     rows = [(f"c{n}", sequence, n % 3 + n / 10) for n, sequence in enumerate(sequences(6))]
     file = table(tmp_path / "table.csv", rows, ["train"] * 4 + ["test"] * 2)

@@ -18,3 +18,8 @@ def gpu_memory_for_others() -> Iterator[None]:
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def operators(operators_on_small_tensors: None) -> None:
+    """Compare operators, not plain PyTorch with itself."""

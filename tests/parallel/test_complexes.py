@@ -39,7 +39,6 @@ def test_every_executor_gives_the_same(
     assert max(deviations.values()) < 1e-5, deviations
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("layout", "executors", "keeps"),
     [

@@ -12,7 +12,6 @@ from helixfold.parallel.collectives import Kind
 from tests.parallel import hybrid
 from tests.training.ranks import Ranks
 
-pytestmark = pytest.mark.distributed
 EVERYTHING: tuple[Keep, ...] = ("none", "inputs", "block")
 
 

@@ -32,7 +32,6 @@ def test_islands_must_share_the_samples_equally() -> None:
         make_islands(mesh, 2)
 
 
-@pytest.mark.distributed
 def test_four_ranks_in_two_islands_talk(tmp_path: Path) -> None:
     with Ranks(4, tmp_path / "out.txt", talk) as ranks:
         assert ranks.finish() == [0] * 4, ranks.printed()

@@ -10,7 +10,6 @@ from tests.parallel import worker_groups
 from tests.training.ranks import Ranks
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("dies", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_the_other_goes_on_when_a_process_is_killed(
     dies: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -25,7 +24,6 @@ def test_the_other_goes_on_when_a_process_is_killed(
         assert list(run.unclosed.failures()) == [lost]
 
 
-@pytest.mark.distributed
 def test_processes_whose_launching_process_is_killed_end_without_a_word(tmp_path: Path) -> None:
     lock, printed = tmp_path / "lock", tmp_path / "printed"
     with Ranks(1, printed, worker_groups.launch_two, lock) as parent:
@@ -37,7 +35,6 @@ def test_processes_whose_launching_process_is_killed_end_without_a_word(tmp_path
     assert printed.read_text() == ""
 
 
-@pytest.mark.distributed
 def test_a_process_that_fails_at_the_start_ends_the_run() -> None:
     run = launch(worker_groups.fail_at_the_start, None, count=2)
     assert (run.code, run.unclosed) == (2, None)

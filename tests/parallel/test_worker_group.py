@@ -19,7 +19,6 @@ def test_a_process_alone_takes_all_tasks_and_asks_nobody() -> None:
         ControlChannel().run_together(lambda: {}["own"])
 
 
-@pytest.mark.distributed
 def test_who_waits_for_a_rank_that_failed_fails_with_it(tmp_path: Path) -> None:
     with Ranks(2, tmp_path / "printed", worker_groups.fail_in_turn) as processes:
         assert processes.finish() == [0, 0], processes.printed()

@@ -75,7 +75,7 @@ def test_a3m_rows_and_deletions_are_alphafolds(real_data: Path) -> None:
     compare_a3m(real_data, 0, SMALL)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize(("least", "most"), [(SMALL, DEEP), pytest.param(DEEP, MAX_BYTES, marks=pytest.mark.long)])
 def test_deep_a3m_rows_and_deletions_are_alphafolds(real_data: Path, least: int, most: int) -> None:
     compare_a3m(real_data, least, most)

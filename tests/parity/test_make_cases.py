@@ -46,7 +46,6 @@ def test_wrong_options_give_one_sentence_and_exit_code_2(
     assert error.count("\n") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("name", ["monomer_ptm_tiny", "monomer_notempl_tiny"])
 @pytest.mark.filterwarnings("default")

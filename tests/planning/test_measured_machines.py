@@ -122,7 +122,6 @@ def send(layout: str) -> None:
         leave()
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("layout", ["dap=2", pytest.param("bp=2", marks=pytest.mark.long)])
 def test_ranks_send_the_messages_that_are_counted(layout: str, tmp_path: Path) -> None:
     with Ranks(2, tmp_path / "printed", send, layout) as ranks:
@@ -149,7 +148,6 @@ def choose() -> None:
         leave()
 
 
-@pytest.mark.distributed
 def test_all_ranks_choose_the_same_layout(tmp_path: Path) -> None:
     with Ranks(2, tmp_path / "printed", choose) as ranks:
         assert ranks.finish() == [0, 0], ranks.printed()

@@ -62,7 +62,6 @@ def positions(path: Path) -> np.ndarray:
     return np.array([atom.pos.tolist() for chain in model for residue in chain for atom in residue])
 
 
-@pytest.mark.distributed
 def test_ranks_fold_every_target_once_and_as_one_process_does(fasta: Path, tmp_path: Path) -> None:
     single, output = tmp_path / "single", tmp_path / "out"
     assert (
@@ -95,7 +94,6 @@ def test_ranks_fold_every_target_once_and_as_one_process_does(fasta: Path, tmp_p
     assert_same_files(single, output, "bad")
 
 
-@pytest.mark.distributed
 def test_ranks_that_share_targets_fail_and_step_down_together(fasta: Path, tmp_path: Path) -> None:
     single, output = tmp_path / "single", tmp_path / "out"
     arguments = ["--executor", "slabs", "--num-recycles", "0", "--device", "cpu"]
@@ -114,7 +112,6 @@ def test_ranks_that_share_targets_fail_and_step_down_together(fasta: Path, tmp_p
         assert np.abs(one - other).max() < 2e-3  # Angstrom, of which the file has three decimals
 
 
-@pytest.mark.distributed
 def test_what_is_wrong_is_said_once(fasta: Path, tmp_path: Path) -> None:
     printed = tmp_path / "printed.txt"
     given = [str(fasta), "--msa", str(tmp_path / "no.a3m"), "--output", str(tmp_path / "out")]

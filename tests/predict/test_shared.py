@@ -20,8 +20,6 @@ def begun(log: Path) -> list[str]:
     return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
 
 
-@pytest.mark.slow
-@pytest.mark.distributed
 def test_killed_runs_lose_their_targets_to_others_and_none_is_made_twice(tmp_path: Path) -> None:
     fasta, output = batch(tmp_path / "batch.fasta", 12, BAD), tmp_path / "output"
     command = [str(fasta), "--shared", "--output", str(output)]

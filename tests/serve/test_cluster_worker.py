@@ -88,7 +88,6 @@ def test_one_node_tells_what_all_workers_of_its_pool_offer(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 def test_nodes_predict_and_give_back_what_they_do_not_finish(tmp_path: Path) -> None:
     site, token, printed = tmp_path / "site.toml", tmp_path / "token", tmp_path / "printed.txt"
     site.write_text('[fold.small]\nmemory = "3GiB"\n')

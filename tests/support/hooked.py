@@ -8,11 +8,11 @@ from pathlib import Path
 
 from jaxtyping import install_import_hook
 
-from tests.support.repeated_checks import count_without_checks
+from tests.support import speedups
 
 _OPTIONS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 (_PACKAGES,) = (
     word.split("=")[1].split(",") for word in _OPTIONS["addopts"].split() if word.startswith("--jaxtyping-packages=")
 )
 install_import_hook(_PACKAGES[:-1], _PACKAGES[-1])
-count_without_checks()
+speedups.install()

@@ -243,7 +243,6 @@ def test_a_program_that_ends_with_a_save_under_way_ends_after_it(tmp_path: Path)
     assert torch.equal(tensors["t"], torch.ones(3))
 
 
-@pytest.mark.distributed
 def test_two_runs_cannot_write_to_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Ranks(1, tmp_path / "out.txt", hold, tmp_path / "run") as other:
         while not (tmp_path / "out.txt").exists() or "open" not in other.printed():

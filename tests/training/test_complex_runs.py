@@ -36,7 +36,6 @@ def complexes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "store"
 
 
-@pytest.mark.distributed
 def test_ranks_train_on_complexes_what_one_trains(complexes: Path, tmp_path: Path) -> None:
     alone = Run(store=complexes, directory=tmp_path / "alone", options=OPTIONS)
     alone.finish(1, steps=2)
@@ -50,7 +49,6 @@ def test_ranks_train_on_complexes_what_one_trains(complexes: Path, tmp_path: Pat
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_twenty_kills_change_no_bit_of_a_run_on_complexes(ranks: int, complexes: Path, tmp_path: Path) -> None:
     unbroken = run_unbroken(complexes, tmp_path, OPTIONS)

@@ -19,7 +19,6 @@ from tests.training.ended import ROOT, Run, Unbroken, wait_for
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 def test_a_run_goes_on_in_any_layout_also_where_ranks_share_a_batch_unequally(store: Path, tmp_path: Path) -> None:
     alone, divided = (Run(store=store, directory=tmp_path / name) for name in ("alone", "divided"))
     alone.finish(1, steps=4, batch_size=3)
@@ -32,7 +31,6 @@ def test_a_run_goes_on_in_any_layout_also_where_ranks_share_a_batch_unequally(st
     assert "going on after 2 steps as dp=1,bp=1,dap=2" in (divided.directory / "log.jsonl").read_text()
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("signal_number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_rank_that_hangs_or_dies_is_named_in_time(signal_number: signal.Signals, store: Path, tmp_path: Path) -> None:
     run = Run(store=store, directory=tmp_path / "run", options=("--patience=6",))
@@ -49,7 +47,6 @@ def test_a_rank_that_hangs_or_dies_is_named_in_time(signal_number: signal.Signal
     assert said[0].startswith("helixfold: error: rank 1 of 3 did not answer for 6 s, or ended; the same command")
 
 
-@pytest.mark.distributed
 def test_what_a_layout_needs_is_said(store: Path, tmp_path: Path) -> None:
     run = Run(store=store, directory=tmp_path / "run")
     for layout, said in (
@@ -100,7 +97,6 @@ def ranks_of(launcher: int) -> list[int]:
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 def test_twenty_kills_of_one_of_four_ranks_change_no_bit(store: Path, tmp_path: Path) -> None:
     settings = {"steps": 60, "batch_size": 4}
     calm = Run(store=store, directory=tmp_path / "calm")
@@ -130,7 +126,6 @@ def test_twenty_kills_of_one_of_four_ranks_change_no_bit(store: Path, tmp_path: 
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 def test_nodes_leave_and_come_back_and_the_batch_stays_what_it_was(store: Path, tmp_path: Path) -> None:
     # Long steps, so that few are made meanwhile, and small changes: what is summed in another order must not add up.
     settings = {"steps": 40, "batch_size": 16, "optimizer.learning_rate": 1e-5}
@@ -175,7 +170,6 @@ def test_nodes_leave_and_come_back_and_the_batch_stays_what_it_was(store: Path, 
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 def test_torchrun_starts_a_run_again_whose_rank_hangs(unbroken: Unbroken, tmp_path: Path) -> None:
     run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run", options=("--patience=5",))
     output = tmp_path / "torchrun.txt"

@@ -18,14 +18,12 @@ from tests.training.kills import check_kills
 from tests.training.ranks import Ranks, mistake_on_ranks, restore_on_ranks, save_on_ranks
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_killed_runs_end_as_the_unbroken_one_bit_for_bit(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
     check_kills(2, ranks, unbroken, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_hundred_kills_and_a_hundred_resumes(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
     killer = check_kills(100, ranks, unbroken, tmp_path, seed=1)
@@ -33,7 +31,6 @@ def test_a_hundred_kills_and_a_hundred_resumes(ranks: int, unbroken: Unbroken, t
     assert killer.during_a_save >= 10
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
 def test_a_run_goes_on_with_another_number_of_ranks(
     before: int, after: int, unbroken: Unbroken, tmp_path: Path
@@ -52,7 +49,6 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     assert json.loads((run.directory / "config.json").read_text())["ranks"] == after
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_asked_to_end_a_run_saves_leaves_with_143_and_goes_on(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
     run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
@@ -131,14 +127,12 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-@pytest.mark.distributed
 def test_ranks_share_one_copy_of_their_state_and_get_the_same_bits_back(tmp_path: Path) -> None:
     for ranks, function in ((2, save_on_ranks), (2, restore_on_ranks), (1, restore_on_ranks), (3, restore_on_ranks)):
         with Ranks(ranks, tmp_path / "out.txt", function, tmp_path / "state") as processes:
             assert processes.finish() == [0] * ranks, processes.printed()
 
 
-@pytest.mark.distributed
 def test_all_ranks_learn_of_the_first_ones_mistake(tmp_path: Path) -> None:
     for function, code in ((save_on_ranks, 0), (mistake_on_ranks, 2)):
         with Ranks(2, tmp_path / "out.txt", function, tmp_path / "state") as processes:
@@ -148,7 +142,6 @@ def test_all_ranks_learn_of_the_first_ones_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.distributed
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGTERM])
 def test_torchrun_starts_a_run_again_whose_rank_was_ended(
     ended_by: signal.Signals, unbroken: Unbroken, tmp_path: Path

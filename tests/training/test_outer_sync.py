@@ -82,7 +82,6 @@ def test_steps_of_islands_have_mean_norms_and_the_longest_time() -> None:
     assert (merged.step, merged.seconds, merged.stats.losses) == (3, 3.0, {"fape": 3.0})
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_islands_meet_and_a_killed_run_ends_as_the_unbroken_one(ranks: int, tmp_path: Path) -> None:
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
@@ -108,7 +107,6 @@ def test_islands_meet_and_a_killed_run_ends_as_the_unbroken_one(ranks: int, tmp_
     assert all(len(step.names) == 4 for step in logs[0])
 
 
-@pytest.mark.distributed
 def test_a_request_to_end_waits_until_islands_meet(tmp_path: Path) -> None:
     with Ranks(2, tmp_path / "out.txt", stop, tmp_path / "run") as processes:
         assert processes.finish() == [0, 0], processes.printed()

@@ -34,7 +34,6 @@ def test_ranks_that_share_a_sample_recompute_less() -> None:
 
 
 @pytest.mark.long  # ranks measure what the machine can do
-@pytest.mark.distributed
 def test_a_run_may_take_the_layout_that_is_picked(store: Path, tmp_path: Path) -> None:
     run = Run(store=store, directory=tmp_path / "run", options=("--layout=auto",))
     # One part for two ranks: they must share it, as the block order allows.

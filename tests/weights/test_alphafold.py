@@ -76,7 +76,7 @@ def test_a_missing_array_is_refused() -> None:
         alphafold.to_state_dict(arrays, TINY)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["model_1_ptm", "model_1_multimer_v3"])
 def test_a_full_size_file_keeps_every_bit(name: str, reference: Path, tmp_path: Path) -> None:
     config = preset(name).model

@@ -71,7 +71,7 @@ def test_launches_and_casts_are_within_bounds_and_the_host_waits_for_updates_onl
 @pytest.mark.parametrize(
     ("names", "bounds"),
     [
-        pytest.param((BLOCK,), IN_BLOCK, id="block", marks=pytest.mark.slow),
+        pytest.param((BLOCK,), IN_BLOCK, id="block"),
         pytest.param(PARTS, IN_OTHER_PARTS, id="other parts", marks=pytest.mark.long),
     ],
 )

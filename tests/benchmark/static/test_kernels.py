@@ -34,7 +34,6 @@ def run(*commands: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.slow
 def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
     path = tmp_path / "kernels.json"

@@ -104,7 +104,7 @@ def test_hostile_files_never_take_more_than_a_gigabyte(tmp_path: Path) -> None:
     assert len(read_within_limit(tmp_path, list(QUICK))) == 2 * len(QUICK)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory are Linux's")
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] * (case in LONG)) for case in SLOW])
 def test_large_hostile_files_never_take_more_than_a_gigabyte(case: str, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def counted_by_gemmi(path: Path) -> dict[str, tuple[int, int]]:
     return counts
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parametrize("folder", list(STRIDES))
 def test_every_real_file_is_read_as_gemmi_reads_it(real_data: Path, folder: str) -> None:
     refused, different, total = {}, set(), Counter[str]()
@@ -121,7 +121,7 @@ def test_every_real_file_is_read_as_gemmi_reads_it(real_data: Path, folder: str)
     assert different <= DIFFERENT
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 @pytest.mark.parity
 def test_every_real_mmcif_is_read_as_alphafold_reads_it(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("alphafold", reason="needs alphafold-colabfold")

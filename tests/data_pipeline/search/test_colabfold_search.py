@@ -31,7 +31,7 @@ def program() -> Path:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_results_are_those_of_colabfold_search_byte_for_byte(program: Path, real_data: Path, tmp_path: Path) -> None:
     wanted = json.loads(DIGESTS.read_text())
     if program_version(program, "version") != wanted["mmseqs"]:

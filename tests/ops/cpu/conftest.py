@@ -1,4 +1,7 @@
-"""Operators are tested twice: with PyTorch's operators alone, and with the loops that Numba compiles."""
+"""Operators are tested twice: with PyTorch's operators alone, and with the loops that Numba compiles.
+
+To compile them takes seconds on a new machine, so the second is in the tier `integration`.
+"""
 
 from importlib.util import find_spec
 
@@ -7,7 +10,7 @@ import pytest
 from helixfold.ops import sizes
 
 
-@pytest.fixture(params=["plain", "loops"], autouse=True)
+@pytest.fixture(params=["plain", pytest.param("loops", marks=pytest.mark.integration)], autouse=True)
 def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What computes passes over memory: "plain" PyTorch or "loops"."""
     if request.param == "loops" and not find_spec("numba"):

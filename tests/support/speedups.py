@@ -1,18 +1,49 @@
-"""Check shapes once for each form of a call, since a pass makes calls of the same shapes again and again.
+"""Everything that lets tests take less time than what they test takes its users; `HELIXFOLD_TEST_SPEEDUPS=0` is off.
 
-`jaxtyping` takes several times as long for a check as small tensors take to be computed. Imported before anything of
-the packages that are checked.
+`install` is called before anything of the packages is imported whose shapes are checked: by tests/conftest.py, and in
+the processes that tests fork. What each patch saves is in tests/README.md.
 """
 
+import copy
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import update_wrapper, wraps
+from functools import cache, update_wrapper, wraps
+from importlib.util import find_spec
+from inspect import getmembers
 from types import CodeType, FunctionType
 from typing import Any
 
 import jaxtyping
 import torch
 from jaxtyping import config, jaxtyped
+
+# Inherited by the processes that tests start.
+IS_ON = os.environ.get("HELIXFOLD_TEST_SPEEDUPS", "1") != "0"
+
+
+def install() -> None:
+    """Install all of them, unless they are switched off."""
+    if not IS_ON:
+        return
+    # Processes that tests start would compile every module again where bytecode is switched off, and pytest would
+    # rewrite the assertions of every test file again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    # Test tensors are small: threads that wait for each other would take most of the time, in further processes too.
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    jaxtyping.jaxtyped = checked_once
+    _count_without_checks()
+    if find_spec("triton") and os.environ.get("TRITON_INTERPRET") == "1":
+        _remember_language()
+    if find_spec("cyclopts"):
+        _remember_options()
+
+
+# Checks of shapes, once for each form of a call, since a pass makes calls of the same shapes again and again:
+# `jaxtyping` takes several times as long for a check as small tensors take to be computed.
 
 # The forms of arguments that were found right, and of what was returned for each: by functions' code and name, since a
 # function inside another is another one in each call.
@@ -111,16 +142,13 @@ def _giving(found: Any, function: FunctionType) -> FunctionType:
     return update_wrapper(FunctionType(give.__code__, function.__globals__, "give", None, give.__closure__), function)
 
 
-jaxtyping.jaxtyped = checked_once
-
-
 def make_checks() -> None:
     """Make the checks of all functions that have been imported, which processes then have that are forked."""
     for made in _MAKERS:
         made()
 
 
-def count_without_checks() -> None:
+def _count_without_checks() -> None:
     """Leave unchecked what is counted on the meta device, where checks take several times as long as counting."""
     from helixfold.execution.counter import Counter  # noqa: PLC0415  imported once checks are installed
 
@@ -137,3 +165,58 @@ def count_without_checks() -> None:
         config.update("jaxtyping_disable", before.pop())
 
     Counter.__enter__, Counter.__exit__ = begin, end  # type: ignore[method-assign]
+
+
+def _remember_language() -> None:
+    """Let Triton's interpreter replace the same functions as at its first call, if it is a version that is known here.
+
+    It looks through all functions of the language at every call of a kernel: a third of the time of a small one.
+    """
+    from triton.language.core import is_builtin  # noqa: PLC0415  not installed everywhere
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    @cache
+    def names(namespace: Any) -> list[str]:
+        return [name for name, member in getmembers(namespace) if is_builtin(member)]
+
+    def replace(namespace: Any, *rest: Any) -> None:
+        for name in names(namespace):
+            # A kernel that calls another finds its functions replaced.
+            if is_builtin(member := getattr(namespace, name)):
+                interpreter._patch_attr(namespace, name, member, *rest)
+
+    if hasattr(interpreter, "_patch_builtin"):
+        interpreter._patch_builtin = replace
+
+
+def _remember_options() -> None:
+    """Let cyclopts give each command a copy of the options that it has found once.
+
+    Reading their definitions takes three quarters of what it takes to refuse a wrong option.
+    """
+    from cyclopts import App, ArgumentCollection  # noqa: PLC0415  not installed everywhere
+
+    assemble = App.assemble_argument_collection
+    known: dict[Callable[..., Any] | None, list[tuple[dict[str, Any], ArgumentCollection]]] = {}
+
+    def remembered(app: App, **named: Any) -> ArgumentCollection:
+        given = {**named, "inherited": app.app_stack.default_parameter}
+        found = known.setdefault(app.default_command, [])
+        for other, arguments in found:
+            if other == given:
+                return _without_words(arguments)
+        arguments = assemble(app, **named)
+        found.append((given, arguments))
+        return _without_words(arguments)
+
+    App.assemble_argument_collection = remembered  # type: ignore[method-assign]
+
+
+def _without_words(arguments: Any) -> Any:
+    """Return a copy to which words of the command line can be given, in arguments within arguments too."""
+    collection = type(arguments)
+    copies = {id(argument): copy.copy(argument) for argument in arguments}
+    for each in copies.values():
+        each.tokens = []
+        each.children = collection(copies[id(child)] for child in each.children)
+    return collection(copies.values())

@@ -1,0 +1,8 @@
+"""What is counted is compared with what small networks allocate."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def operators(operators_on_small_tensors: None) -> None:
+    """Compare operators, not plain PyTorch with itself."""

@@ -1,0 +1,87 @@
+"""Tests are in three tiers: unit, integration and long; tests/README.md describes them.
+
+A test is in the tier `long` if it is marked so, in `integration` if it is marked so or its file or folder is in the
+table below, and otherwise in `unit`.
+"""
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+# Files and folders of the tier `integration`, below tests/.
+INTEGRATION = (
+    "bad_input/test_hostile.py",  # processes with little memory
+    "bad_input/test_pages.py",
+    "bad_input/test_places.py",  # every file of a run damaged in every way
+    "benchmark",
+    "cli/test_benchmark.py",
+    "cli/test_benchmark_evaluation.py",
+    "cli/test_interruption.py",  # kills
+    "cli/test_kills.py",
+    "cluster",
+    "docs/test_figures.py",
+    "earlier_versions",
+    "evaluation",
+    "examples",
+    "finetune/test_adapted.py",  # several ranks
+    "finetune/test_jobs.py",
+    "finetune/test_memory.py",
+    "finetune/test_planted_structure.py",
+    "gpu",  # without a GPU, in Triton's interpreter
+    "notebook/test_overfit_one.py",
+    "notebooks",
+    "ops/cpu/test_loops.py",  # compiles loops
+    "ops/test_frozen.py",  # kernels in Triton's interpreter
+    "ops/test_meta.py",
+    "ops/triton",
+    "parallel",  # several ranks
+    "parity/test_make_cases.py",
+    "planning/test_measured_machines.py",
+    "predict/test_devices.py",
+    "predict/test_kills.py",
+    "predict/test_search_to_structure.py",
+    "predict/test_shared.py",
+    "relax",
+    "report/test_target_page_in_browser.py",
+    "serve/test_browser.py",
+    "serve/test_cluster_worker.py",
+    "serve/test_kills.py",
+    "serve/test_overload.py",
+    "serve/test_power_cut.py",
+    "serve/test_worker.py",
+    "test_bare_machine.py",
+    "test_mutations.py",
+    "training/test_complex_runs.py",  # several ranks
+    "training/test_elastic.py",
+    "training/test_kills.py",
+    "training/test_learning.py",
+    "training/test_memory.py",
+    "training/test_outer_sync.py",
+    "training/test_workload.py",
+)
+_INTEGRATION = {TESTS / name for name in INTEGRATION}
+# What `addopts` in pyproject.toml selects.
+UNIT = "not integration and not long"
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The tier of a collected test."""
+    return next((tier for tier in ("long", "integration") if item.get_closest_marker(tier)), "unit")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what only other tiers need, which takes half of the time of a collection."""
+    return True if config.getoption("markexpr") == UNIT and collection_path in _INTEGRATION else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier alone, before -m selects by marks."""
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "integration"]
+        elif not item.get_closest_marker("integration") and not _INTEGRATION.isdisjoint(
+            (item.path, *item.path.parents)
+        ):
+            item.add_marker("integration")
