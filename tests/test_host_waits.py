@@ -28,6 +28,8 @@ from tests.support.networks import random_batch, tiny_model, to_device
 from tests.support.waiting import HostWaits, no_host_waits
 from tests.training.runs import small_config
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 META = torch.device("meta")
 CONFIG = small_config(model=tiny_model().config)
 EVERY_TERM = replace(finetuning(), smooth_lddt=1.0)

@@ -60,11 +60,11 @@ def test_small_complexes_score_as_with_dockq(name: str) -> None:
     agree(name, NOWHERE)
 
 
-# The largest ones, of which others are like.
-LARGE = {"3l4q", "7qpd", "8efu"}
+# The largest ones take minutes; others are like them.
+TIERS = {"1hv4": pytest.mark.integration} | dict.fromkeys(("3l4q", "7qpd", "8efu"), pytest.mark.long)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in REAL])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, ())) for name in REAL])
 def test_real_complexes_score_as_with_dockq(name: str, real_data: Path) -> None:
     agree(name, real_data)
 

@@ -15,6 +15,8 @@ from helixfold.execution.stages import peak_memory
 from helixfold.parallel.mesh import Mesh
 from tests.support.forked_ranks import fork_ranks
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 POINT = Point(
     part="prediction", preset="tiny", blocks=1, residues=96, rows=8, extra_rows=16, templates=1, ensemble=1, passes=2,
     dtype="float32", executor="slabs", device="cpu",

@@ -12,6 +12,8 @@ from helixfold.cli.main import main
 from helixfold.planning.size import PassSize
 from tests.support.forked_ranks import fork_ranks
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 MIB = 2**20
 SIZE = PassSize(residues=48, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)
 POINT = Point(part=WHOLE, preset="tiny", size=SIZE, plain=True, device="cpu")

@@ -163,6 +163,7 @@ def test_each_operator_is_shown_with_its_backend_and_why_no_other(
     assert "memory that tensors leave" in said
 
 
+@pytest.mark.integration
 def test_operators_of_a_card_that_is_not_here_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from helixfold.presets import tiny, tiny_multimer
 from helixfold.weights.find import ReadyModel
 from tests.support.networks import tiny_model
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 HAIRPIN = Path(__file__).parents[2] / "examples" / "structures" / "hairpin_short.pdb"
 (CHAIN,) = read_structure(HAIRPIN).chains
 LETTERS = "".join(RESTYPES)

@@ -15,6 +15,8 @@ from helixfold.presets import tiny
 from helixfold.weights.find import ReadyModel
 from tests.support.networks import tiny_model
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 CARD = CARDS["a100-80"]  # without what a CPU's libraries take beside tensors
 MODEL = ReadyModel(preset=tiny(), network=tiny_model(), digest="x")
 

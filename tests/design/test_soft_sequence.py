@@ -31,6 +31,8 @@ from tests.support.networks import (
     with_every_parameter_random,
 )
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 R, RECYCLES, TEMPLATES = 9, 2, (1,)
 
 

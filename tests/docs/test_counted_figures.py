@@ -69,7 +69,6 @@ def test_every_named_estimate_is_tested() -> None:
     assert named == {("h200", "1024"), ("h200", "1500"), ("h200", "10000")}
 
 
-@pytest.mark.integration
 def test_estimates_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

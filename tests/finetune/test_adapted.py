@@ -31,6 +31,8 @@ from tests.finetune.adapted_ranks import (
 from tests.support.networks import random_batch, relative_error, tiny_model
 from tests.training.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 CPU = torch.device("cpu")
 VARIANTS = {
     "plain": LOW_RANK,

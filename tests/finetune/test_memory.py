@@ -18,6 +18,8 @@ from helixfold.weights.low_rank import LowRankConfig
 from helixfold.weights.untrained import untrained_model
 from tests.finetune.runs import PRESET
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 
 @pytest.mark.parametrize("adapter", ["lora", "heads", "full"])
 @pytest.mark.parametrize("clipping", ["sample", "global"])

@@ -220,6 +220,7 @@ def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(run: Whole | Slabs,
         assert ours < 0.03 * root_mean_square(exact[name]), name
 
 
+@pytest.mark.integration
 def test_nothing_is_nan_at_320_residues_in_bfloat16() -> None:
     config = tiny_config()
     config = replace(config, evoformer=replace(config.evoformer, blocks=1))

@@ -101,7 +101,11 @@ def test_a_pair_is_real_where_both_residues_are() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "has_onednn"),
-    [("rows", True), pytest.param("rows", False, id="rows, as where PyTorch has no oneDNN"), ("triton", True)],
+    [
+        ("rows", True),
+        pytest.param("rows", False, id="rows, as where PyTorch has no oneDNN"),
+        pytest.param("triton", True, marks=pytest.mark.integration),
+    ],
 )
 def test_every_backend_gives_the_streams_and_gradients_of_the_references(
     backend: str, has_onednn: bool, monkeypatch: pytest.MonkeyPatch

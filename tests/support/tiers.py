@@ -20,14 +20,18 @@ INTEGRATION = (
     "cli/test_interruption.py",  # kills
     "cli/test_kills.py",
     "cluster",
+    "docs/test_counted_figures.py",
     "docs/test_figures.py",
     "earlier_versions",
     "evaluation",
     "examples",
     "finetune/test_adapted.py",  # several ranks
+    "finetune/test_distillation.py",
+    "finetune/test_finetune.py",  # a whole fine-tuning and predictions with it
     "finetune/test_jobs.py",
     "finetune/test_memory.py",
     "finetune/test_planted_structure.py",
+    "finetune/test_tasks.py",
     "gpu",  # without a GPU, in Triton's interpreter
     "notebook/test_overfit_one.py",
     "notebooks",

@@ -23,6 +23,8 @@ from helixfold.training.presets import finetuning, initial_training
 from helixfold.training.stopping import StopRequest
 from tests.training.runs import small_config, small_run
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 CPU = CARDS["cpu"]
 AUTO, NONE, BLOCK = (RecomputeConfig.everywhere(keep) for keep in ("auto", "none", "block"))
 

@@ -24,6 +24,8 @@ from tests.support.operator_graphs import OperatorRecorder
 from tests.training.runs import small_config, small_run
 from tests.training.test_trainer import StopAfter, assert_same, events, state
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 Record = Callable[[OperatorRecorder], None]
 
 

@@ -15,6 +15,8 @@ from tests.data_pipeline.datasets.memory_store import small_store
 from tests.support.networks import tiny_model
 from tests.training.runs import small_config
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
 CONFIG = small_config(model=tiny_model().config)
 
 
