@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutations import ROOT, ImportingTests, main, table
+from scripts.mistaken_copy import ImportingTests
+from scripts.mutations import ROOT, main, table
 
 FILES = {
     "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "-m unit"\nmarkers = ["unit", "integration", "long"]\n',
@@ -104,7 +105,7 @@ def repository(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "scripts").mkdir()
-    for name in ("mistakes.py", "mutations.py"):
+    for name in ("mistaken_copy.py", "mistakes.py", "mutations.py"):
         shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts" / name)
     return tmp_path
 
