@@ -25,7 +25,7 @@ class Stage:
 class Stages:
     """Recorder of the time and memory of stages; `earlier` are stages that ended before, such as loading the model.
 
-    `report` is called with each stage that ends.
+    `report` is called with each stage that ends; `clock` returns seconds.
     """
 
     def __init__(
@@ -33,21 +33,23 @@ class Stages:
         device: torch.device | str = "cpu",
         earlier: Iterable[Stage] = (),
         report: Callable[[Stage], object] = lambda _: None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.device = torch.device(device)
         self.finished = list(earlier)
-        self._report = report
+        self._report, self._clock = report, clock
         self._running: dict[str, float] = {}  # when each stage began that has not ended
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         reset_peak_memory(self.device)
-        start = self._running[name] = time.perf_counter()
+        start = self._running[name] = self._clock()
         try:
             yield
         finally:
             synchronize(self.device)
-            seconds = time.perf_counter() - start
+            seconds = self._clock() - start
             del self._running[name]
             self.add(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
 
@@ -61,7 +63,7 @@ class Stages:
 
         With `running`, stages that have not ended count as if they ended now.
         """
-        now, rows = time.perf_counter(), dict[str, dict[str, float]]()
+        now, rows = self._clock(), dict[str, dict[str, float]]()
         begun = [
             Stage(name=name, seconds=now - start, peak_memory=peak_memory(self.device))
             for name, start in (self._running.items() if running else ())

@@ -1,19 +1,22 @@
 """`helixfold benchmark memory` measures in processes of their own, and says what it did not measure."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from helixfold.benchmark import memory
+from helixfold.benchmark import memory, memory_points
 from helixfold.benchmark.memory_points import MemoryMeasurement, Point, measure, measured_here
 from helixfold.cli.main import main
-from helixfold.execution.stages import peak_memory
 from helixfold.parallel.mesh import Mesh
+from helixfold.planning.size import gib
+from helixfold.weights.untrained import untrained_model
 from tests.support.forked_ranks import fork_ranks
+from tests.support.live import Live
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
@@ -21,7 +24,8 @@ POINT = Point(
     part="prediction", preset="tiny", blocks=1, residues=96, rows=8, extra_rows=16, templates=1, ensemble=1, passes=2,
     dtype="float32", executor="slabs", device="cpu",
 )  # fmt: skip
-CPU, MIB = torch.device("cpu"), 2**20
+MIB = 2**20
+LIBRARIES = 300 * MIB
 
 
 def run(*options: str) -> int:
@@ -53,20 +57,67 @@ def test_the_floor_is_two_pair_tensors_and_both_msas() -> None:
     assert replace(POINT, part="evoformer").floor() == 4 * (2 * pair + 8 * 96 * 64)
 
 
+class CountedProcess(Live):
+    """A process whose memory is what its libraries hold and the bytes of its tensors, instead of what the system reads.
+
+    `limits` are the bytes that a measurement was held to; with less than a MiB it runs out of memory.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.limits: list[int] = []
+        monkeypatch.setattr(memory_points, "peak_memory", lambda _: LIBRARIES + self.peak)
+        monkeypatch.setattr(memory_points, "held_memory", lambda _: LIBRARIES + self.now)
+        monkeypatch.setattr(memory_points, "reset_peak_memory", lambda _: setattr(self, "peak", self.now))
+        monkeypatch.setattr(memory_points, "available_memory", lambda _: 2**40)
+        monkeypatch.setattr(memory_points, "limit_memory", self.limit)
+
+    @contextmanager
+    def limit(self, limit: int) -> Iterator[None]:
+        self.limits.append(limit)
+        if limit < MIB:
+            raise MemoryError
+        yield
+
+
+def measured_by_count(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
+    with pytest.MonkeyPatch.context() as monkeypatch, CountedProcess(monkeypatch):
+        return measured_here(mesh, point, spill, limit)
+
+
+def test_peak_is_beyond_the_loaded_model_and_resident_is_all(tmp_path: Path) -> None:
+    found = measured_by_count(Mesh.alone(), POINT, tmp_path, None)
+    assert found.failure is None
+    predicted = POINT.predicted()
+    assert predicted is not None
+    assert POINT.floor() < found.peak < predicted
+    network = sum(each.nbytes for each in untrained_model(POINT.config, seed=0).parameters())
+    assert network < found.resident - LIBRARIES - found.peak < 1.1 * network
+    assert found.seconds > 0
+
+
+def test_measurement_is_held_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = replace(POINT, part="evoformer")
+    with CountedProcess(monkeypatch) as process:
+        resident = measured_here(Mesh.alone(), point, tmp_path, None).resident
+        assert process.limits == [2**40]
+        assert measured_here(Mesh.alone(), point, tmp_path, resident + 512 * MIB).failure is None
+        assert 512 * MIB < process.limits[1] < 512 * MIB + resident - LIBRARIES
+        took = measured_here(Mesh.alone(), point, tmp_path, resident - 1).failure
+        assert took == f"took {gib(resident)} in all"
+        assert measured_here(Mesh.alone(), point, tmp_path, LIBRARIES).failure == "out of memory"
+        assert process.limits[3] == 0
+
+
+@pytest.mark.long  # reads the memory of processes
 def test_a_prediction_is_measured_in_a_fresh_process(tmp_path: Path) -> None:
     found = measure(POINT, tmp_path, None)
     assert found.failure is None
     # Libraries alone take more than these streams.
     assert POINT.floor() < found.peak < 200 * MIB < found.resident
     assert found.seconds > 0
-
-
-def test_an_evoformer_alone_is_held_to_a_limit(tmp_path: Path) -> None:
-    point = replace(POINT, part="evoformer", residues=200)
-    held = peak_memory(CPU)
-    assert measured_here(Mesh.alone(), point, tmp_path, held + 512 * MIB).failure is None
-    large = replace(point, residues=1000, executor="whole")
-    assert measured_here(Mesh.alone(), large, tmp_path, held + 64 * MIB).failure == "out of memory"
+    large = replace(POINT, part="evoformer", residues=1000, executor="whole")
+    assert measure(large, tmp_path, found.resident + 64 * MIB).failure == "out of memory"
 
 
 def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
@@ -91,6 +142,7 @@ def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
 
 def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_ranks(monkeypatch, tmp_path / "printed.txt")
+    monkeypatch.setattr(memory_points, "measured_here", measured_by_count)
     point = replace(POINT, part="evoformer", residues=256)
     alone, two = (measure(replace(point, ranks=ranks), tmp_path) for ranks in (1, 2))
     assert alone.failure is two.failure is None

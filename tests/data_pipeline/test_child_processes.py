@@ -10,16 +10,17 @@ from tests.support.sources import ROOT
 
 # A package whose import, which precedes every function of a new process, takes long enough to be interrupted.
 CHILD = """
-import os, sys, time
+import multiprocessing, os, sys, time
 from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
 os.write(1, b"importing\\n")
-time.sleep(0.5)
+if multiprocessing.parent_process() is not None:
+    time.sleep({importing})
 
 def child():
     leave_interruptions_to_parent()
     end_with_parent()
     os.write(1, b"ready\\n")
-    time.sleep(20)
+    time.sleep(120)
     os.write(1, b"still there\\n")
 """
 PARENT = """
@@ -30,7 +31,7 @@ from data_pipeline.child_processes import interruptions_postponed
 if __name__ == "__main__":
     from slow_child import child
     # Ctrl-C may be delivered to any thread.
-    threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
     process = multiprocessing.get_context("spawn").Process(target=child)
     try:
         with interruptions_postponed():
@@ -45,8 +46,11 @@ if __name__ == "__main__":
 """
 
 
-def started(tmp_path: os.PathLike[str], during: str = "") -> subprocess.Popen[str]:
-    for name, content in (("slow_child.py", CHILD), ("parent.py", PARENT.format(during=during))):
+def started(tmp_path: os.PathLike[str], during: str = "", importing: int = 0) -> subprocess.Popen[str]:
+    for name, content in (
+        ("slow_child.py", CHILD.format(importing=importing)),
+        ("parent.py", PARENT.format(during=during)),
+    ):
         with open(os.path.join(tmp_path, name), "w") as file:
             file.write(textwrap.dedent(content))
     return subprocess.Popen(
@@ -76,7 +80,7 @@ def lines_until(process: subprocess.Popen[str], last: str) -> None:
 
 
 def test_control_c_prints_nothing_of_a_process_that_still_imports(tmp_path: os.PathLike[str]) -> None:
-    process = started(tmp_path)
+    process = started(tmp_path, importing=600)
     lines_until(process, "importing")  # of the parent
     lines_until(process, "importing")
     os.killpg(process.pid, signal.SIGINT)

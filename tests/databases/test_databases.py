@@ -20,7 +20,7 @@ from tests.data_pipeline.search.families import needed_program, random_protein, 
 from tests.weights.server import Behaviour, serving
 
 NAME = "colabfold_envdb_202108"
-HASTY = RetryPolicy(timeout=0.5, attempts=2, pause=0.01)
+HASTY = RetryPolicy(timeout=60, attempts=2, pause=0.01)
 _KINDS = {"": 0, "_h": 12, "_seq": 0, "_seq_h": 12, "_aln": 5}
 
 

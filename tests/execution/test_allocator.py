@@ -14,6 +14,7 @@ import torch
 from helixfold.execution import allocator
 from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory, return_free_memory, returning_freed_memory
 
+# Tests that read the memory and page faults of the process are in the long tier.
 SIZE = 48 * 2**20
 # More than any block that was freed before and lies in the heap still.
 LARGE = 192 * 2**20
@@ -34,7 +35,77 @@ def held() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
+class Malloc:
+    """The C library as far as settings of its allocator are concerned: it records them, and allows large blocks or not.
+
+    `largest` is the highest threshold that it accepts.
+    """
+
+    def __init__(self, largest: int = 2**40) -> None:
+        self.largest, self.trims, self.settings = largest, 0, dict[str, int]()
+
+    def mallopt(self, parameter: int, value: int) -> int:
+        (name,) = (name for name, number in allocator._PARAMETERS.items() if number == parameter)
+        if name == "mmap_threshold" and value > self.largest:
+            return 0
+        self.settings[name] = value
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        assert pad == 0
+        self.trims += 1
+        return 1
+
+
+@pytest.fixture
+def malloc(monkeypatch: pytest.MonkeyPatch) -> Malloc:
+    found = Malloc()
+    monkeypatch.setattr(allocator, "refusal", lambda: None)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: found)
+    return found
+
+
+def test_the_innermost_setting_is_in_force_and_the_earlier_one_comes_back(malloc: Malloc) -> None:
+    never = -1
+    with keeping_freed_memory():
+        kept = dict(malloc.settings)
+        assert kept["trim_threshold"] == never
+        assert (kept["mmap_threshold"], kept["top_pad"]) == (allocator.OF_WHOLE, allocator.AHEAD)
+        with returning_freed_memory():
+            assert 0 <= malloc.settings["trim_threshold"] <= 2**16
+            assert malloc.settings["mmap_threshold"] <= 2**16
+            assert malloc.settings["top_pad"] == 0
+        assert malloc.settings == kept
+        with keeping_freed_memory(largest=OF_SLABS, ahead=0):
+            assert (malloc.settings["mmap_threshold"], malloc.settings["top_pad"]) == (OF_SLABS, 0)
+        assert malloc.settings == kept
+    assert malloc.settings["mmap_threshold"] == 32 * 2**20
+    assert malloc.settings["trim_threshold"] == 64 * 2**20
+
+
+def test_an_error_inside_restores_the_earlier_setting(malloc: Malloc) -> None:
+    with pytest.raises(KeyError), keeping_freed_memory():
+        raise KeyError
+    assert malloc.settings["mmap_threshold"] == 32 * 2**20
+
+
+def test_free_memory_is_returned_when_a_context_ends_and_when_asked_for(malloc: Malloc) -> None:
+    with keeping_freed_memory():
+        before = malloc.trims
+        return_free_memory()
+        assert malloc.trims == before + 1
+    assert malloc.trims == before + 2
+
+
+def test_where_large_blocks_must_be_mapped_alone_none_are(malloc: Malloc) -> None:
+    malloc.largest = 32 * 2**20
+    with keeping_freed_memory():
+        assert malloc.settings["mmap_max"] == 0
+    assert malloc.settings["mmap_max"] > 0
+
+
 @needs_glibc
+@pytest.mark.long
 def test_a_tensor_takes_the_memory_that_another_left() -> None:
     with keeping_freed_memory():
         assert faults(SIZE) < 100
@@ -44,6 +115,7 @@ def test_a_tensor_takes_the_memory_that_another_left() -> None:
 
 
 @needs_glibc
+@pytest.mark.long
 def test_only_blocks_up_to_the_largest_are_kept() -> None:
     with keeping_freed_memory(largest=OF_SLABS):
         before = held()
@@ -55,6 +127,7 @@ def test_only_blocks_up_to_the_largest_are_kept() -> None:
 
 
 @needs_glibc
+@pytest.mark.long
 def test_a_larger_block_finds_room_where_a_heap_grew_ahead() -> None:
     # In a process whose heap has no holes from other tests.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
@@ -71,6 +144,7 @@ def is_kept_of_a_larger_block(ahead: int) -> bool:
 
 
 @needs_glibc
+@pytest.mark.long
 def test_what_was_kept_is_given_back_at_the_end() -> None:
     return_free_memory()
     before = held()

@@ -8,10 +8,12 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_iter
 
 from helixfold.config import ConfigError
 from helixfold.execution import spilled, spilled_stream
@@ -21,6 +23,7 @@ from helixfold.execution.spilled_stream import HostMemory, SpilledStream
 from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.update import transposed
+from tests.support.live import Live
 from tests.support.networks import tiny_config
 
 CPU = torch.device("cpu")
@@ -124,7 +127,7 @@ def test_slabs_before_a_failure_are_kept_and_the_failed_one_is_as_it_was(
 ) -> None:
     run = executor(tmp_path, rows=2)
     pair = stream(run, 1, 8, 8, 4)
-    before, threads = run.gather(pair).clone(), threading.active_count()
+    before, threads = run.gather(pair).clone(), set(threading.enumerate())
     made = []
 
     def fail_at_last(_: slice, slab: Tensor) -> Tensor:
@@ -135,7 +138,7 @@ def test_slabs_before_a_failure_are_kept_and_the_failed_one_is_as_it_was(
 
     with pytest.raises(RuntimeError, match="no more"):
         run.replace_rows(fail_at_last, pair)
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
     found = run.gather(pair)
     assert torch.equal(found[:, :4], before[:, :4] + 1)
     assert torch.equal(found[:, 4:], before[:, 4:])
@@ -169,6 +172,64 @@ def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         Spilled(tmp_path / "nowhere")
 
 
+class Touched(Live):
+    """Also records the operators that read or write memory of a mapped file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.mapped, self.operators = set[int](), list[str]()
+        make = spilled.mapped_tensor
+
+        def mapped_tensor(*arguments: Any) -> tuple[Tensor, spilled_stream.MappedFile]:
+            tensor, file = make(*arguments)
+            self.mapped.add(tensor.data_ptr())
+            return tensor, file
+
+        monkeypatch.setattr(spilled, "mapped_tensor", mapped_tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = super().__torch_dispatch__(func, types, args, kwargs)
+        if not (func.is_view or "empty" in str(func)):  # those only read the layout
+            given = (each for each in tree_iter((args, kwargs, results)) if isinstance(each, Tensor))
+            if any(each.untyped_storage().data_ptr() in self.mapped for each in given):
+                self.operators.append(str(func))
+        return results
+
+
+def test_updates_read_and_write_the_file_and_hold_no_more_than_slabs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Spilled(tmp_path, rows=32)
+    with Touched(monkeypatch) as touched:
+        pair = stream_of_ones(run)  # 32 MiB, slabs of 2
+        for axis in ("rows", "columns"):
+            run.replace_rows(lambda _, slab: slab.add_(1), transposed(pair, axis))
+    assert isinstance(pair, SpilledStream)
+    assert pair.tensor.nbytes == 32 * 2**20
+    # The mapping's pages would count as memory of the process.
+    assert touched.mapped == {pair.tensor.data_ptr()}
+    assert touched.operators == []
+    assert touched.peak - pair.tensor.nbytes < 12 * 2**20
+    assert run.gather(pair).sum() == 3 * pair.tensor.numel()
+
+
+def test_an_update_releases_pages_of_a_stream_that_was_used_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, released = Spilled(tmp_path, rows=32), list[spilled_stream.MappedFile]()
+    pair = stream_of_ones(run)
+    assert isinstance(pair, SpilledStream)
+    run.gather(pair).sum()
+
+    def release(home: spilled_stream.MappedFile) -> None:
+        released.append(home)
+
+    monkeypatch.setattr(spilled_stream.MappedFile, "release", release)
+    run.map_rows(lambda _, slab: slab[..., :1], pair)
+    assert pair.home in released
+
+
+@pytest.mark.long  # reads the memory of the process
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="counts pages as Linux does")
 def test_a_stream_takes_no_memory(tmp_path: Path) -> None:
     run, mib = Spilled(tmp_path, rows=32), 2**20

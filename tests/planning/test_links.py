@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helixfold.planning import links
 from helixfold.planning.links import Line, Links, least_seconds
 
 
@@ -22,11 +23,20 @@ def test_no_part_of_a_line_is_negative(readings: dict[float, float]) -> None:
 
 
 def test_messages_between_two_branches_take_what_an_exchange_takes() -> None:
-    links = Links(all_to_all=Line(fixed=1.0), all_gather=Line(fixed=2.0))
-    assert [links.at(kind, 8.0) for kind in ("all_to_all", "swap", "all_gather")] == [1.0, 1.0, 2.0]  # type: ignore
+    found = Links(all_to_all=Line(fixed=1.0), all_gather=Line(fixed=2.0))
+    assert [found.at(kind, 8.0) for kind in ("all_to_all", "swap", "all_gather")] == [1.0, 1.0, 2.0]  # type: ignore
 
 
-def test_the_shorter_of_two_readings_counts() -> None:
-    calls: list[int] = []
-    assert 0 < least_seconds(lambda: calls.append(0), torch.device("cpu")) < 1e-2
-    assert len(calls) > 100  # what is short is repeated
+def test_the_shorter_of_two_readings_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit, clock, calls = 2**-10, [0.0], list[int]()
+
+    def call() -> None:
+        """Take a unit of time until the end of the first measurement, and two later."""
+        calls.append(0)
+        clock[0] += unit if len(calls) <= 10 else 2 * unit
+
+    monkeypatch.setattr("helixfold.execution.stages.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(links, "_LEAST_READING", 8 * unit)
+    # One call that is not counted, one that tells how often to repeat, and two measurements of eight calls.
+    assert least_seconds(call, torch.device("cpu")) == unit
+    assert len(calls) == 1 + 1 + 2 * 8

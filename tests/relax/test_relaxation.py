@@ -2,7 +2,6 @@
 
 import importlib.util
 import random
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,22 +149,17 @@ def test_residues_that_are_still_flawed_are_freed(hairpin: Protein, monkeypatch:
 
 @needs_openmm
 def test_residues_in_one_place_come_apart_with_their_handedness_and_trans(hairpin: Protein) -> None:
-    wrong = []
     for seed in range(3):
         given = collapsed(hairpin, range(10, 16), seed=seed)
         pieces = pieces_of(given)
         assert not mirrored(given.atom_positions, pieces).any()
-        # What AlphaFold's rounds leave depends on rounding, and so on the machine.
-        three_rounds, found = relax(given, RelaxOptions(max_rounds=3)), relax(given)
-        positions = three_rounds.protein.atom_positions
-        wrong += [three_rounds.after.residues, mirrored(positions, pieces).sum(), cis(positions, pieces).sum()]
+        found = relax(given)
         assert found.after.residues == 0
         assert not mirrored(found.protein.atom_positions, pieces).any()
         assert not cis(found.protein.atom_positions, pieces).any()
         # What was in order stays where it was.
         moved = np.linalg.norm((found.protein.atom_positions - given.atom_positions)[:, CA], axis=-1)
         assert moved[:6].max() < 1.5 < moved[10:16].max()
-    assert sum(wrong) > 0
 
 
 def test_residues_that_cannot_stay_are_those_of_broken_bonds_and_the_less_sure_of_two_in_one_place(
@@ -286,8 +280,10 @@ def test_chains_are_not_bonded_to_each_other(hairpin: Protein) -> None:
     assert found.after.bonds == 0
 
 
-def test_what_is_no_fold_is_refused_at_once(hairpin: Protein) -> None:
-    started = time.process_time()
+def test_what_is_no_fold_is_refused_before_anything_is_simulated(
+    hairpin: Protein, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helixfold.relax.amber.relaxed", lambda *_: pytest.fail("it was simulated"))
     nan = hairpin.atom_positions.copy()
     nan[3, CA, 0] = np.nan
     rng = np.random.default_rng(0)
@@ -303,7 +299,6 @@ def test_what_is_no_fold_is_refused_at_once(hairpin: Protein) -> None:
     for few in (part(hairpin, slice(0, 1)), replace(hairpin, atom_mask=np.zeros_like(hairpin.atom_mask))):
         with pytest.raises(RelaxationError, match="two residues in a row"):
             relax(few)
-    assert time.process_time() - started < 10
 
 
 @needs_openmm

@@ -4,7 +4,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ class Running:
     service: Service
     port: int
     worker_token: str
+    connections: dict[str, dict[TimedProtocol, None]]  # open ones, by the address of the client
 
     @property
     def url(self) -> str:
@@ -49,7 +50,7 @@ class Running:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         """The status, the headers (lower case) and the body of an answer, whatever it is."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         sent = dict(headers or {})
         if content is not None:
             body = json.dumps(content).encode()
@@ -87,6 +88,14 @@ class Running:
         self.as_worker("POST", "/finish", claimed, content={"summary": summary, "files": len(files)})
 
 
+def until(happened: Callable[[], object]) -> None:
+    """Wait until something has happened, at most so long that only a test that fails takes as long."""
+    end = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @contextmanager
 def running(directory: Path, *, offers: Mapping[str, Any] | None = OFFERS, **settings: Any) -> Iterator[Running]:
     """A server with these settings, at which one worker has said hello."""
@@ -105,7 +114,8 @@ def running(directory: Path, *, offers: Mapping[str, Any] | None = OFFERS, **set
             time.sleep(0.01)
         if offers is not None:
             service.workers.heard("local/test", WorkerOffers.model_validate(offers))
-        yield Running(service, socket.getsockname()[1], app.state.local_workers.text())
+        state = app.state
+        yield Running(service, socket.getsockname()[1], state.local_workers.text(), state.connections)
     finally:
         server.should_exit = server.force_exit = True
         thread.join(10)

@@ -78,7 +78,7 @@ def test_a_session_ends_by_itself_and_is_signed(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_upload_that_does_not_tell_its_size_is_limited_too(tmp_path: Path) -> None:
     with running(tmp_path, max_upload_bytes=2**16) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
         body = b'{"sequence": "MKTAYIAKQR"}'.ljust(2**17)
         parts = (body[start : start + 2**12] for start in range(0, len(body), 2**12))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may end before all is sent

@@ -3,8 +3,7 @@
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +22,7 @@ from helixfold.serve.submission import JobOptions
 from helixfold.serve.worker import worker as worker_module
 from helixfold.serve.worker.process import Outcome
 from helixfold.serve.worker.worker import Worker
+from tests.serve.running import until
 
 JOB = "0" * 32
 API = "/api/v1"
@@ -128,13 +128,6 @@ def working(url: str, directory: Path) -> Iterator[tuple[Predicting, list[str]]]
     finally:
         worker.stop.set()
         thread.join(20)
-
-
-def until(happened: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)

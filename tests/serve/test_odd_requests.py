@@ -4,7 +4,6 @@ import os
 import shutil
 import socket
 import sqlite3
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from helixfold.serve.drafts import Drafts
 from helixfold.serve.queue.limits import QueueOptions
 from helixfold.serve.submission import UploadedFile
 from helixfold.serve.web import api_nim, protocol, result_files
-from tests.serve.running import WORKER, Running, running
+from tests.serve.running import WORKER, Running, running, until
 from tests.serve.test_overload import bearer, start_request, status_of
 
 API = "/api/v1"
@@ -37,7 +36,7 @@ def test_origin_that_is_not_one_is_refused(guarded: Running, origin: str) -> Non
 
 
 def test_request_with_two_lengths_is_refused_and_its_connection_closed(guarded: Running, token: str) -> None:
-    with socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", guarded.port), timeout=120) as connection:
         connection.sendall(
             f"POST {API}/jobs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nContent-Length: 4\r\n"
             f"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /login HTTP/1.1\r\nHost: a\r\n\r\n".encode()
@@ -50,7 +49,7 @@ def test_request_with_two_lengths_is_refused_and_its_connection_closed(guarded: 
 def test_client_of_a_proxy_that_adds_a_header_of_its_own_cannot_choose_its_address(tmp_path: Path) -> None:
     with running(tmp_path, behind_proxy=True) as server:
         token = server.service.tokens.create("anna")
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
             connection.sendall(
                 f"POST {API}/jobs HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 25\r\n"
                 f"Authorization: Bearer {token}\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-For: 10.0.0.2\r\n\r\n"
@@ -136,7 +135,7 @@ def test_files_of_a_result_that_arrive_together_have_one_limit(tmp_path: Path) -
         with start_request(server, "PUT", f"{path}/a", 15, headers) as first:
             first.sendall(b"x" * 10)
             file = server.service.storage.attempt_file(claimed["id"], 1, "a")
-            _wait_until(lambda: file.exists() and file.stat().st_size == 10)
+            until(lambda: file.exists() and file.stat().st_size == 10)
             assert server.asked("PUT", f"{path}/b", body=b"x" * 15, headers=headers)[0] == 413
         assert server.asked("PUT", f"{path}/b", body=b"x" * 10, headers=headers)[0] == 204
 
@@ -174,7 +173,7 @@ def test_request_that_waits_while_the_tokens_are_damaged_is_not_answered_with_th
     with running(tmp_path, demands_token=True) as server, ThreadPoolExecutor(1) as pool:
         headers = bearer(server.service.tokens.create("anna"))
         answer = pool.submit(server.asked, "POST", "/foldSequence/v1/pdb/", body=b"MKTAYIAKQR", headers=headers)
-        _wait_until(lambda: server.service.views.usage("anna").active_jobs == 1)
+        until(lambda: server.service.views.usage("anna").active_jobs == 1)
         (tmp_path / "tokens.json").write_text("{")
         status, _, body = answer.result()
         assert (status, str(tmp_path).encode() in body) == (503, False)
@@ -252,34 +251,27 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[protocol.Ti
     return called
 
 
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("pipelined", [1, 3])
 def test_connection_ends_whose_client_does_not_read_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipelined: int
 ) -> None:
-    monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
     with running(tmp_path) as server, socket.socket() as connection:
         server.json("POST", f"{API}/jobs", JOB)
         claimed = server.claim()
         server.finish(claimed, {"large.pdb": b"x" * 2**25})  # more than the system takes for a client
+        monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
         opened, ended = (record_calls(monkeypatch, name) for name in ("connection_made", "connection_lost"))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.connect(("127.0.0.1", server.port))
         request = f"GET /jobs/{claimed['id']}/files/large.pdb HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         connection.sendall(request.encode() * pipelined)
-        _wait_until(lambda: len(opened) == 1)
-        _wait_until(lambda: opened[0] in ended)
+        until(lambda: len(opened) == 1)
+        until(lambda: opened[0] in ended)
 
 
 def test_body_of_an_answer_does_not_wait_for_its_head(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = record_calls(monkeypatch, "connection_made")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
         connection.sendall(b"GET /v1/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert status_of(connection) == 200
         accepted = opened[-1].transport.get_extra_info("socket")
@@ -302,7 +294,7 @@ def test_new_connection_is_taken_where_another_address_has_most(
                 "Content-Length: 1000\r\n\r\n{".encode()
             )
             busy.append(connection)
-        _wait_until(lambda: sum(not each.is_idle() for each in opened) == 3)
+        until(lambda: sum(not each.is_idle() for each in opened) == 3)
         assert server.asked("GET", f"{API}/jobs")[0] == 200
         for connection in busy:
             connection.close()

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ class Behaviour:
     cuts: list[int | None] = field(default_factory=list)  # bytes after which the connection breaks
     statuses: list[int] = field(default_factory=list)  # answers instead of the content; 0 is none
     versions: list[str] = field(default_factory=list)  # ETags
-    stalls: list[float] = field(default_factory=list)  # seconds of silence before the content
+    stalls: int = 0  # requests whose content comes only once there is another request
     shift: int = 0  # sends parts that start so much later than asked for
     ranges: list[str] = field(default_factory=list)  # what was asked for
     sent: int = 0
@@ -27,11 +26,14 @@ class Behaviour:
 @contextmanager
 def serving(behaviour: Behaviour) -> Iterator[str]:
     """The address of a server with this behaviour."""
+    asked_again = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             wanted = self.headers.get("Range", "")
             behaviour.ranges.append(wanted)
+            if len(behaviour.ranges) > behaviour.stalls:
+                asked_again.set()
             status = behaviour.statuses.pop(0) if behaviour.statuses else 0
             if status:
                 self.send_error(status)
@@ -46,7 +48,8 @@ def serving(behaviour: Behaviour) -> Iterator[str]:
             self.send_header("Content-Length", str(total - start))
             self.send_header("ETag", behaviour.versions.pop(0) if behaviour.versions else '"1"')
             self.end_headers()
-            time.sleep(behaviour.stalls.pop(0) if behaviour.stalls else 0)
+            if len(behaviour.ranges) <= behaviour.stalls:
+                asked_again.wait()
             cut = behaviour.cuts.pop(0) if behaviour.cuts else None
             self._send(behaviour.content[start:] if cut is None else behaviour.content[start : start + cut])
             if cut is not None:
@@ -69,6 +72,7 @@ def serving(behaviour: Behaviour) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_port}/params.tar"
     finally:
+        asked_again.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -17,6 +17,7 @@ from data_pipeline.errors import ConnectionFailedError, RequestTimeoutError, Unu
 from data_pipeline.io import http
 from data_pipeline.io.http import send
 from tests.data_pipeline.search.families import needed_program
+from tests.support.alarm import time_limit
 
 
 class EvilServer:
@@ -58,9 +59,12 @@ def evil(script: Callable[[], Iterable[bytes]], pause: float = 0.0) -> Iterator[
         server.listener.close()
 
 
-def ask(url: str, method: str = "GET", timeout: float = 1.0, max_bytes: int = 10_000_000) -> tuple[int, bytes]:
+def ask(
+    url: str, method: str = "GET", timeout: float = 60.0, max_bytes: int = 10_000_000, connect_timeout: float = 60.0
+) -> tuple[int, bytes]:
     """The status and the body of an answer."""
-    with send(method, url, timeout=timeout, max_bytes=max_bytes, redirects=True, connect_timeout=0.3) as answer:
+    limits = {"timeout": timeout, "max_bytes": max_bytes, "connect_timeout": connect_timeout}
+    with send(method, url, redirects=True, **limits) as answer:
         return answer.status, answer.read_all()
 
 
@@ -86,15 +90,12 @@ OK, CHUNKED = b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: ch
         pytest.param(drip(OK + b"\r\n"), id="body without a length"),
         pytest.param(drip(CHUNKED, b"0"), id="chunk size"),
         pytest.param(drip(CHUNKED + b"3\r\nabc\r\n0\r\n", b"A: b\r\n"), id="trailers"),
-        pytest.param(lambda: (b"" for _ in [time.sleep(60)]), id="silence"),
+        pytest.param(lambda: (b"" for _ in [time.sleep(600)]), id="silence"),
     ],
 )
 def test_a_drip_ends_with_the_time_of_the_request(script: Callable[[], Iterable[bytes]]) -> None:
-    with evil(script, pause=0.02) as server:
-        start = time.monotonic()
-        with pytest.raises(RequestTimeoutError):
-            ask(server.url, timeout=0.5)
-        assert time.monotonic() - start < 5.5
+    with evil(script, pause=0.02) as server, time_limit(120), pytest.raises(RequestTimeoutError):
+        ask(server.url, timeout=0.5)
 
 
 def test_a_redirect_is_followed_and_its_body_left_alone() -> None:
@@ -142,7 +143,7 @@ def test_what_is_too_large_is_left_unread() -> None:
 def test_a_body_stays_packed_and_may_take_longer_than_the_time() -> None:
     pieces = [OK + b"Content-Encoding: gzip\r\nContent-Length: 1048576\r\n\r\n", *([b"z" * 131072] * 8)]
     with evil(lambda: pieces, pause=0.4) as server:
-        assert ask(server.url, timeout=2) == (200, b"z" * 1048576)
+        assert ask(server.url, timeout=60) == (200, b"z" * 1048576)
 
 
 class Names:
@@ -283,11 +284,12 @@ def test_https_works_times_out_and_is_never_downgraded(certificate: ssl.SSLConte
 
 
 def test_a_slow_handshake_times_out() -> None:
-    with evil(drip(b"\x16\x03\x03\x20\x00", b"\x02"), pause=0.02) as server:
-        start = time.monotonic()
-        with pytest.raises(ConnectionFailedError, match="silent for too long"):
-            ask(server.url.replace("http:", "https:"), timeout=20)
-        assert time.monotonic() - start < 10  # connect_timeout is 0.3 s
+    with (
+        evil(drip(b"\x16\x03\x03\x20\x00", b"\x02"), pause=0.02) as server,
+        time_limit(120),
+        pytest.raises(ConnectionFailedError, match="silent for too long"),
+    ):
+        ask(server.url.replace("http:", "https:"), timeout=600, connect_timeout=0.3)
 
 
 def test_a_proxy_is_used_except_for_this_machine_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.mmseqs_server import ServerSearch
 from tests.data_pipeline.search.mock_server import Handler, MockServer, archive, failing, mock_server, state
 from tests.data_pipeline.search.test_mmseqs_server import Time, cut
+from tests.support.alarm import time_limit
 
 TARGETS = ["MKVLA", "ACDXY", "GHIKL"]
 
@@ -104,9 +104,9 @@ def test_without_a_network_one_sentence_comes_at_once(
 
 def test_a_port_that_answers_no_handshake_is_left_soon() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        run, start = Run(f"https://127.0.0.1:{mute.getsockname()[1]}", connect_timeout=0.1, read_timeout=5), monotonic()
-        assert "3 attempts failed: it was silent for too long" in run.fails()
-        assert monotonic() - start < 5
+        run = Run(f"https://127.0.0.1:{mute.getsockname()[1]}", connect_timeout=0.1, read_timeout=600)
+        with time_limit(120):
+            assert "3 attempts failed: it was silent for too long" in run.fails()
     assert run.is_given_up()
 
 
