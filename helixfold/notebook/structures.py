@@ -14,6 +14,7 @@ import py3Dmol
 from data_pipeline.protein import Protein
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report.page import VIEWER, asset
+from helixfold.write.chains import split_chains
 from helixfold.write.pdb import to_pdb
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
@@ -29,9 +30,11 @@ def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
     view = _empty_view()
     view.addModel(to_pdb(protein), "pdb")
     view.setStyle({}, {})
-    for residue, plddt in zip(protein.residue_index, protein.b_factors.max(1), strict=True):
-        band = next(band for band in CONFIDENCE_BANDS if plddt >= band.least)
-        _draw(view, {"resi": int(residue)}, band.color, protein)
+    plddts = protein.b_factors.max(1)
+    for chain in split_chains(protein):
+        for place in range(chain.start, chain.stop):
+            band = next(band for band in CONFIDENCE_BANDS if plddts[place] >= band.least)
+            _draw(view, {"chain": chain.name, "resi": int(protein.residue_index[place])}, band.color, protein)
     if side_chains:
         view.addStyle(_SIDE_CHAINS)
     view.zoomTo()

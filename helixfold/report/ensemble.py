@@ -116,7 +116,7 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
             "samples": ensemble.compared.tolist(),
             "data": blobs.add(packed(np.rint(ensemble.tm_scores * 250).astype(np.uint8).tobytes())),
         },
-        "rmsf": [round(float(value), 2) for value in ensemble.rmsf],
+        "rmsf": [None if np.isnan(value) else round(float(value), 2) for value in ensemble.rmsf],
     }
     pairs = ensemble.tm_scores[np.triu_indices(len(ensemble.tm_scores), 1)]
     return page(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from data_pipeline.errors import InputError
 from data_pipeline.files import read_file
@@ -68,7 +68,7 @@ class Ensemble:
     tm_scores: Float[np.ndarray, "m m"]
     conformation: Int[np.ndarray, " n"]  # from 0, the largest
     representatives: Int[np.ndarray, " k"]  # of each conformation, the sample that is most like the others
-    rmsf: Float[np.ndarray, " r"]  # Angstrom
+    rmsf: Float[np.ndarray, " r"]  # Angstrom; NaN for residues without a C-alpha atom, which are unknown ones
 
     def members(self, conformation: int) -> Int[np.ndarray, " n"]:
         """Return the samples of a conformation, the best first."""
@@ -78,7 +78,8 @@ class Ensemble:
 def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensemble:
     """Read the structures of a target's predictions and compare them; raise `InputError` for damaged files."""
     samples = read_samples(target)
-    length = len(target.best.plddt)
+    has_alpha = _with_alphas(samples[0].structure, len(target.best.plddt))
+    length = int(has_alpha.sum())
     points = np.empty((len(samples), length, 3), np.float32)
     for number, sample in enumerate(samples):
         found = alphas_of(sample.structure, read_file(sample.structure, MOST_BYTES))
@@ -99,7 +100,9 @@ def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensem
     conformation = np.argsort(by_size)[conformation]
     representatives = representatives[by_size]
     order = order[np.argsort(conformation[compared[order]], kind="stable")]
-    scored, refused = _references(samples[0].structure, points, references)
+    scored, refused = _references(samples[0].structure, points, has_alpha, references)
+    rmsf = np.full(len(has_alpha), np.nan)
+    rmsf[has_alpha] = fluctuations(points)
     return Ensemble(
         samples=samples,
         to_best=scores_to(points, points[0]),
@@ -109,8 +112,17 @@ def read_ensemble(target: TargetFiles, references: Sequence[Path] = ()) -> Ensem
         tm_scores=scores[np.ix_(order, order)],
         conformation=conformation,
         representatives=representatives,
-        rmsf=fluctuations(points),
+        rmsf=rmsf,
     )
+
+
+def _with_alphas(structure: Path, length: int) -> Bool[np.ndarray, " r"]:
+    """Return which of the target's residues have a C-alpha atom: unknown ones have none, in any of its structures."""
+    chains = read_structure(structure).chains
+    has_alpha = np.concatenate([chain.atom_mask[:, _CA] > 0 for chain in chains])
+    if len(has_alpha) != length:
+        raise InputError.at(structure, f"{len(has_alpha)} residues, not {length}; fold the target again")
+    return has_alpha
 
 
 def read_samples(target: TargetFiles) -> list[Sample]:
@@ -146,7 +158,7 @@ def _count_compared(samples: int, residues: int) -> int:
 
 
 def _references(
-    best: Path, points: Float[np.ndarray, "n r 3"], paths: Sequence[Path]
+    best: Path, points: Float[np.ndarray, "n a 3"], has_alpha: Bool[np.ndarray, " r"], paths: Sequence[Path]
 ) -> tuple[list[ReferenceScores], list[tuple[str, str]]]:
     """Return the scores against each structure, and the names of those that are of another protein, with the reason."""
     if not paths:
@@ -163,9 +175,10 @@ def _references(
         except ComparisonError as error:
             refused.append((file.name, str(error)))
             continue
-        # Places in the chain, and then in all chains.
+        # Places in the chain, in all chains, and then among the residues that have a C-alpha atom.
         before = predicted[: [chain is pairing.predicted for chain in predicted].index(True)]
         places = sum(len(chain.aatype) for chain in before) + pairing.place[pairing.both]
+        places = (np.cumsum(has_alpha) - 1)[places]
         observed = pairing.reference.atom_positions[pairing.both, _CA]
         length = int(pairing.observed.sum())
         found.append(

@@ -40,7 +40,7 @@ class PackedStructure:
 class Superposer:
     """Superposes one target's structures on the first one, by C-alpha atoms weighted by squared pLDDT.
 
-    `weights` are the residues' pLDDT (0 to 100).
+    `weights` are the residues' pLDDT (0 to 100). Where a residue has no C-alpha atom, all atoms count alike.
     """
 
     def __init__(self, weights: Float[np.ndarray, "r"]) -> None:
@@ -68,16 +68,17 @@ class Superposer:
     def _place(self, atoms: Float[np.ndarray, "n 3"]) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
         if len(atoms) == 0:
             return _UNIT, np.zeros(3)
-        if len(atoms) != len(self.weights):
+        if self.first is not None and len(self.first) != len(atoms):
             return _UNIT, -atoms.mean(0)
-        centre = np.average(atoms, axis=0, weights=self.weights)
+        weights = self.weights if len(self.weights) == len(atoms) else np.ones(len(atoms))
+        centre = np.average(atoms, axis=0, weights=weights)
         if self.first is None:
             # The longest axis lies across the page, the shortest points at the reader.
             rotation = np.linalg.svd(atoms - centre)[2]
             rotation[2] *= np.sign(np.linalg.det(rotation))
             self.first = (atoms - centre) @ rotation.T
         else:
-            rotation = best_rotation((self.first * self.weights[:, None]).T @ (atoms - centre))
+            rotation = best_rotation((self.first * weights[:, None]).T @ (atoms - centre))
         return rotation, -rotation @ centre
 
 

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from helixfold.notebook.pictures import Picture, lines, maps
+from tests.support.figures import figure_of
 
 
 def pixels(picture: Picture) -> np.ndarray:
@@ -45,3 +46,30 @@ def test_lines_are_drawn_over_residues_or_steps() -> None:
 
 def test_the_same_values_give_the_same_bytes() -> None:
     assert lines({"one": [1, 2]}, "x").png == lines({"one": [1, 2]}, "x").png
+
+
+def test_maps_are_drawn_with_their_values_on_one_scale() -> None:
+    first, second = np.arange(9.0).reshape(3, 3), torch.arange(9.0).reshape(3, 3).T - 11
+    figure = figure_of(lambda: maps({"one": first, "two": second}, "Å"))
+    *panels, bar = figure.axes
+    assert [panel.get_title() for panel in panels] == ["one", "two"]
+    for panel, values in zip(panels, (first, second.numpy()), strict=True):
+        (image,) = panel.images
+        np.testing.assert_array_equal(image.get_array(), values)
+        assert (image.get_clim(), image.get_extent()) == ((0, 11), [0.5, 3.5, 3.5, 0.5])
+    assert bar.get_ylabel() == "Å"
+    figure = figure_of(lambda: maps({"one": first, "two": second}, "Å", least=None))
+    assert [panel.images[0].get_clim() for panel in figure.axes[:2]] == [(-11, 11)] * 2
+    figure = figure_of(lambda: maps({"one": first}, "Å", least=2, most=5))
+    assert figure.axes[0].images[0].get_clim() == (2, 5)
+
+
+def test_lines_have_their_values_over_residues_from_1_or_the_given_places() -> None:
+    (axes,) = figure_of(lambda: lines({"one": [7, 8, 6], "two": np.array([3.0, 2.0])}, "pLDDT", most=100)).axes
+    assert [(list(each.get_xdata()), list(each.get_ydata()), each.get_label()) for each in axes.lines] == [
+        ([1, 2, 3], [7, 8, 6], "one"),
+        ([1, 2], [3, 2], "two"),
+    ]
+    assert (axes.get_ylim(), axes.get_xlabel(), axes.get_ylabel()) == ((0, 100), "Residue", "pLDDT")
+    (axes,) = figure_of(lambda: lines({"loss": [5.0, 2.0]}, "loss", along=[0, 25], along_label="step")).axes
+    assert (list(axes.lines[0].get_xdata()), axes.get_xlabel(), axes.get_ylim()[0]) == ([0, 25], "step", 0)

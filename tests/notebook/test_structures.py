@@ -1,7 +1,9 @@
 """Views of structures hold the structures and their viewer, and need no network."""
 
 import dataclasses
+import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ pytest.importorskip("py3Dmol", reason="needs the packages of the extra 'notebook
 
 from helixfold.notebook.structures import show_film, show_structure, show_together
 from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.write.pdb import to_pdb
+from tests.support import special_complex
 from tests.write.proteins import random_protein
 
 
@@ -53,3 +57,72 @@ def test_a_film_has_a_frame_for_each_structure() -> None:
     html = page(show_film([random_protein(4, seed=seed) for seed in range(3)], random_protein(4)))
     assert html.count("MODEL  ") >= 3
     assert "animate(" in html
+
+
+def calls(view: object) -> list[tuple[str, list[Any]]]:
+    """The calls of the viewer's functions, in order, with their arguments."""
+    lines = re.findall(r"^\tviewer_\d+\.(\w+)\((.*)\);$", page(view), re.MULTILINE)
+    return [(name, json.loads(f"[{arguments}]")) for name, arguments in lines]
+
+
+def chain_like(moved: float = 0.0) -> Any:
+    """The special complex, whose C-alpha atoms are 3.8 Angstrom apart along their chains."""
+    return special_complex.protein(moved=moved)
+
+
+def test_residues_of_every_chain_have_the_colour_of_their_own_plddt() -> None:
+    """Chains that are numbered alike, from 0 and from below 0, and pLDDT on both sides of each limit."""
+    view = show_structure(chain_like(), side_chains=True)
+    asked = calls(view)
+    names = dict(zip(special_complex.chain_names(), "ABCD", strict=True))
+    colours: dict[tuple[str, int], str] = {}
+    styles = [arguments for name, arguments in asked if name == "addStyle"]
+    for selection, style in styles[:-1]:
+        assert set(selection) == {"chain", "resi"}
+        colours[selection["chain"], selection["resi"]] = style["cartoon"]["color"]
+    expected = {
+        (names[each.chain], each.number): "#0053D6"
+        if each.plddt >= 90
+        else "#65CBF3"
+        if each.plddt >= 70
+        else "#FFDB13"
+        if each.plddt >= 50
+        else "#FF7D45"
+        for each in special_complex.residues()
+        if each.atoms
+    }
+    assert {residue: colours[residue] for residue in expected} == expected
+    assert len(styles) == 1 + len(special_complex.residues())
+    assert list(styles[-1][0]) == ["stick"]
+    assert [arguments for name, arguments in asked if name == "addModel"] == [[to_pdb(chain_like()), "pdb"]]
+    order = [name for name, _ in asked]
+    assert order.index("addModel") < order.index("setStyle") < order.index("addStyle")
+
+
+def test_structures_together_are_models_of_their_own_colours_and_labels() -> None:
+    given = {"true": chain_like(), "predicted": chain_like(moved=3)}
+    asked = calls(show_together(given))
+    models = [arguments for name, arguments in asked if name == "addModel"]
+    assert models == [[to_pdb(protein), "pdb"] for protein in given.values()]
+    styles = [arguments for name, arguments in asked if name == "addStyle"]
+    labels = [arguments for name, arguments in asked if name == "addLabel"]
+    assert [selection for selection, _ in styles] == [{"model": 0}, {"model": 1}]
+    assert [text for text, _ in labels] == list(given)
+    colours = [style["cartoon"]["color"] for _, style in styles]
+    assert len(set(colours)) == 2
+    assert colours == [label["fontColor"] for _, label in labels]
+    assert labels[0][1]["position"]["y"] < labels[1][1]["position"]["y"]
+
+
+def test_frames_of_a_film_are_the_structures_in_their_order() -> None:
+    frames, truth = [chain_like(moved=float(place)) for place in range(3)], chain_like(moved=9)
+    asked = calls(show_film(frames, truth))
+    ((text, form),) = [arguments for name, arguments in asked if name == "addModelsAsFrames"]
+    assert form == "pdb"
+    models = re.findall(r"MODEL +(\d+)\n(.*?)ENDMDL\n", text, re.DOTALL)
+    assert [number for number, _ in models] == ["1", "2", "3"]
+    for (_, lines), protein in zip(models, frames, strict=True):
+        atoms = [line for line in to_pdb(protein).splitlines() if line.startswith(("ATOM", "TER"))]
+        assert lines.splitlines() == atoms
+    assert [arguments for name, arguments in asked if name == "addModel"] == [[to_pdb(truth), "pdb"]]
+    assert [arguments[0] for name, arguments in asked if name == "setStyle"] == [{"model": 0}, {"model": 1}]

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from importlib import resources
+from pathlib import Path
 
 import matplotlib.colors
 import numpy as np
@@ -12,11 +13,18 @@ import pytest
 from PIL import Image
 
 from data_pipeline.features.alignment_depth import alignment_depth
+from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report import plots
 from helixfold.report.maps import LARGEST_ERROR
-from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
+from helixfold.report.plot_files import write_alignment, write_plots
+from helixfold.report.plots import coverage_plot, heat_maps, pae_plot, plddt_plot
+from helixfold.write.ranking import ranked, read_finished
+from helixfold.write.results import write_prediction
+from tests.data_pipeline.transforms.samples import random_features
+from tests.support import special_complex
+from tests.support.figures import figure_of
 
 
 def curves(models: int, length: int) -> dict[str, np.ndarray]:
@@ -186,3 +194,129 @@ def test_paired_rows_stand_above_a_line_and_chains_end_at_lines() -> None:
 def test_the_same_alignment_gives_the_same_bytes() -> None:
     msa = alignment(30, 40)
     assert coverage_plot(msa, alignment_depth(msa)) == coverage_plot(msa, alignment_depth(msa))
+
+
+def test_lines_of_plddt_are_drawn_over_residues_from_1_and_bands_at_their_limits() -> None:
+    random = np.random.default_rng(0)
+    given = {"best": random.uniform(0, 100, 26), "second": random.uniform(0, 100, 26), "third": np.arange(26.0)}
+    (axes,) = figure_of(lambda: plddt_plot(given)).axes
+    assert len(axes.lines) == 3
+    for line, (name, values) in zip(axes.lines, given.items(), strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), range(1, 27))
+        np.testing.assert_array_equal(line.get_ydata(), values)
+        assert line.get_label() == f"{name} (mean {sum(values) / 26:.1f})"
+    heights = [line.get_zorder() for line in axes.lines]
+    assert heights == sorted(heights, reverse=True)
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0.5, 26.5), (0, 100))
+    assert axes.get_yticks().tolist() == [0, 50, 70, 90, 100]
+    bands = [(patch.get_y(), patch.get_y() + patch.get_height(), patch.get_facecolor()) for patch in axes.patches]
+    limits = [(90, 100, "#0053D6"), (70, 90, "#65CBF3"), (50, 70, "#FFDB13"), (0, 50, "#FF7D45")]
+    assert bands == [(low, high, matplotlib.colors.to_rgba(color, 0.28)) for low, high, color in limits]
+    words = [(text.get_text(), text.xy[1]) for text in axes.texts]
+    names = ("very high", "confident", "low", "very low")
+    assert words == [
+        (f"{name}\n{low} to {high}", (low + high) / 2) for name, (low, high, _) in zip(names, limits, strict=True)
+    ]
+
+
+def test_maps_of_errors_have_the_aligned_residue_in_rows_from_the_top_and_one_scale() -> None:
+    given = {"best": special_complex.pae(), "second": special_complex.pae()[::-1]}
+    figure = figure_of(lambda: pae_plot(given, 31.75))
+    *panels, bar = figure.axes
+    assert [panel.get_title() for panel in panels] == ["best", "second"]
+    for panel, pae in zip(panels, given.values(), strict=True):
+        (image,) = panel.images
+        np.testing.assert_array_equal(image.get_array(), pae)
+        assert image.get_clim() == (0, 31.75)
+        assert image.get_cmap().name == "Greens_r"
+        # Row 0 is the first residue, at the top; left, right, bottom, top.
+        assert (image.origin, image.get_extent()) == ("upper", [0.5, 26.5, 26.5, 0.5])
+        assert panel.yaxis_inverted()
+        assert panel.get_xlabel() == "Scored residue"
+    assert panels[0].get_ylabel() == "Aligned residue"
+    assert bar.get_ylabel() == "Expected position error (Å)"
+
+
+def test_a_grid_of_maps_has_every_map_at_its_place() -> None:
+    given = {f"map {number}": np.full((3, 3), float(number)) for number in range(5)}
+    figure = heat_maps(given, "Å", colors="viridis", limits=(-1, 9), columns=2)
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [(panel.get_title(), panel.images[0].get_array()[0, 0]) for panel in panels] == [
+        (f"map {number}", number) for number in range(5)
+    ]
+    places = [(panel.get_subplotspec().rowspan.start, panel.get_subplotspec().colspan.start) for panel in panels]
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    assert sum(not axes.get_visible() for axes in figure.axes) == 1
+
+
+def test_coverage_has_rows_by_identity_gaps_masked_and_the_depth_as_a_line() -> None:
+    """Row by row from the letters, with paired rows on top and three chains of unequal lengths."""
+    msa = np.array(
+        [
+            [1, 2, 3, 4, 5, 6, 7],
+            [1, 2, 3, 9, 9, 9, 9],  # paired: 3 of 7
+            [9, 9, 3, 4, 5, 6, 7],  # paired: 5 of 7
+            [GAP, GAP, 3, 4, 5, 6, 7],  # 5 of 7
+            [1, 2, GAP, GAP, GAP, GAP, GAP],  # 2 of 7
+            [1, 2, 3, 4, 5, 6, GAP],  # 6 of 7
+        ],
+        np.int8,
+    )
+    depth = alignment_depth(msa)
+    axes, bar = figure_of(lambda: coverage_plot(msa, depth, paired=3, chain_ends=[2, 3])).axes
+    (image,) = axes.images
+    shown = image.get_array()
+    # From the bottom: unpaired rows, then paired ones, each by their identity.
+    order, identity = [4, 3, 5, 1, 2, 0], [2, 5, 6, 3, 5, 7]
+    np.testing.assert_array_equal(np.ma.getmaskarray(shown), msa[order] == GAP)
+    for row, equal in zip(shown, identity, strict=True):
+        np.testing.assert_allclose(row.compressed(), equal / 7)
+    assert (image.origin, image.get_extent(), image.get_clim()) == ("lower", [0.5, 7.5, 0, 6], (0, 1))
+    white, black, *lines = axes.lines
+    for line in (white, black):
+        np.testing.assert_array_equal(line.get_xdata(), range(1, 8))
+        np.testing.assert_array_equal(line.get_ydata(), [5, 5, 5, 5, 5, 5, 4])
+        assert line.get_drawstyle() == "steps-mid"
+    assert [line.get_xdata()[0] for line in lines[:2]] == [2.5, 3.5]
+    assert [line.get_ydata()[0] for line in lines[2:]] == [3]
+    assert axes.get_title().startswith("6 sequences (3 paired, above the line), ")
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0.5, 7.5), (0, 6.12))
+    assert bar.get_ylabel() == "Identity to the target"
+
+
+def test_the_files_plots_are_of_the_predictions_and_of_the_chains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve predictions, the best ten of which are drawn; chains of 5, 9 and 4 residues."""
+    plddt = special_complex.prediction().plddt
+    for place in range(3):
+        changed = {"plddt": np.roll(plddt, place), "pae": np.roll(special_complex.pae(), place, axis=1)}
+        score = [0.3, 0.8, 0.5][place]
+        write_prediction(tmp_path, special_complex.prediction(f"m_{place}", ranking_confidence=score, **changed))
+    order = ranked([each for place in range(3) if (each := read_finished(tmp_path, f"m_{place}")) is not None])
+    monkeypatch.setattr("helixfold.report.plot_files._MOST_DRAWN", 2)
+    drawn: dict[str, tuple[object, tuple[object, ...]]] = {}
+
+    class Remembered:
+        def add(self, path: Path, plot: object, *arguments: object) -> None:
+            drawn[path.name] = plot, arguments
+
+    write_plots(tmp_path, order, Remembered())  # type: ignore[arg-type]
+    plot, (plddts, notes) = drawn["plddt.png"]
+    assert (plot, notes) == (plddt_plot, [])
+    assert [(name, values.round(2).tolist()) for name, values in plddts.items()] == [
+        (f"m_{place}", np.roll(plddt, place).round(2).tolist()) for place in (1, 2)
+    ]
+    plot, (paes, largest, _) = drawn["pae.png"]
+    assert (plot, largest) == (pae_plot, 31.75)
+    for place in (1, 2):
+        np.testing.assert_allclose(paes[f"m_{place}"], np.roll(special_complex.pae(), place, axis=1), atol=1e-5)
+
+    chains = [Chain(name=name, features=random_features(6, length)) for name, length in (("H", 5), ("L", 9), ("x", 4))]
+    features = complex_features(chains)
+    depth = write_alignment(tmp_path, features, Remembered())  # type: ignore[arg-type]
+    plot, (msa, given) = drawn["coverage.png"]
+    assert given is depth
+    np.testing.assert_array_equal(msa, features.msa)
+    assert plot.keywords == {"paired": features.paired_rows, "chain_ends": [5, 14]}
+    np.testing.assert_array_equal(depth.coverage, [sum(kind != GAP for kind in column) for column in features.msa.T])

@@ -12,6 +12,7 @@ from PIL import Image
 
 from helixfold.report.training_curves import plot_curves, smoothed
 from helixfold.training.log import EvaluationRecord, StepRecord, TrainingHistory
+from tests.support.figures import figure_of
 
 BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 
@@ -153,3 +154,42 @@ def test_no_state_of_pyplot_is_touched(tmp_path: Path) -> None:
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "curves.png")], check=True, timeout=60)
+
+
+def test_every_panel_has_the_values_of_its_steps(tmp_path: Path) -> None:
+    """Read back from the axes: steps from 1, the held-out scores by their names, and skipped steps."""
+    steps = tuple(
+        step(
+            number, 9 - number, gradient_norm=0.5 + number, learning_rate=1e-3 * (number + 1), skipped=number in (2, 5)
+        )
+        for number in range(7)
+    )
+    scores = {"lddt_ca": 0.1, "tm_score": 0.2, "interface_lddt": 0.3, "dockq": 0.4}
+    evaluations = tuple(
+        EvaluationRecord(
+            step=number, summary={"loss": 20.0 + number, **{k: v + number / 100 for k, v in scores.items()}}, chains=()
+        )
+        for number in (1, 6)
+    )
+    given = TrainingHistory(steps=steps, evaluations=evaluations)
+    losses, held_out, norms, rates = figure_of(lambda: plot_curves(given, tmp_path / "curves.png")).axes
+    every = list(range(1, 8))
+
+    def data(line: Any) -> tuple[list[float], list[float]]:
+        return list(line.get_xdata()), list(line.get_ydata())
+
+    training = (every, [9 - number for number in range(7)])
+    assert [data(line) for line in losses.lines] == [training, training, ([2, 7], [21, 26])]
+    assert [line.get_label() for line in losses.lines[1:]] == ["training", "held-out"]
+    names = ("CA-lDDT", "TM-score", "interface lDDT", "DockQ")
+    assert [(line.get_label(), *data(line)) for line in held_out.lines] == [
+        (f"{name}, last {value + 0.06:.3f}", [2, 7], [value + 0.01, value + 0.06])
+        for name, value in zip(names, scores.values(), strict=True)
+    ]
+    assert held_out.get_ylim() == (0, 1)
+    assert norms.get_yscale() == "log"
+    assert data(norms.lines[0]) == (every, [0.5 + number for number in range(7)])
+    assert data(norms.lines[-1])[0] == [3, 6]
+    assert norms.lines[-1].get_label() == "skipped steps (2)"
+    assert data(rates.lines[0]) == (every, [1e-3 * number for number in every])
+    assert {axes.get_xlim() for axes in (losses, held_out, norms, rates)} == {(0, 7)}

@@ -1,14 +1,19 @@
 """The confidence file sums up chains, domains and the alignment."""
 
 import dataclasses
+import itertools
+import math
+from typing import Any
 
 import numpy as np
+import pytest
 
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
 from helixfold.analysis.interfaces import complex_scores
 from helixfold.prediction import Prediction
 from helixfold.write.confidence import confidence_content
+from tests.support import special_complex
 from tests.write.proteins import random_protein
 from tests.write.test_results import prediction
 
@@ -105,3 +110,95 @@ def test_the_alignments_depth_is_told_where_it_is_known() -> None:
         "effective_coverage": [2.0] * 40 + [1.0] * 40,
     }
     assert "msa" not in confidence_content(of_two_domains())
+
+
+def test_chains_and_residues_of_a_special_complex_have_their_own_values() -> None:
+    one = special_complex.prediction()
+    content = confidence_content(one)
+    every = special_complex.residues()
+    assert content["residueNumber"] == [residue.number for residue in every]
+    assert content["plddt"] == content["confidenceScore"] == [residue.plddt for residue in every]
+    letters = ["H" if p >= 90 else "M" if p >= 70 else "L" if p >= 50 else "D" for p in content["plddt"]]
+    assert content["confidenceCategory"] == letters
+    shares = {"very_high": "H", "confident": "M", "low": "L", "very_low": "D"}
+    assert content["fraction_plddt"] == {name: round(letters.count(each) / 26, 4) for name, each in shares.items()}
+    chains = {name: [each for each in every if each.chain == name] for name in special_complex.chain_names()}
+    assert content["chains"] == [
+        {
+            "chain": name,
+            "first": members[0].number,
+            "last": members[-1].number,
+            "residues": len(members),
+            "mean_plddt": pytest.approx(np.mean([each.plddt for each in members]), abs=0.0051),
+            "ptm": special_complex.TM_BY_CHAIN[place, place],
+        }
+        for place, (name, members) in enumerate(chains.items())
+    ]
+    assert content["mean_plddt"] == pytest.approx(np.mean([each.plddt for each in every]), abs=0.0051)
+    assert (content["ptm"], content["iptm"]) == (0.58, 0.43)
+    assert content["chain_pair_iptm"] == special_complex.TM_BY_CHAIN.tolist()
+
+
+def interface_of(first: str, second: str) -> dict[str, object]:
+    """Scores of the interface of two chains of the special complex, pair by pair from the definitions."""
+    every, pae = special_complex.residues(), special_complex.pae().astype(float)
+    sides = [[place for place, each in enumerate(every) if each.chain == name] for name in (first, second)]
+    contacts = [
+        (i, j)
+        for i, j in itertools.product(*sides)
+        if (a := every[i].beta) and (b := every[j].beta) and math.dist(a, b) <= 8
+    ]
+    touching = sorted({i for pair in contacts for i in pair})
+    plddt = float(np.mean([every[i].plddt for i in touching])) if contacts else None
+    scores: dict[str, list[float]] = {"ipsae": [], "pdockq2": [], "lis": []}
+    for aligned, scored, pairs in ((*sides, contacts), (*sides[::-1], [(j, i) for i, j in contacts])):
+        of_residues = []
+        for i in aligned:
+            errors = [pae[i, j] for j in scored if pae[i, j] < 10]
+            scale = 1.24 * (max(len(errors), 27) - 15) ** (1 / 3) - 1.8
+            of_residues.append(np.mean([1 / (1 + (error / scale) ** 2) for error in errors]) if errors else 0)
+        scores["ipsae"].append(max(of_residues))
+        certain = [1 / (1 + (pae[pair] / 10) ** 2) for pair in pairs]
+        score = 1.31 / (1 + math.exp(-0.075 * ((plddt or 0) * np.mean(certain) - 84.733))) + 0.005 if pairs else 0
+        scores["pdockq2"].append(score)
+        small = [1 - pae[i, j] / 12 for i in aligned for j in scored if pae[i, j] <= 12]
+        scores["lis"].append(float(np.mean(small)) if small else 0)
+    both = [pae[i, j] for i, j in contacts] + [pae[j, i] for i, j in contacts]
+    pdockq = 0
+    if plddt is not None:
+        pdockq = 0.724 / (1 + math.exp(-0.052 * (plddt * math.log10(len(contacts)) - 152.611))) + 0.018
+    tm, order = special_complex.TM_BY_CHAIN, special_complex.chain_names()
+    one, other = order.index(first), order.index(second)
+    return {
+        "chains": [first, second],
+        "contacts": len(contacts),
+        "interface_residues": [sum(every[i].chain == name for i in touching) for name in (first, second)],
+        "interface_plddt": plddt,
+        "interface_pae": float(np.mean(both)) if contacts else None,
+        "iptm": max(tm[one, other], tm[other, one]),
+        "ipsae": max(scores["ipsae"]),
+        "pdockq": pdockq,
+        "pdockq2": max(scores["pdockq2"]),
+        "lis": float(np.mean(scores["lis"])),
+        "directions": [
+            {"aligned": one, "scored": other, **{name: values[way] for name, values in scores.items()}}
+            for way, (one, other) in enumerate(((first, second), (second, first)))
+        ],
+    }
+
+
+def near(expected: Any) -> Any:
+    if isinstance(expected, dict):
+        return {key: near(value) for key, value in expected.items()}
+    if isinstance(expected, list):
+        return [near(value) for value in expected]
+    return pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected
+
+
+def test_every_pair_of_chains_of_a_special_complex_has_its_scores() -> None:
+    """Glycines with C-alpha, residues without C-beta, and slots that are masked."""
+    content = confidence_content(special_complex.prediction())
+    pairs = list(itertools.combinations(special_complex.chain_names(), 2))
+    assert content["interfaces"] == [near(interface_of(*pair)) for pair in pairs]
+    touching = [pair for pair in pairs if interface_of(*pair)["contacts"]]
+    assert touching == [("H", "L"), ("L", "h")]

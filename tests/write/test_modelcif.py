@@ -3,15 +3,18 @@
 import dataclasses
 import gzip
 import io
+import warnings
 from functools import cache
 from typing import Any
 
 import gemmi
 import ihm.dictionary
+import modelcif.qa_metric as qa
 import modelcif.reader
 import numpy as np
 import pytest
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
+from biotite.structure.io import pdbx
 
 from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.protein import Hydrogens, Protein
@@ -26,6 +29,7 @@ from helixfold.write.provenance import RecordedSearch
 from tests.conftest import SHARED
 from tests.data_pipeline.transforms.samples import random_features
 from tests.report.reported import features_of
+from tests.support import special_complex
 from tests.write.proteins import random_protein
 from tests.write.test_mmcif import SIX_NAMES, six_chains
 
@@ -318,3 +322,155 @@ def read_pairs(content: bytes) -> list[tuple[str, ...]]:
     reader = ihm.format_bcif.BinaryCifReader(io.BytesIO(gzip.decompress(content)), {CATEGORY: Handler()})
     reader.read_file()
     return rows
+
+
+def special_text(**given: Any) -> str:
+    one = special_complex.prediction()
+    scores = ModelScores(plddt=one.plddt, ptm=one.ptm, iptm=one.iptm, tm_by_chain=one.tm_by_chain, has_pae=True)
+    return to_mmcif(one.protein, name="T1", model=one.model, scores=scores, chain_ids=one.chain_ids, **given)
+
+
+def places() -> list[tuple[str, int, special_complex.Residue]]:
+    """Each residue of the special complex with its chain and its place in the chain from 1."""
+    every = special_complex.residues()
+    return [
+        (each.chain, 1 + sum(other.chain == each.chain for other in every[:number]), each)
+        for number, each in enumerate(every)
+    ]
+
+
+def test_every_atom_of_a_special_complex_has_its_values_in_all_columns() -> None:
+    """Read by gemmi and by biotite."""
+    text = special_text()
+    entities = {"H": "1", "L": "2", "h": "1", "2": "3"}
+    expected = [
+        *(
+            (
+                *("ATOM", name[0], name, residue.name, str(place), str(residue.number), chain, chain, residue.name),
+                *(entities[chain], f"{x:.3f}", f"{y:.3f}", f"{z:.3f}", "1.00", f"{residue.plddt:.2f}", "1"),
+            )
+            for chain, place, residue in places()
+            for name, (x, y, z) in residue.atoms.items()
+        )
+    ]
+    items = ["group_PDB", "type_symbol", "label_atom_id", "label_comp_id", "label_seq_id", "auth_seq_id"]
+    items += ["label_asym_id", "auth_asym_id", "auth_comp_id", "label_entity_id", "Cartn_x", "Cartn_y", "Cartn_z"]
+    items += ["occupancy", "B_iso_or_equiv", "pdbx_PDB_model_num"]
+    table = gemmi.cif.read_string(text).sole_block().find("_atom_site.", ["id", *items])
+    assert [tuple(row)[1:] for row in table] == expected
+    assert [row[0] for row in table] == [str(number) for number in range(1, len(expected) + 1)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Attribute 'auth_atom_id' not found")  # an item that files may leave out
+        atoms = pdbx.get_structure(pdbx.CIFFile.read(io.StringIO(text)), model=1, extra_fields=["b_factor"])
+    found = zip(atoms.chain_id, atoms.res_id, atoms.res_name, atoms.atom_name, atoms.element, strict=True)
+    assert list(found) == [(row[7], int(row[5]), row[3], row[2], row[1]) for row in expected]
+    np.testing.assert_allclose(atoms.coord, [[float(value) for value in row[10:13]] for row in expected], atol=1e-4)
+    np.testing.assert_allclose(atoms.b_factor, [float(row[14]) for row in expected], atol=1e-4)
+
+
+def test_a_special_complex_is_read_by_modelcif_with_the_scores_of_the_right_residues_and_chains() -> None:
+    (system,) = modelcif.reader.read(io.StringIO(special_text()))
+    names = special_complex.chain_names()
+    letters = dict.fromkeys(names, "")
+    for chain, _, residue in places():
+        letters[chain] += special_complex.LETTERS[residue.name]
+    assert [unit.id for unit in system.asym_units] == list(names)
+    assert {u.id: "".join(c.code_canonical for c in u.entity.sequence) for u in system.asym_units} == letters
+    assert [unit.entity._id for unit in system.asym_units] == ["1", "2", "1", "3"]
+    for chain, place, residue in places():
+        (unit,) = (unit for unit in system.asym_units if unit.id == chain)
+        assert int(unit.residue(place).auth_seq_id) == residue.number
+    ((model,),) = system.model_groups
+    by_kind: dict[type, list[Any]] = {}
+    for metric in model.qa_metrics:
+        kind = next(
+            kind
+            for kind in (qa.Global, qa.Local, qa.FeaturePairwise, qa.Feature, qa.MetricMode)
+            if isinstance(metric, kind)
+        )
+        by_kind.setdefault(kind, []).append(metric)
+    modelled = [(chain, place, residue) for chain, place, residue in places() if residue.atoms]
+    assert [(m.residue.asym.id, m.residue.seq_id, m.value) for m in by_kind[qa.Local]] == [
+        (chain, place, residue.plddt) for chain, place, residue in modelled
+    ]
+    mean = np.mean([residue.plddt for _, _, residue in places()])
+    assert [(m.type, m.name, m.value) for m in by_kind[qa.Global]] == [
+        ("pLDDT", "pLDDT", pytest.approx(mean, abs=0.005)),
+        ("pTM", "pTM", 0.58),
+        ("ipTM", "ipTM", 0.43),
+    ]
+    tm = special_complex.TM_BY_CHAIN
+    chains = {unit.id: number for number, unit in enumerate(system.asym_units)}
+
+    def chain_of_feature(feature: Any) -> int:
+        (unit,) = feature.asym_units
+        return chains[unit.id]
+
+    assert [(chain_of_feature(m.feature), m.value) for m in by_kind[qa.Feature]] == [
+        (number, tm[number, number]) for number in range(4)
+    ]
+    pairs = {(chain_of_feature(m.feature1), chain_of_feature(m.feature2)): m.value for m in by_kind[qa.FeaturePairwise]}
+    assert pairs == {(0, 1): 0.52, (0, 2): 0.39, (0, 3): 0.19, (1, 2): 0.61, (1, 3): 0.08, (2, 3): 0.28}
+
+
+def test_the_scheme_of_residues_of_a_special_complex_tells_both_numbers_and_which_are_missing() -> None:
+    table = MMCIF2Dict(io.StringIO(special_text()))
+    items = ("asym_id", "seq_id", "mon_id", "pdb_seq_num", "auth_seq_num", "pdb_strand_id")
+    found = zip(*(table[f"_pdbx_poly_seq_scheme.{item}"] for item in items), strict=True)
+    assert list(found) == [
+        (chain, str(place), residue.name, number, number if residue.atoms else "?", chain)
+        for chain, place, residue in places()
+        for number in [str(residue.number)]
+    ]
+
+
+def test_rings_of_a_special_complex_are_bonds_of_their_own_chains() -> None:
+    one = special_complex.prediction(protein=special_complex.protein(cyclic=frozenset({0, 2})))
+    structure = gemmi.make_structure_from_block(
+        gemmi.cif.read_string(to_mmcif(one.protein, name="T1", model="m", chain_ids=one.chain_ids)).sole_block()
+    )
+    ends = [
+        (end.chain_name, end.res_id.seqid.num, end.res_id.name, end.atom_name)
+        for bond in structure.connections
+        for end in (bond.partner1, bond.partner2)
+    ]
+    assert ends == [("H", 5, "GLY", "C"), ("H", 0, "GLY", "N"), ("h", 7, "GLY", "C"), ("h", 3, "GLY", "N")]
+    # gemmi measures what the file states.
+    for bond in structure.connections:
+        one_end, other_end = (structure[0].find_cra(end).atom.pos for end in (bond.partner1, bond.partner2))
+        assert bond.reported_distance == pytest.approx(one_end.dist(other_end), abs=2e-3)
+
+
+def test_errors_of_a_special_complex_are_read_by_biotite() -> None:
+    """BinaryCIF of pairs: each value at the aligned and the scored residue that it belongs to."""
+    one = special_complex.prediction()
+    chains = split_chains(one.protein, one.chain_ids)
+    assert one.pae is not None
+    content = pairwise_errors(one.pae, one.protein, chains, entry="T1", metric=PAE_METRIC, notes=["a note"])
+    file = pdbx.BinaryCIFFile.read(io.BytesIO(gzip.decompress(content)))
+    block = file.block
+    assert block["entry"]["id"].as_item() == "T1"
+    assert block["entry_link"]["details"].as_item() == "a note"
+    category = block[CATEGORY.removeprefix("_")]
+    sides = [
+        list(
+            zip(
+                category[f"label_asym_id_{side}"].as_array(str),
+                category[f"label_seq_id_{side}"].as_array(int),
+                category[f"label_comp_id_{side}"].as_array(str),
+                strict=True,
+            )
+        )
+        for side in "12"
+    ]
+    modelled = [(number, *at) for number, at in enumerate(places()) if at[2].atoms]
+    labels = {number: (chain, place, residue.name) for number, chain, place, residue in modelled}
+    pairs = [(first, second) for first in labels for second in labels]
+    assert sides[0] == [labels[first] for first, _ in pairs]
+    assert sides[1] == [labels[second] for _, second in pairs]
+    np.testing.assert_allclose(
+        category["metric_value"].as_array(float), [special_complex.pae()[pair] for pair in pairs], atol=1e-5
+    )
+    assert category["ordinal_id"].as_array(int).tolist() == list(range(1, len(pairs) + 1))
+    assert set(category["metric_id"].as_array(int)) == {PAE_METRIC}
+    assert set(category["model_id"].as_array(int)) == {1}

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import re
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from data_pipeline import residues
 from data_pipeline.protein import Protein
 from helixfold.write.chains import ring_bonds, split_chains
-from helixfold.write.pdb import hybrid36, plain_text, to_pdb
+from helixfold.write.pdb import hybrid36, models_to_pdb, plain_text, to_pdb
+from tests.support import special_complex
 from tests.write.proteins import (
     assert_same_atoms,
     atoms_by_biopython,
@@ -222,3 +224,114 @@ def test_rings_are_read_back(protein: Protein, data: st.DataObject) -> None:
     joined = [[line[6:11], line[11:16]] for line in text.splitlines() if line.startswith("CONECT")]
     assert [[serials[end][12:16].strip() for end in pair] for pair in joined] == [["C", "N"], ["N", "C"]] * len(bonds)
     assert to_pdb(protein).replace("CONECT", "") == to_pdb(protein)
+
+
+def columns(line: str) -> dict[str, str]:
+    """The fields of an ATOM or TER record by the columns of the PDB format, version 3.3."""
+    fields = {"serial": (7, 11), "atom": (13, 16), "altloc": (17, 17), "residue": (18, 20), "chain": (22, 22)}
+    fields |= {"number": (23, 26), "icode": (27, 27), "x": (31, 38), "y": (39, 46), "z": (47, 54)}
+    fields |= {"occupancy": (55, 60), "b": (61, 66), "element": (77, 78), "charge": (79, 80)}
+    return {name: line[first - 1 : last].strip() for name, (first, last) in fields.items()}
+
+
+def atom_records(*, moved: float = 0.0, with_hydrogens: bool = False) -> list[tuple[str, ...]]:
+    """What the records of one model of the special complex say, from serial to element; TER ends each chain."""
+    places = special_complex.residues()
+    records: list[tuple[str, ...]] = []
+    for chain, members in groupby(enumerate(places), key=lambda member: member[1].chain):
+        for place, residue in members:
+            where = (residue.name, chain, str(residue.number))
+            atoms = [(name, x, y, z + moved) for name, (x, y, z) in residue.atoms.items()]
+            if with_hydrogens:
+                atoms += [(name, *at) for owner, name, at in special_complex.hydrogens()[1] if owner == place]
+            for name, x, y, z in atoms:
+                position = (f"{x:.3f}", f"{y:.3f}", f"{z:.3f}")
+                serial = str(len(records) + 1)
+                records.append((serial, name, *where, *position, "1.00", f"{residue.plddt:.2f}", name[0]))
+        records.append((str(len(records) + 1), "", *records[-1][2:5], "", "", "", "", "", ""))
+    return records
+
+
+def written_records(lines: list[str]) -> list[tuple[str, ...]]:
+    names = ("serial", "atom", "residue", "chain", "number", "x", "y", "z", "occupancy", "b", "element")
+    found = [columns(line) for line in lines if line.startswith(("ATOM", "TER"))]
+    assert {each[name] for each in found for name in ("altloc", "icode", "charge")} == {""}
+    return [tuple(each[name] for name in names) for each in found]
+
+
+@pytest.mark.parametrize("with_hydrogens", [False, True])
+def test_every_column_of_a_special_complex_has_its_value(with_hydrogens: bool) -> None:
+    hydrogens = special_complex.hydrogens()[0] if with_hydrogens else None
+    names = special_complex.chain_names()
+    lines = to_pdb(special_complex.protein(), hydrogens=hydrogens, chain_ids=names).splitlines()
+    assert written_records(lines) == atom_records(with_hydrogens=with_hydrogens)
+    kinds = [line[:6].strip() for line in lines if line.startswith(("ATOM", "TER"))]
+    assert kinds == ["ATOM" if record[1] else "TER" for record in atom_records(with_hydrogens=with_hydrogens)]
+    sequences = {name: [each.name for each in special_complex.residues() if each.chain == name] for name in names}
+    stated = [line for line in lines if line.startswith("SEQRES")]
+    assert [(line[11], int(line[13:17]), line[19:].split()) for line in stated] == [
+        (name, len(sequence), sequence) for name, sequence in sequences.items()
+    ]
+
+
+def test_models_of_a_special_complex_are_read_back_one_by_one() -> None:
+    moves = (0.0, 4.5, -11.25)
+    proteins = [special_complex.protein(moved=moved) for moved in moves]
+    text = models_to_pdb(proteins, chain_ids=special_complex.chain_names())
+    parts = re.findall(r"MODEL +(\d+) *\n(.*?)ENDMDL", text, re.DOTALL)
+    assert [int(number) for number, _ in parts] == [1, 2, 3]
+    assert [written_records(part.splitlines()) for _, part in parts] == [atom_records(moved=moved) for moved in moves]
+    expected = [
+        (each.chain, each.number, each.name, name, x, y, z, each.plddt)
+        for each in special_complex.residues()
+        for name, (x, y, z) in each.atoms.items()
+    ]
+    by_biopython = PDBParser(PERMISSIVE=False).get_structure("x", io.StringIO(text))
+    by_gemmi = gemmi.read_pdb_string(text)
+    for moved, theirs, others in zip(moves, by_biopython, by_gemmi, strict=True):
+        found = [
+            (chain.id, residue.id[1], residue.resname, atom.name, *atom.coord, atom.bfactor)
+            for chain in theirs
+            for residue in chain
+            for atom in residue
+        ]
+        also = [
+            (at.chain.name, at.residue.seqid.num, at.residue.name, at.atom.name, *at.atom.pos.tolist(), at.atom.b_iso)
+            for at in others.all()
+        ]
+        for read in (found, also):
+            assert [atom[:4] for atom in read] == [atom[:4] for atom in expected]
+            places = np.array([atom[4:] for atom in expected]) + np.array([0, 0, moved, 0])
+            np.testing.assert_allclose(np.array([atom[4:] for atom in read], float), places, atol=1e-4)
+
+
+def test_rings_of_a_special_complex_join_the_ends_of_their_own_chains() -> None:
+    """The first and the third of four chains are rings, and hydrogens and ends of chains have serial numbers, too."""
+    hydrogens, _ = special_complex.hydrogens()
+    protein = special_complex.protein(cyclic=frozenset({0, 2}))
+    lines = to_pdb(protein, hydrogens=hydrogens, chain_ids=special_complex.chain_names()).splitlines()
+    serials = {(r[3], r[4], r[1]): int(r[0]) for r in atom_records(with_hydrogens=True) if r[1]}
+    ends = [(("H", "5", "C"), ("H", "0", "N")), (("h", "7", "C"), ("h", "3", "N"))]
+    pairs = [(serials[one], serials[other]) for one, other in ends]
+    joined = [(int(line[6:11]), int(line[11:16])) for line in lines if line.startswith("CONECT")]
+    assert joined == [way for one, other in pairs for way in ((one, other), (other, one))]
+    links = [
+        (
+            *(line[17:20], line[21], line[22:26].strip(), line[12:16].strip()),
+            *(line[47:50], line[51], line[52:56].strip(), line[42:46].strip(), float(line[73:78])),
+        )
+        for line in lines
+        if line.startswith("LINK")
+    ]
+    atoms = {
+        (each.chain, name, str(each.number)): at
+        for each in special_complex.residues()
+        for name, at in each.atoms.items()
+    }
+    lengths = [
+        np.linalg.norm(np.subtract(atoms[c, "C", last], atoms[c, "N", first])) for (c, last, _), (_, first, _) in ends
+    ]
+    assert links == [
+        ("GLY", c, last, "C", "GLY", c, first, "N", pytest.approx(length, abs=0.005))
+        for ((c, last, _), (_, first, _)), length in zip(ends, lengths, strict=True)
+    ]

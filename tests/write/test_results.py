@@ -14,6 +14,8 @@ import gemmi
 import numpy as np
 import pytest
 from Bio.PDB import MMCIFParser, PDBParser
+from Bio.SVDSuperimposer import SVDSuperimposer
+from safetensors.numpy import load_file
 
 from helixfold.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_plots
@@ -21,6 +23,7 @@ from helixfold.write import results
 from helixfold.write.ranking import KINDS, ranked, read_finished, write_ranked, write_ranking
 from helixfold.write.results import write_prediction, write_timings
 from helixfold.write.tables import write_tables
+from tests.support import special_complex
 from tests.write.proteins import (
     assert_same_atoms,
     atoms_by_biopython,
@@ -153,6 +156,87 @@ def test_pae_has_alphafold_dbs_form(tmp_path: Path) -> None:
     assert one.pae is not None
     np.testing.assert_allclose(content["predicted_aligned_error"], one.pae, atol=0.0501)
     assert content["predicted_aligned_error"] == np.round(one.pae.astype(np.float64), 1).tolist()
+
+
+def test_errors_of_a_special_complex_stand_at_the_aligned_row_and_the_scored_column(tmp_path: Path) -> None:
+    """Whole files of every layout; the matrix differs from its transpose at every pair."""
+    write_prediction(tmp_path, special_complex.prediction())
+    (content,) = read_json(tmp_path / f"pae_{special_complex.MODEL}.json")
+    rows = content["predicted_aligned_error"]
+    expected = special_complex.pae()
+    assert [len(row) for row in rows] == [26] * 26
+    assert all(rows[i][j] == round(float(expected[i, j]), 1) for i in range(26) for j in range(26))
+    assert all(rows[i][j] != rows[j][i] for i in range(26) for j in range(i))
+    assert content["max_predicted_aligned_error"] == 31.75
+
+
+def test_errors_are_rounded_to_the_nearest_tenth_and_the_largest_is_kept(tmp_path: Path) -> None:
+    pae = np.full((12, 12), 3.0, np.float32)
+    pae[0, :6] = [0.04, 0.06, 9.96, 31.74, 31.76, 0.26]
+    write_prediction(tmp_path, prediction(pae=pae))
+    (content,) = read_json(tmp_path / "pae_model_1_ptm.json")
+    assert content["predicted_aligned_error"][0] == [0.0, 0.1, 10.0, 31.7, 31.8, 0.3, *[3.0] * 6]
+
+
+def test_distances_of_a_special_complex_are_between_its_own_atoms(tmp_path: Path) -> None:
+    """C-beta, C-alpha of glycine, and none of residues that lack the atom."""
+    one = special_complex.prediction()
+    write_prediction(tmp_path, one)
+    with np.load(tmp_path / f"distances_{one.model}.npz", allow_pickle=False) as archive:
+        found = dict(archive)
+    every = special_complex.residues()
+    assert found["residue_number"].tolist() == [each.number for each in every]
+    assert one.distances is not None
+    np.testing.assert_allclose(found["expected_distance"], one.distances.expected, atol=0.008)
+    np.testing.assert_allclose(found["contact_probability"], one.distances.contact, atol=0.0003)
+    places = np.array([each.beta or (np.nan,) * 3 for each in every])
+    assert np.isnan(places[:, 0]).sum() == 4
+    expected = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    np.testing.assert_allclose(found["structure_distance"], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_structures_of_all_passes_are_laid_on_the_last_one(tmp_path: Path) -> None:
+    """Each atom where Biopython's superposition of the C-alpha atoms puts it; the last model is the prediction."""
+    last = random_protein(12, chains=2, seed=5)
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+    turn *= np.linalg.det(turn)
+    noise = np.random.default_rng(2).normal(size=last.atom_positions.shape)
+    first = dataclasses.replace(
+        last, atom_positions=(last.atom_positions @ turn + noise + [5, 6, 7]).astype(np.float32)
+    )
+    write_prediction(tmp_path, prediction(protein=last, chain_ids=("H", "L"), passes=(first,)))
+    models = gemmi.read_structure(str(tmp_path / "recycles_model_1_ptm.pdb"))
+    assert [[chain.name for chain in model] for model in models] == [["H", "L"]] * 2
+    found = [np.array([at.atom.pos.tolist() for at in model.all()]) for model in models]
+    there = last.atom_mask > 0.5
+    np.testing.assert_allclose(found[1], last.atom_positions[there], atol=1e-3)
+    superposer = SVDSuperimposer()
+    superposer.set(last.atom_positions[:, 1].astype(float), first.atom_positions[:, 1].astype(float))
+    superposer.run()
+    rotation, shift = superposer.get_rotran()
+    np.testing.assert_allclose(found[0], first.atom_positions[there] @ rotation + shift, atol=2e-3)
+
+
+@pytest.mark.parametrize("form", ["npz", "safetensors"])
+def test_representations_are_read_back_by_their_names(tmp_path: Path, form: Any) -> None:
+    random = np.random.default_rng(0)
+    last, first, second = (
+        {"single": random.normal(size=(12, 4)).astype(np.float32), "pair": random.normal(size=(12, 12, 2))}
+        for _ in range(3)
+    )
+    passes = (random_protein(12),) * 2
+    one = prediction(representations=last, passes=passes, pass_representations=(first, second))
+    write_prediction(tmp_path, one, representations_format=form)
+    path = tmp_path / f"representations_model_1_ptm.{form}"
+    found = load_file(path) if form == "safetensors" else dict(np.load(path, allow_pickle=False))
+    expected = {
+        **last,
+        **{f"pass_{n}_{key}": value for n, each in enumerate((first, second)) for key, value in each.items()},
+    }
+    assert set(found) - {"notes"} == {*expected, "passes"}
+    assert found["passes"] == 2
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
 
 
 def test_pae_is_written_row_by_row() -> None:

@@ -1,6 +1,7 @@
 """Tables are what nf-core/proteinfold's programs make of AlphaFold's output, and say what they can of notes."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold.write.ranking import ranked, read_finished
 from helixfold.write.results import write_prediction
 from helixfold.write.tables import msa_table, write_tables
+from tests.support import special_complex
 from tests.write.proteins import random_protein
 from tests.write.test_results import NOTE, names, prediction
 
@@ -91,3 +93,59 @@ def test_each_pair_of_chains_has_a_line_in_a_table_of_interfaces(tmp_path: Path)
     assert {line[-1] for line in lines[1:]} == {NOTE}
     written(tmp_path / "T1")
     assert not (tmp_path / "T1" / "T1_interfaces.tsv").exists()
+
+
+def special_target(directory: Path) -> list[str]:
+    """Three predictions of the special complex with their own confidences; their names, best first."""
+    plddt = special_complex.prediction().plddt
+    for place, (name, confidence) in enumerate((("m_1", 0.3), ("m_2", 0.8), ("m_3", 0.5))):
+        write_prediction(
+            directory,
+            special_complex.prediction(
+                name,
+                ranking_confidence=confidence,
+                ptm=0.2 + place / 8,
+                plddt=np.roll(plddt, place),
+                pae=np.roll(special_complex.pae(), place, axis=1),
+                tm_by_chain=special_complex.TM_BY_CHAIN - place / 100,
+            ),
+        )
+    order = ranked([each for name in ("m_1", "m_2", "m_3") if (each := read_finished(directory, name)) is not None])
+    write_tables(directory, order)
+    return [each.name for each in order]
+
+
+def test_every_value_of_a_special_complexs_tables_is_at_its_rank_and_residue(tmp_path: Path) -> None:
+    assert special_target(tmp_path / "T1") == ["m_2", "m_3", "m_1"]
+    shifts = [1, 2, 0]
+    plddt = [residue.plddt for residue in special_complex.residues()]
+    found = rows(tmp_path / "T1" / "T1_plddt.tsv")
+    assert found[0] == ["Positions", "rank_0", "rank_1", "rank_2"]
+    expected = [[str(place), *(f"{plddt[place - shift]:.2f}" for shift in shifts)] for place in range(26)]
+    assert found[1:] == expected
+    assert rows(tmp_path / "T1" / "T1_ptm.tsv") == [["0", "0.325"], ["1", "0.450"], ["2", "0.200"]]
+    pae = rows(tmp_path / "T1" / "T1_0_pae.tsv")
+    assert pae == [[f"{special_complex.pae()[i, j - 1]:.1f}" for j in range(26)] for i in range(26)]
+
+
+def test_every_column_of_a_special_complexs_interfaces_is_that_of_its_confidence_file(tmp_path: Path) -> None:
+    order = special_target(tmp_path / "T1")
+    header, *lines = rows(tmp_path / "T1" / "T1_interfaces.tsv")
+    found = [dict(zip(header, line, strict=True)) for line in lines]
+    expected = [
+        {
+            "rank": str(rank),
+            "prediction": name,
+            "chain_1": pair["chains"][0],
+            "chain_2": pair["chains"][1],
+            **{key: "NA" if pair[key] is None else str(pair[key]) for key in header[4:-1]},
+            "notes": "",
+        }
+        for rank, name in enumerate(order)
+        for pair in json.loads((tmp_path / "T1" / f"confidence_{name}.json").read_text())["interfaces"]
+    ]
+    assert found == expected
+    assert len(found) == 18
+    columns = "iptm ipsae pdockq pdockq2 lis interface_plddt interface_pae contacts"
+    assert header[4:-1] == columns.split()
+    assert [line["iptm"] for line in found[:6]] == ["0.51", "0.38", "0.18", "0.6", "0.07", "0.27"]

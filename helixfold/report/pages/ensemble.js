@@ -197,9 +197,11 @@ function drawFluctuations() {
     end += residues;
     image.append(svg('line', { x1: rmsfX(end - 0.5), x2: rmsfX(end - 0.5), y1: rmsfY(0), y2: rmsf.top, class: 'grid' }));
   }
-  const points = data.rmsf.map((value, place) => `${rmsfX(place).toFixed(1)},${rmsfY(value).toFixed(1)}`).join(' ');
+  // Unknown residues have no atoms: the line passes over them.
+  const known = [...data.rmsf.keys()].filter((place) => data.rmsf[place] !== null);
+  const points = known.map((place) => `${rmsfX(place).toFixed(1)},${rmsfY(data.rmsf[place]).toFixed(1)}`).join(' ');
   image.append(
-    svg('polygon', { points: `${rmsfX(0)},${rmsfY(0)} ${points} ${rmsfX(length - 1)},${rmsfY(0)}`, class: 'under' }),
+    svg('polygon', { points: `${rmsfX(known[0])},${rmsfY(0)} ${points} ${rmsfX(known.at(-1))},${rmsfY(0)}`, class: 'under' }),
     svg('polyline', { points, class: 'rmsf' }),
   );
   rmsf.cursor = svg('g');
@@ -216,6 +218,6 @@ function markFluctuations(what) {
     ),
   );
   byId('rmsf-readout').textContent = places.length
-    ? places.map((place) => `${residueName(place)}: ${data.rmsf[place].toFixed(2)} Å`).join(' · ')
+    ? places.map((place) => `${residueName(place)}: ${data.rmsf[place] === null ? 'no atoms' : `${data.rmsf[place].toFixed(2)} Å`}`).join(' · ')
     : 'Point along the chain to read values and see the residue in the structure.';
 }
