@@ -56,7 +56,7 @@ def test_a_terminated_run_leaves_as_after_an_error(monkeypatch: pytest.MonkeyPat
     def terminated(*_: object, **__: object) -> int:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
+            time.sleep(120)
         finally:
             left.append("cleaned up")
         return 0

@@ -25,7 +25,7 @@ def total(workers: WorkerGroup) -> float:
 
 def fail_in_turn() -> None:
     """Two ranks that share tasks: one fails while the other waits for it in a collective, and then they go on."""
-    with join_workers("cpu", 2, timeout=4.0) as workers:
+    with join_workers("cpu", 2, timeout=10.0) as workers:
         assert (workers.group.size, workers.is_leader) == (2, workers.mesh.rank == 0)
         errors = []
         for wrong in (RuntimeError("broken"), MemoryError("out of memory"), None):

@@ -23,7 +23,7 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     """
     told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
     os.environ.update(told)
-    run.join_workers = partial(join_workers, timeout=8.0)
+    run.join_workers = partial(join_workers, timeout=15.0)
     postprocess.write_plots = lambda *_: None  # plots take most of the time
     fold, all_settings = inference.fold, []
     fold_request = under_way.fold_request

@@ -45,7 +45,7 @@ with drawing.drawing_processes() as drawers:
         wrong()
     except (ValueError, ZeroDivisionError):
         print("refused")
-for _ in range(100):
+for _ in range(600):
     if not os.path.exists(f"/proc/{second}") and not os.path.exists(f"/proc/{first}"):
         break
     time.sleep(0.1)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from socket import create_server
 from typing import Any
 
 import torch
 from jaxtyping import config
 from torch import Tensor
+from torch.distributed import TCPStore
 
 from helixfold.cli import main
 from helixfold.parallel.launch import torchrun_environment
@@ -60,11 +60,11 @@ class Ranks:
     """Processes that run one function together, as `torchrun` would start them; what they print goes to a file."""
 
     def __init__(self, count: int, output: Path, function: Callable[..., int | None], *arguments: Any) -> None:
-        with create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        # As under `torchrun`, the process that starts the ranks has the store at which they meet.
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.output = output
         self.processes: list[BaseProcess] = [
-            SERVER.Process(target=_run, args=(_environment(rank, count, port), output, function, arguments))
+            SERVER.Process(target=_run, args=(_environment(rank, count, self._store.port), output, function, arguments))
             for rank in range(count)
         ]
         for process in self.processes:
@@ -99,10 +99,8 @@ class Ranks:
 
 
 def _environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """What `torchrun` tells a process, but that the first one has the store; nothing to one that is alone."""
-    if count == 1:
-        return {}
-    return torchrun_environment(rank, count, port) | {"TORCHELASTIC_USE_AGENT_STORE": "False"}
+    """What `torchrun` tells a process; nothing to one that is alone."""
+    return torchrun_environment(rank, count, port) if count > 1 else {}
 
 
 def _run(

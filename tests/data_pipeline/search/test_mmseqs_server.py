@@ -136,7 +136,7 @@ def closed(handler: Handler) -> None:
 
 
 def silent(handler: Handler) -> None:
-    time.sleep(0.3)
+    time.sleep(1.5)
     handler.close_connection = True
 
 
@@ -291,7 +291,7 @@ def test_a_slow_drip_ends_with_the_time_of_a_request(server: MockServer) -> None
 
 def test_silence_is_a_failed_connection(server: MockServer) -> None:
     server.answers["state"] = [silent, *server.answers["state"]]
-    assert len(ask(server, read_timeout=0.1)) == 3
+    assert len(ask(server, read_timeout=1)) == 3
 
 
 def changed(server: MockServer, old: bytes, new: bytes) -> None:
