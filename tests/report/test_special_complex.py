@@ -30,6 +30,7 @@ from tests.support import special_complex
 MODELS = {"model_1_multimer_v3": 0.3, "model_2_multimer_v3": 0.8, "model_3_multimer_v3": 0.5}
 ORDER = ["model_2_multimer_v3", "model_3_multimer_v3", "model_1_multimer_v3"]
 RESIDUES = special_complex.residues()
+SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae")
 
 
 def plddt_of(model: str) -> list[float]:
@@ -115,6 +116,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert one.distances is not None
         rolled = Distances(expected=np.roll(one.distances.expected, place, 0), contact=one.distances.contact)
         write_prediction(directory, replace(one, distances=rolled), depth)
+        path = directory / f"confidence_{model}.json"
+        content = json.loads(path.read_text())
+        # Scores that differ in the digits that a page shows.
+        for number, pair in enumerate(content["interfaces"]):
+            for column, key in enumerate(SCORES):
+                if pair[key] is not None:
+                    pair[key] = round(0.05 + 0.11 * column + 0.013 * number, 4)
+        path.write_text(json.dumps(content))
     order = ranked([each for model in MODELS if (each := read_finished(directory, model)) is not None])
     write_ranked(directory, order)
     write_timings(directory, {"stages": {"a": {"seconds": 12.0, "peak_memory_gib": 0.5}, "b": {"seconds": 3.0}}})
@@ -281,14 +290,14 @@ def test_a_line_of_a_pulldown_has_every_number_of_the_best_interface_of_bait_and
     confidence = json.loads((target / f"confidence_{ORDER[0]}.json").read_text())
     across = [pair for pair in confidence["interfaces"] if len({"H", "L"} & set(pair["chains"])) == 1]
     best = max(across, key=lambda pair: (pair["ipsae"], pair["pdockq"]))
-    keys = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae")
     assert line == {
         **{"rank": "1", "complex": "T 1", "bait": "b*2", "prey": "p:q", "status": "finished"},
         **{"score": f"{0.8 * 0.225 + 0.2 * 0.325:.3f}".rstrip("0"), "iptm": "0.225", "ptm": "0.325"},
         **{"mean_plddt": str(confidence["mean_plddt"]), "residues": "26", "prediction": ORDER[0]},
         "interface": ":".join(best["chains"]),
         **{
-            f"interface_{key.removeprefix('interface_')}": "NA" if best[key] is None else str(best[key]) for key in keys
+            f"interface_{key.removeprefix('interface_')}": "NA" if best[key] is None else str(best[key])
+            for key in SCORES
         },
         **{"interface_contacts": str(best["contacts"]), "problem": "NA"},
     }

@@ -426,15 +426,22 @@ def test_the_scheme_of_residues_of_a_special_complex_tells_both_numbers_and_whic
 
 def test_rings_of_a_special_complex_are_bonds_of_their_own_chains() -> None:
     one = special_complex.prediction(protein=special_complex.protein(cyclic=frozenset({0, 2})))
-    structure = gemmi.make_structure_from_block(
-        gemmi.cif.read_string(to_mmcif(one.protein, name="T1", model="m", chain_ids=one.chain_ids)).sole_block()
-    )
+    text = to_mmcif(one.protein, name="T1", model="m", chain_ids=one.chain_ids)
+    structure = gemmi.make_structure_from_block(gemmi.cif.read_string(text).sole_block())
     ends = [
         (end.chain_name, end.res_id.seqid.num, end.res_id.name, end.atom_name)
         for bond in structure.connections
         for end in (bond.partner1, bond.partner2)
     ]
     assert ends == [("H", 5, "GLY", "C"), ("H", 0, "GLY", "N"), ("h", 7, "GLY", "C"), ("h", 3, "GLY", "N")]
+    # gemmi reads the numbers of authors; the others are places in the chain.
+    table = MMCIF2Dict(io.StringIO(text))
+    items = ("label_asym_id", "label_seq_id", "label_comp_id", "label_atom_id")
+    first, second = (
+        list(zip(*(table[f"_struct_conn.ptnr{partner}_{item}"] for item in items), strict=True)) for partner in (1, 2)
+    )
+    assert first == [("H", "5", "GLY", "C"), ("h", "5", "GLY", "C")]
+    assert second == [("H", "1", "GLY", "N"), ("h", "1", "GLY", "N")]
     # gemmi measures what the file states.
     for bond in structure.connections:
         one_end, other_end = (structure[0].find_cra(end).atom.pos for end in (bond.partner1, bond.partner2))
