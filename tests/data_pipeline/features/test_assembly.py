@@ -104,14 +104,21 @@ SHORT = with_deletions("S", ["GX", "GG", "LX"], [[0, 0], [7, 0], [0, 8]], ["MOUS
 ALONE = with_deletions("O", ["K"], [[0]], [], templates=0)
 
 
-@pytest.mark.parametrize("chains", [(LONG, SHORT), (SHORT, LONG), (SHORT, ALONE, LONG), (ALONE, LONG, SHORT, LONG)])
-def test_rows_deletions_and_templates_of_uneven_chains_stand_where_they_belong(chains: tuple[Chain, ...]) -> None:
-    """The longer chain first and second, one of a single residue and row, and one that comes twice, apart."""
+UNEVEN = [(LONG, SHORT), (SHORT, LONG), (SHORT, ALONE, LONG), (ALONE, LONG, SHORT, LONG)]
+
+
+def ordered_by_sequence(chains: tuple[Chain, ...]) -> tuple[list[str], list[Chain]]:
+    """The sequences in order, and the chains, named after their places, those of one sequence side by side."""
     chains = tuple(replace(chain, name=f"{chain.name}{place}") for place, chain in enumerate(chains))
-    features = complex_features(chains, max_templates=4)
     sequences = list(dict.fromkeys(chain.features.sequence for chain in chains))
-    ordered = [chain for sequence in sequences for chain in chains if chain.features.sequence == sequence]
-    assert features.chain_names == tuple(chain.name for chain in ordered)
+    return sequences, [chain for sequence in sequences for chain in chains if chain.features.sequence == sequence]
+
+
+@pytest.mark.parametrize("chains", UNEVEN)
+def test_rows_and_deletions_of_uneven_chains_stand_where_they_belong(chains: tuple[Chain, ...]) -> None:
+    """The longer chain first and second, one of a single residue and row, and one that comes twice, apart."""
+    sequences, ordered = ordered_by_sequence(chains)
+    features = complex_features(chains)
     # Pairs by hand: HUMAN's nearest row of the long chain is its row 1, and the rows of MOUSE are 2 and 1.
     by_letter = {"L": [0, 1, 2], "S": [0, 2, 1], "O": [0, -1, -1]}
     pairs = [by_letter[chain.name[0]] for chain in ordered]
@@ -148,6 +155,14 @@ def test_rows_deletions_and_templates_of_uneven_chains_stand_where_they_belong(c
     assert features.deletion_matrix.tolist() == expected_deletions
     assert features.bert_mask.tolist() == asked
     assert features.paired_rows == 3
+
+
+@pytest.mark.parametrize("chains", UNEVEN)
+def test_numbers_and_templates_of_uneven_chains_stand_where_they_belong(chains: tuple[Chain, ...]) -> None:
+    sequences, ordered = ordered_by_sequence(chains)
+    given = [replace(chain, name=f"{chain.name}{place}") for place, chain in enumerate(chains)]
+    features = complex_features(given, max_templates=4)
+    assert features.chain_names == tuple(chain.name for chain in ordered)
     left = 0
     for number, chain in enumerate(ordered, start=1):
         length, own = len(chain.features.sequence), chain.features

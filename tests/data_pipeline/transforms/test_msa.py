@@ -93,12 +93,13 @@ def test_nearest_cluster_is_the_argmax_of_agreeing_one_hots(
     np.testing.assert_array_equal(steps.nearest_clusters(centres, rows), agreement.argmax(axis=1))
 
 
-@pytest.mark.parametrize(("s", "e", "r"), [(1, 1, 3), (3, 20, 7), (5, 40, 4), (4, 3, 9)])
+@pytest.mark.parametrize("sizes", [(1, 1, 3), (3, 20, 7), (5, 40, 4), (4, 3, 9)])
 @pytest.mark.parametrize("chunk", [1, 50, 2**18])
 def test_cluster_features_are_those_of_loops_over_the_rows(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, s: int, e: int, r: int, chunk: int
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int, int], chunk: int
 ) -> None:
     """Some clusters have no row, and deletions of centres, of rows and of targets differ."""
+    s, e, r = sizes
     monkeypatch.setattr(steps, "_CHUNK", chunk)
     centres, rows = (rng.integers(0, 23, (n, r)).astype(np.int8) for n in (s, e))
     rows[rows == MASKED] = GAP
