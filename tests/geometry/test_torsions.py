@@ -1,5 +1,7 @@
 """Torsions are what chemists measure, and come back out of the atoms that they place."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from helixfold.geometry.atoms import (
     rigid_groups_from_torsions,
 )
 from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.torsions import Torsions, torsions_from_atom37
+from helixfold.geometry.torsions import Torsions, chis_from_atom37, torsions_from_atom37
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 N, CA, C, OXYGEN = (residues.ATOM_ORDER[name] for name in ("N", "CA", "C", "O"))
@@ -87,6 +89,69 @@ def test_side_chain_torsions_are_dihedral_angles() -> None:
     atoms = positions[0, 0, [residues.ATOM_ORDER[name] for name in ("N", "CA", "CB", "CG", "CD", "CE", "NZ")]]
     expected = torch.stack([dihedral(*atoms[first : first + 4]) for first in range(4)])
     assert angle_between(found, expected).abs().max() < 1e-3
+
+
+# Atoms along each side chain, from N (IUPAC); each four that follow each other have an angle.
+SIDE_CHAINS = {
+    "R": "N CA CB CG CD NE CZ",
+    "N": "N CA CB CG OD1",
+    "D": "N CA CB CG OD1",
+    "C": "N CA CB SG",
+    "Q": "N CA CB CG CD OE1",
+    "E": "N CA CB CG CD OE1",
+    "H": "N CA CB CG ND1",
+    "I": "N CA CB CG1 CD1",
+    "L": "N CA CB CG CD1",
+    "K": "N CA CB CG CD CE NZ",
+    "M": "N CA CB CG SD CE",
+    "F": "N CA CB CG CD1",
+    "P": "N CA CB CG CD",
+    "S": "N CA CB OG",
+    "T": "N CA CB OG1",
+    "W": "N CA CB CG CD1",
+    "Y": "N CA CB CG CD1",
+    "V": "N CA CB CG1",
+}
+SYMMETRIC = {"D": 1, "F": 1, "Y": 1, "E": 2}  # the angle that half a turn does not change, from 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_all_torsions_of_all_residue_types_are_dihedral_angles_of_the_atoms_that_are_there(seed: int) -> None:
+    """In a batch of templates whose residues differ, with missing atoms, unknown residues and gaps in the middle."""
+    generator = torch.Generator().manual_seed(seed)
+    aatype = torch.stack([torch.randperm(22, generator=generator) for _ in range(6)]).view(2, 3, 22)
+    positions = 3 * torch.randn(2, 3, 22, 37, 3, generator=generator)
+    mask = (torch.rand(2, 3, 22, 37, generator=generator) < 0.93).float()
+    mask[0, 1, [0, 5, 6, 21]] = 0
+    found, chis = torsions_from_atom37(aatype, positions, mask), chis_from_atom37(aatype.clamp(max=20), positions, mask)
+    angles, other = measured(found), torch.atan2(*found.alternative_sin_cos.unbind(-1))
+    for sample, template, residue in itertools.product(range(2), range(3), range(22)):
+        here = sample, template, residue
+        letter = "ARNDCQEGHILKMFPSTWYVX-"[int(aatype[here])]
+        chain = SIDE_CHAINS.get(letter, "").split()
+        before = [[(-1, "CA"), (-1, "C"), (0, "N"), (0, "CA")], [(-1, "C"), (0, "N"), (0, "CA"), (0, "C")]]
+        quadruples = [*before, [(0, name) for name in ("N", "CA", "C", "O")]]
+        quadruples += [[(0, name) for name in chain[first : first + 4]] for first in range(len(chain) - 3)]
+        for torsion in range(7):
+            points, observed = [], torsion < len(quadruples)
+            for step, name in quadruples[torsion] if observed else []:
+                atom = sample, template, residue + step, residues.ATOM_ORDER[name]
+                observed = observed and residue + step >= 0 and bool(mask[atom])
+                points.append(positions[atom])
+            assert bool(found.mask[here][torsion]) == observed, (letter, torsion)
+            if torsion >= CHI1:
+                assert bool(chis.mask[here][torsion - CHI1]) == observed, (letter, torsion)
+            if not observed:
+                continue
+            expected = dihedral(*points) + torch.pi * (torsion == PSI)
+            turn = torch.pi * (SYMMETRIC.get(letter) == torsion - CHI1)
+            assert angle_between(angles[here][torsion], expected).abs() < 1e-3
+            assert angle_between(other[here][torsion], expected + turn).abs() < 1e-3
+            if torsion >= CHI1:
+                assert torch.equal(chis.sin_cos[here][torsion - CHI1], found.sin_cos[here][torsion])
+                assert torch.equal(
+                    chis.alternative_sin_cos[here][torsion - CHI1], found.alternative_sin_cos[here][torsion]
+                )
 
 
 @pytest.mark.parametrize(

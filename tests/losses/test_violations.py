@@ -1,5 +1,7 @@
 """Impossible geometry is found as AlphaFold finds it, and its loss has a gradient wherever atoms stand."""
 
+import itertools
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
@@ -148,6 +150,130 @@ def test_violations_of_a_prediction_equal_alphafolds(reference: Path) -> None:
     for kind, mask in kinds.items():
         share = float((given["seq_mask"] * mask).sum() / given["seq_mask"].sum())
         assert share == pytest.approx(float(outputs[f"structure_module/metrics/violations_{kind}"])), kind
+
+
+def connections_by_loops(given: dict[str, Tensor], asym_id: Tensor, factor: float) -> tuple[list[float], list[bool]]:
+    """Suppl. Eq. 44 and 45 for the first sample: the three means, and which residues are at a violated connection."""
+    atoms, exists = given["atoms"][0].tolist(), given["exists"][0].tolist()
+    sequence = "".join("ARNDCQEGHILKMFPSTWYVX"[kind] for kind in given["aatype"][0].tolist())
+    numbers, chains = given["residue_index"][0].tolist(), asym_id[0].tolist()
+    floor = 1e-6  # of squared lengths and errors
+    sums, counts = [0.0] * 3, [0] * 3
+    violated = [False] * len(sequence)
+    for i in range(len(sequence) - 1):
+        if chains[i] != chains[i + 1] or numbers[i] + 1 != numbers[i + 1]:
+            continue
+        (_, alpha, carbon), (nitrogen, next_alpha) = atoms[i][:3], atoms[i + 1][:2]
+        (_, has_alpha, has_carbon), (has_nitrogen, has_next_alpha) = exists[i][:3], exists[i + 1][:2]
+
+        def between(one: list[float], other: list[float]) -> tuple[list[float], float]:
+            step = [b - a for a, b in zip(one, other, strict=True)]
+            return step, math.sqrt(sum(x * x for x in step) + floor)
+
+        (bond, length), (back, back_length), (on, on_length) = (
+            between(carbon, nitrogen),
+            between(carbon, alpha),
+            between(nitrogen, next_alpha),
+        )
+        at_carbon = sum(x * y for x, y in zip(bond, back, strict=True)) / length / back_length
+        at_nitrogen = -sum(x * y for x, y in zip(bond, on, strict=True)) / length / on_length
+        ideal, spread = (1.341, 0.016) if sequence[i + 1] == "P" else (1.329, 0.014)
+        # The released code tolerates an angle at C by the spread of the bond's length.
+        errors = (
+            (length - ideal, spread, has_carbon and has_nitrogen),
+            (at_carbon - (-0.4473), 0.014, has_alpha and has_carbon and has_nitrogen),
+            (at_nitrogen - (-0.5203), 0.0353, has_carbon and has_nitrogen and has_next_alpha),
+        )
+        for place, (error, deviation, counted) in enumerate(errors):
+            if counted:
+                excess = max(0.0, math.sqrt(error * error + floor) - factor * deviation)
+                sums[place] += excess
+                counts[place] += 1
+                if excess > 0:
+                    violated[i] = violated[i + 1] = True
+    return [total / count if count else 0.0 for total, count in zip(sums, counts, strict=True)], violated
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_connections_of_uneven_chains_equal_loops_over_their_definitions(seed: int) -> None:
+    """Chains of one, two and many residues, whose numbers begin at 0, restart, continue the last chain's or have gaps;
+    a residue in the middle, which no mask counts, has the numbers of its neighbour."""
+    given = chain(18, seed=seed)
+    given["aatype"][0, [3, 7, 13]] = RESTYPES.index("P")
+    numbers = [0, 1, 2, 3, 4, 4, 5, 0, 1, 2, 3, 4, 6, 7, 0, 1, 2, 5]
+    chains = [1, 1, 1, 1, 1, 1, 1, 2, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5]
+    given["residue_index"], asym_id = torch.tensor([numbers]), torch.tensor([chains])
+    # Near to the ideal, so that some are violated and others are not.
+    atoms = given["atoms"]
+    for i in range(17):
+        atoms[0, i + 1, 0] = atoms[0, i, 2] + torch.nn.functional.normalize(atoms[0, i + 1, 0], dim=0) * (
+            1.2 + 0.03 * i
+        )
+    given["exists"][0, 5] = 0
+    # No atom of glycine is required.
+    given["exists"][0, 9, 1] = given["exists"][0, 12, 2] = 0
+    found = violations(**given, asym_id=asym_id, tolerance_factor=4.0)
+    means, violated = connections_by_loops(given, asym_id, 4.0)
+    assert [float(each) for each in (found.bond_c_n, found.angle_ca_c_n, found.angle_c_n_ca)] == pytest.approx(
+        means, rel=1e-5
+    )
+    assert all(each > 0 for each in means)
+    assert found.connections_mask[0].bool().tolist() == violated
+    assert 0 < sum(violated) < 18
+
+
+@pytest.mark.parametrize("residues", [1, 2])
+def test_chains_of_one_residue_have_no_connections(residues: int) -> None:
+    given = chain(residues)
+    found = violations(**given, asym_id=torch.arange(1, residues + 1)[None], tolerance_factor=0.0)
+    assert [float(each) for each in (found.bond_c_n, found.angle_ca_c_n, found.angle_c_n_ca)] == [0, 0, 0]
+    assert not found.connections_mask.any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_distances_within_residues_equal_loops_over_their_bounds(seed: int) -> None:
+    given = chain(9, b=2, seed=seed)
+    # A residue of which nothing is there, in the middle, with the atoms of no residue.
+    given["exists"][0, 4] = 0
+    given["atoms"][0, 4] = 1e4
+    least, most = module.distance_bounds(6.0, 1.0)
+    found = violations(**given, tolerance_factor=6.0, overlap_tolerance=1.0)
+    for sample, residue in itertools.product(range(2), range(9)):
+        kind = int(given["aatype"][sample, residue])
+        there = [atom for atom in range(14) if given["exists"][sample, residue, atom]]
+        for atom in range(14):
+            total = 0.0
+            for other in there if atom in there else []:
+                if other != atom:
+                    places = [given["atoms"][sample, residue, each].tolist() for each in (atom, other)]
+                    distance = math.dist(*places)
+                    total += max(0.0, float(least[kind, atom, other]) - distance)
+                    total += max(0.0, distance - float(most[kind, atom, other]))
+            assert float(found.within[sample, residue, atom]) == pytest.approx(2 * total, rel=1e-5, abs=1e-6)
+            assert bool(found.within_mask[sample, residue, atom]) == (total > 0)
+    named = found.within_mask.amax(-1), found.clashes_mask.amax(-1), found.connections_mask
+    assert torch.equal(found.residues_mask, torch.stack(named).amax(0))
+
+
+def test_overlaps_between_chains_count_though_numbers_are_equal_or_consecutive() -> None:
+    """An atom pair that is a bond within a chain is an overlap between chains, and a residue has no number of another.
+
+    Pairs with masked residues, which have the numbers of real ones, do not count.
+    """
+    given = chain(6, seed=2)
+    given["residue_index"] = torch.tensor([[0, 1, 2, 3, 3, 9]])
+    asym_id = torch.tensor([[1, 1, 1, 2, 2, 3]])
+    given["exists"][0, 4] = 0
+    given["atoms"][0, 4] = given["atoms"][0, 3]
+    found = violations(**given, asym_id=asym_id).clashes
+    kept = [0, 1, 2, 3, 5]
+    small = {name: value[:, kept] for name, value in given.items()}
+    alone = violations(**small, asym_id=asym_id[:, kept]).clashes
+    torch.testing.assert_close(found[:, kept], alone, rtol=0, atol=1e-12)
+    assert not found[:, 4].any()
+    # Numbers far apart, so that no pair between chains is a bond.
+    far = small | {"residue_index": torch.tensor([[0, 1, 2, 50, 90]])}
+    torch.testing.assert_close(alone, violations(**far).clashes, rtol=0, atol=1e-12)
 
 
 def test_clashes_and_their_gradients_equal_a_plain_loop() -> None:

@@ -1,5 +1,7 @@
 """Confidences equal DeepMind's, whatever the precision, the padding and the size of the slabs."""
 
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model import confidence
-from helixfold.model.heads import DistogramHead
+from helixfold.model.heads import DistogramHead, LinearHead
 from helixfold.model.update import Executor
 from tests.model.ptm import ptm_of
 
@@ -101,6 +103,77 @@ def test_padding_and_the_rest_of_the_batch_change_nothing() -> None:
     torch.testing.assert_close(ptm[1:], ptm_of(logits[1:], torch.ones(1, 30)))
     ranking = confidence.ranking_confidence(plddt, mask)
     torch.testing.assert_close(ranking, torch.stack([plddt[0, :22].mean(), plddt[1].mean()]))
+
+
+def best_alignment(logits: np.ndarray, scale_of: int, aligned: list[int], counted: Callable[[int, int], bool]) -> float:
+    """The largest mean expected TM-score of the counted residues over the aligned ones, for so many residues."""
+    scale = 1.24 * (max(scale_of, 19) - 15) ** (1 / 3) - 1.8
+    terms = float64_scores(logits, 1 / (1 + ((np.arange(64) * 0.5 + 0.25) / scale) ** 2))
+    means = []
+    for i in aligned:
+        found = [terms[i, j] for j in range(len(terms)) if counted(i, j)]
+        means.append(sum(found) / len(found))
+    return max(means)
+
+
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=1), Slabs(rows=3), Slabs(rows=99)], ids=["whole", "1", "3", "all"])
+def test_scores_of_complexes_are_those_of_their_real_residues_alone(run: Executor) -> None:
+    """Masked residues are in the middle and at the end; they have logits that would be the best, and chain numbers."""
+    torch.manual_seed(1)
+    head, pair = LinearHead(16, 64), torch.randn(2, 34, 34, 16)
+    torch.nn.init.normal_(head.linear.weight)
+    # The chains of both samples differ in lengths and order, and some are not in one piece.
+    asym_id = torch.tensor([[1] * 4 + [2] * 15 + [3] * 9 + [0] * 6, [2] * 9 + [1] * 7 + [3] * 3 + [2] * 9 + [3] * 6])
+    mask = torch.ones(2, 34)
+    mask[0, [2, 6, 7, 20]], mask[0, 28:], mask[1, [0, 10, 33]] = 0, 0, 0
+    masked = mask[:, :, None] * mask[:, None] == 0
+    pair[masked] = 10 * head.linear.weight[0].detach()
+    with torch.no_grad():
+        found = confidence.aligned_error(run, head, pair, mask, asym_id)
+        logits = head(pair).numpy()
+    assert found.iptm is not None
+    assert found.by_chain is not None
+    for sample in range(2):
+        real = np.flatnonzero(mask[sample].numpy())
+        only, chain = logits[sample][np.ix_(real, real)], asym_id[sample].numpy()[real]
+        everyone = list(range(len(real)))
+        expected = float64_scores(only, np.arange(64) * 0.5 + 0.25)
+        np.testing.assert_allclose(found.expected[sample].numpy()[np.ix_(real, real)], expected, rtol=1e-4)
+        ptm = best_alignment(only, len(real), everyone, lambda i, j: True)
+        iptm = best_alignment(only, len(real), everyone, lambda i, j, chain=chain: chain[i] != chain[j])
+        assert (float(found.ptm[sample]), float(found.iptm[sample])) == pytest.approx((ptm, iptm), rel=1e-4)
+        for one, other in product(range(1, 4), repeat=2):
+            size = int((chain == one).sum() + (chain == other).sum() * (one != other))
+            members = np.flatnonzero(chain == one).tolist()
+            score = best_alignment(only, size, members, lambda i, j, chain=chain, other=other: chain[j] == other)
+            assert float(found.by_chain[sample, one - 1, other - 1]) == pytest.approx(score, rel=1e-4)
+
+
+def test_the_ranking_of_chains_does_not_read_masked_residues_in_the_middle() -> None:
+    plddt, mask = 100 * torch.rand(1, 9), torch.tensor([[1.0, 0, 1, 1, 0, 0, 1, 1, 0]])
+    plddt[mask == 0] = 1e6
+    expected = [float(value) for value in plddt[0] if value <= 100]
+    assert float(confidence.ranking_confidence(plddt, mask)) == pytest.approx(sum(expected) / 5)
+
+
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=1), Slabs(rows=3), Slabs(rows=99)], ids=["whole", "1", "3", "all"])
+@pytest.mark.parametrize("elements", [1, 2 * 11 * 64 * 3, 2**24])
+def test_distances_of_every_slab_are_those_of_loops(
+    run: Executor, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, pair = distogram_head(), torch.randn(2, 11, 11, 16)
+    monkeypatch.setattr(confidence, "_SLAB_ELEMENTS", elements)
+    with torch.no_grad():
+        found = confidence.expected_distances(run, head, pair)
+        logits = (head.linear(pair) + head.linear(pair.transpose(1, 2))).double().numpy()
+    for sample, i, j in product(range(2), range(11), range(11)):
+        weights = np.exp(logits[sample, i, j] - logits[sample, i, j].max())
+        distance = contact = 0.0
+        for v, weight in enumerate(weights / weights.sum()):
+            distance += weight * (2.3125 + 0.3125 * (v - 0.5))
+            contact += weight * min(1, max(0, (8 - (2.3125 + 0.3125 * (v - 1))) / 0.3125))
+        assert float(found.expected[sample, i, j]) == pytest.approx(distance, rel=1e-5)
+        assert float(found.contact[sample, i, j]) == pytest.approx(contact, rel=1e-4, abs=1e-6)
 
 
 def test_small_slabs_change_nothing_and_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,43 @@ def test_atom_layouts_equal_those_of_alphafolds_feature_pipeline(reference: Path
             np.testing.assert_array_equal(getattr(found, name), steps[f"n12_make_atom14_masks|{name}"])
 
 
+# The other name of each atom whose name a rotation by half a turn exchanges.
+OTHER_NAMES = {
+    **{("ASP", one): other for one, other in (("OD1", "OD2"), ("OD2", "OD1"))},
+    **{("GLU", one): other for one, other in (("OE1", "OE2"), ("OE2", "OE1"))},
+    **{
+        (residue, one): other
+        for residue in ("PHE", "TYR")
+        for one, other in (("CD1", "CD2"), ("CD2", "CD1"), ("CE1", "CE2"), ("CE2", "CE1"))
+    },
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_atom_has_its_place_by_name(seed: int) -> None:
+    """Of all residue types with missing atoms: glycine's pseudo-beta is its C-alpha, and of X, nothing is asked."""
+    rng = np.random.default_rng(seed)
+    aatype = rng.permutation(np.tile(np.arange(21), 2)).astype(np.int32)
+    positions = rng.normal(size=(42, 37, 3)).astype(np.float32)
+    mask = (rng.random((42, 37)) < 0.8).astype(np.float32)
+    truth = ground_truth(aatype, labels(positions, mask))
+    for row, kind in enumerate(aatype.tolist()):
+        residue = residues.THREE_LETTER[kind]
+        for slot, name in enumerate(residues.ATOM14_NAMES[kind]):
+            assert bool(truth.atom14_atom_exists[row, slot]) == bool(name)
+            for field, own in (("gt", name), ("alt_gt", OTHER_NAMES.get((residue, name), name))):
+                there = bool(own) and bool(mask[row, residues.ATOM_ORDER[own]])
+                assert bool(getattr(truth, f"atom14_{field}_exists")[row, slot]) == there
+                expected = positions[row, residues.ATOM_ORDER[own]] if there else np.zeros(3)
+                np.testing.assert_array_equal(getattr(truth, f"atom14_{field}_positions")[row, slot], expected)
+            assert bool(truth.atom14_atom_is_ambiguous[row, slot]) == ((residue, name) in OTHER_NAMES)
+        names = set(filter(None, residues.ATOM14_NAMES[kind]))
+        assert {residues.ATOM_TYPES[slot] for slot in np.flatnonzero(truth.atom37_atom_exists[row])} == names
+        beta = residues.ATOM_ORDER["CA" if residue == "GLY" else "CB"]
+        np.testing.assert_array_equal(truth.pseudo_beta[row], positions[row, beta])
+        assert truth.pseudo_beta_mask[row] == mask[row, beta]
+
+
 def test_twelve_atoms_of_four_residue_types_have_two_names() -> None:
     named = {
         (residues.THREE_LETTER[restype], residues.ATOM14_NAMES[restype][slot])

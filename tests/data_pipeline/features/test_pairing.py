@@ -1,5 +1,6 @@
 """Rows of several chains are paired by species as DeepMind's program pairs them."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,37 @@ def test_an_alignment_keeps_the_species_of_the_rows_that_remain() -> None:
     rows = PairingRows.of("ACDE", parse_a3m(text.encode()))
     assert rows.species == ("", "MOUSE", "")
     assert len(rows.msa) == len(rows.deletion_matrix) == 3
+
+
+def pairs_by_loops(chains: list[PairingRows]) -> list[list[int]]:
+    """Suppl. Sec. 7.2 of AlphaFold-Multimer, species by species."""
+    names = sorted({name for chain in chains for name in chain.species if name})
+    found: list[list[int]] = [[0] * len(chains)]
+    for name in names:
+        own = []
+        for chain in chains:
+            rows = [row for row, species in enumerate(chain.species) if species == name]
+            same = {row: sum(a == b for a, b in zip(chain.msa[row], chain.msa[0], strict=True)) for row in rows}
+            own.append(sorted(rows, key=lambda row, same=same: -same[row]))
+        present = [rows for rows in own if rows]
+        if len(present) > 1:
+            found += [[rows[k] if rows else -1 for rows in own] for k in range(min(map(len, present)))]
+    counts = [sum(row >= 0 for row in pair) for pair in found]
+    places = [abs(math.prod(pair)) for pair in found]
+    order = sorted(range(len(found)), key=lambda k: (-counts[k], places[k]))
+    return [found[k] for k in order]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pairs_of_uneven_chains_are_those_of_loops(seed: int) -> None:
+    """Chains of one row, of one residue, and with many rows of equal similarity."""
+    random = np.random.default_rng(seed)
+    chains = []
+    for rows, length in random.permutation([(1, 4), (9, 1), (15, 6), (5, 3)])[seed % 2 :].tolist():
+        msa = random.integers(0, 3, (rows, length)).astype(np.int8)
+        species = ("", *random.choice(["", "HUMAN", "MOUSE", "YEAST"], rows - 1).tolist())
+        chains.append(PairingRows(msa=msa, deletion_matrix=msa, species=species))
+    assert pair_rows(chains).tolist() == pairs_by_loops(chains)
 
 
 SPECIES = st.lists(st.sampled_from(["", "HUMAN", "MOUSE", "YEAST", "9BRAD"]), max_size=12)

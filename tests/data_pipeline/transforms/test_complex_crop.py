@@ -3,9 +3,11 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.transforms import complex_crop
 from data_pipeline.transforms.complex_crop import at_interface, contiguous_complex_crop, interface_crop
 
 
@@ -32,6 +34,23 @@ def test_every_chain_gets_every_possible_part() -> None:
     assert counts == {(a, b, 5 - a - b) for a, b in itertools.product(range(5), range(4)) if 0 <= 5 - a - b <= 2}
     firsts = {int(contiguous_complex_crop([9], 4, rng)[0]) for _ in range(300)}
     assert firsts == set(range(6))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 19, 20, 99])
+def test_interfaces_of_all_rows_are_found_however_many_are_compared_at_a_time(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chains of unequal length, the longest in the middle; a residue exactly 15 Angstrom away is at the interface."""
+    monkeypatch.setattr(complex_crop, "_ROWS", rows)
+    asym_id = np.repeat([1, 2, 3], [3, 12, 5])
+    alpha = np.zeros((20, 3))
+    alpha[:, 0] = 100 * np.arange(20)
+    resolved = np.ones(20, bool)
+    for one, other, distance in ((0, 14, 15.0), (2, 3, 15.001), (19, 5, 1.0), (18, 7, 2.0), (16, 17, 1.0)):
+        alpha[one] = alpha[other] + [0, distance, 0]
+    resolved[7] = False
+    found = at_interface(alpha, resolved, asym_id)
+    assert np.flatnonzero(found).tolist() == [0, 5, 14, 19]
 
 
 @given(

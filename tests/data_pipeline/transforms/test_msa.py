@@ -1,5 +1,6 @@
 """From MSA to model input: deterministic steps equal AlphaFold's, random ones have its probabilities."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,62 @@ def test_nearest_cluster_is_the_argmax_of_agreeing_one_hots(
     weights = np.eye(23)[:, : UNKNOWN + 1]
     agreement = np.einsum("s r c, e r c -> e s", weights[centres], weights[rows])
     np.testing.assert_array_equal(steps.nearest_clusters(centres, rows), agreement.argmax(axis=1))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 3), (3, 20, 7), (5, 40, 4), (4, 3, 9)])
+@pytest.mark.parametrize("chunk", [1, 50, 2**18])
+def test_cluster_features_are_those_of_loops_over_the_rows(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int, int], chunk: int
+) -> None:
+    """Some clusters have no row, and deletions of centres, of rows and of targets differ."""
+    s, e, r = sizes
+    monkeypatch.setattr(steps, "_CHUNK", chunk)
+    centres, rows = (rng.integers(0, 23, (n, r)).astype(np.int8) for n in (s, e))
+    rows[rows == MASKED] = GAP
+    deletions, row_deletions = (rng.choice([0, 0, 1, 3, 300], (n, r)).astype(np.int16) for n in (s, e))
+    assignment = rng.choice([0, s - 1], e).astype(np.int32)
+    found = steps.count_members(rows, row_deletions, assignment, s)
+    profile, mean = steps.cluster_means(centres, deletions, *found)
+    feature = steps.msa_feature(centres, deletions, profile, mean)
+    for cluster in range(s):
+        members = [row for row in range(e) if assignment[row] == cluster]
+        assert found[2][cluster] == len(members)
+        for column in range(r):
+            letters = [int(centres[cluster, column]), *(int(rows[row, column]) for row in members)]
+            counts = [int(deletions[cluster, column]), *(int(row_deletions[row, column]) for row in members)]
+            shares = [letters.count(kind) / len(letters) for kind in range(23)]
+            one_hot = [float(kind == letters[0]) for kind in range(23)]
+            own, average = (2 / math.pi * math.atan(each / 3) for each in (counts[0], sum(counts) / len(counts)))
+            expected = [*one_hot, float(counts[0] > 0), own, *shares, average]
+            np.testing.assert_allclose(feature[cluster, column], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 300])
+def test_the_profile_is_the_share_of_each_type_over_all_chunks(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    monkeypatch.setattr(steps, "_CHUNK", 13)
+    msa = rng.choice(np.array([0, 3, 19, UNKNOWN, GAP], np.int8), (n, 5), p=[0.5, 0.2, 0.1, 0.1, 0.1])
+    expected = [[[*msa[:, column]].count(kind) / n for kind in range(22)] for column in range(5)]
+    np.testing.assert_allclose(steps.msa_profile(msa), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 4, 100])
+def test_rows_of_every_part_join_the_first_of_equally_near_clusters(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    monkeypatch.setattr(steps, "_ROWS_AT_ONCE", rows_at_once)
+    centres = np.array([[0, 0, 0, GAP], [0, 0, MASKED, 1], [2, 2, 2, 1], [UNKNOWN, 2, 2, 1]], np.int8)
+    rows = np.array(
+        [[0, 0, 5, 5], [0, 0, GAP, GAP], [2, 2, 2, 5], [7, 2, 2, 1], [UNKNOWN, 5, 5, 1], [5, 5, 5, GAP], [GAP] * 4],
+        np.int8,
+    )
+    # The first of two with 2, gaps do not agree with gaps, and no agreement is the first cluster.
+    assert steps.nearest_clusters(centres, rows).tolist() == [0, 0, 2, 2, 3, 0, 0]
+    long_rows = rng.integers(0, 2, (9, 700)).astype(np.int8)
+    long_centres = rng.integers(0, 2, (5, 700)).astype(np.int8)
+    expected = [max(range(5), key=lambda k, row=row: sum(row == long_centres[k])) for row in long_rows]
+    assert steps.nearest_clusters(long_centres, long_rows).tolist() == expected
 
 
 def test_cluster_summaries_without_extra_rows_are_the_centres() -> None:
