@@ -193,9 +193,10 @@ def _digest(task: DesignTask) -> str:
 
 def _design(directory: Path, designer: Designer, number: int) -> None:
     """Make one design, from the state that an earlier run has left, if there is one."""
-    if files.design_file(directory, number).is_file():
-        return
     path, options = files.trajectory_file(directory, number), designer.options
+    if files.design_file(directory, number).is_file():
+        path.unlink(missing_ok=True)  # of a run that was killed before it did
+        return
     trajectory = designer.begin(number)
     if path.is_file():
         trajectory = Trajectory.load(path, len(trajectory.numbers))
