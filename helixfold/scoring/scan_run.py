@@ -74,7 +74,8 @@ def scan(options: ScanOptions) -> int:
     check_output(output, {directories[target.name].name: target.sequence for target in targets})
     failures: dict[str, str] = {}
     with locked_directory(output):
-        remove_partial_files(written_directories(output, [each.name for each in directories.values()]))
+        structures = [each / STRUCTURES_DIRECTORY for each in directories.values()]
+        remove_partial_files([*written_directories(output, [each.name for each in directories.values()]), *structures])
         # Without random masks: two sequences differ by their residues alone.
         network = Network(options.network, preset, folding, spill=output, masks=False, say=_say)
         for note in network.model.notes:

@@ -97,7 +97,8 @@ def score(options: ScoreOptions) -> int:
     folding = FoldingOptions(num_recycles=recycles, seed=options.network.seed, dtype=options.network.dtype)
     make_output(output)
     with locked_directory(output):
-        remove_partial_files([output])
+        structures = {output / STRUCTURES_DIRECTORY / file.target for file in files}
+        remove_partial_files([output, *structures])
         # One model may score both kinds.
         networks = {
             preset.name: Network(options.network, preset, folding, spill=output, say=_say)
