@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import tarfile
 import zlib
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.files import atomic_write, remove_partial_files
 from data_pipeline.io.remote_file import (
     DEFAULT_RETRY,
     DownloadError,
@@ -75,6 +76,7 @@ def download_databases(
     if unknown:
         raise InputError(f"there is no database {printable(unknown[0])}; there are {', '.join(DOWNLOADS)}")
     directory.mkdir(parents=True, exist_ok=True)
+    remove_partial_files([directory], rf"{re.escape(RECORD_FILE)}|.+\.part\.json")
     found = []
     for name in names:
         wanted = DOWNLOADS[name]

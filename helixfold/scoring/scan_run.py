@@ -12,13 +12,13 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
-from data_pipeline.files import require_unmoved
+from data_pipeline.files import remove_partial_files, require_unmoved
 from data_pipeline.residues import RESTYPES
 from data_pipeline.search.plan import SearchPlan
 from helixfold.folding import FoldingOptions
 from helixfold.folding_together import TargetToFold
 from helixfold.predict.jobs import features_digest
-from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.lock import locked_directory
 from helixfold.predict.options import PredictOptions, TargetOptions
 from helixfold.predict.run import requested_targets
 from helixfold.predict.runner import EXPECTED_ERRORS

@@ -13,14 +13,14 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
-from data_pipeline.files import require_unmoved
+from data_pipeline.files import remove_partial_files, require_unmoved
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError
 from helixfold.config import Method
 from helixfold.folding import FoldingOptions
-from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.lock import locked_directory
 from helixfold.predict.runner import EXPECTED_ERRORS
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset

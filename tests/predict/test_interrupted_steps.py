@@ -1,5 +1,6 @@
 """Predictions that are interrupted before or after any change of a file go on to the files of an unbroken run."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -160,8 +161,14 @@ def test_runs_that_share_a_directory_take_over_from_one_killed_at_any_step(
             patch.setattr(claims, "_this_process", lambda: f"{claims._machine()} 4194305 1")
             return run()
 
+    def resume() -> int:
+        """Long after the other was killed."""
+        for path in [*output.glob(".claims/draft-*"), *output.glob(".claims/clock-*")]:
+            os.utime(path, (0, 0))
+        return run()
+
     def without_claims(directory: Path) -> object:
         assert not [*directory.glob(".claims/draft-*"), *directory.glob(".claims/clock-*")]
         return {name: each for name, each in values(directory).items() if not name.startswith(".claims/")}
 
-    check_kills(output, killed, without_claims, work=FOLD, resume=run)
+    check_kills(output, killed, without_claims, work=FOLD, resume=resume)

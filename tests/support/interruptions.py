@@ -237,11 +237,11 @@ def _torn(before: State, after: State, renamed: set[str]) -> Iterator[State]:
         yield replace(after, label=f"{after.label}, with half of {key}", content={**after.content, key: half})
 
 
-def sample(found: Sequence[State], count: int) -> list[State]:
-    """Return so many states, spread evenly, with the first and the last one."""
-    if len(found) <= count:
-        return list(found)
-    return [found[round(number * (len(found) - 1) / (count - 1))] for number in range(count)]
+def spread(count: int, limit: int | None) -> list[int]:
+    """Return at most `limit` of so many indices, evenly, with the first and the last one."""
+    if limit is None or count <= limit:
+        return list(range(count))
+    return [round(number * (count - 1) / (limit - 1)) for number in range(limit)]
 
 
 @contextmanager
@@ -278,12 +278,11 @@ def check_kills(
 
     The uninterrupted run and all others begin with what the directory holds now. `look` returns what is compared of
     the directory, and `calls` are events besides changes of files. `work` is a function whose calls a later kill never
-    makes more. At most `limit` states are tried, spread evenly. Return how many were.
+    makes more. At most `limit` states are tried, spread evenly. Return how many there are.
     """
     found = states(directory, lambda: _ends(run, "whole"), calls)
     expected, most = look(directory), None
-    found = found if limit is None else sample(found, limit)
-    for state in found:
+    for state in (found[index] for index in spread(len(found), limit)):
         state.restore(directory)
         made = _count(work, partial(_ends, run if resume is None else resume, state.label))
         assert_same(look(directory), expected, state.label)
@@ -302,12 +301,14 @@ def check_interruptions(
     code: int = 130,
     limit: int | None = None,
 ) -> int:
-    """As `check_kills`, for Ctrl-C at each change of a file: the run removes its temporary files as it ends."""
+    """As `check_kills`, for Ctrl-C at each change of a file: the run removes its temporary files as it ends.
+
+    Return how many changes there are.
+    """
     begin = State.of(directory, "at the beginning")
     count = count_changes(directory, lambda: _ends(run, "whole"))
     expected, last = look(directory), State.of(directory, "whole")
-    indices = range(1, count + 1, 1 if limit is None else max(1, count // limit))
-    for index in indices:
+    for index in (1 + each for each in spread(count, limit)):
         begin.restore(directory)
         with interrupted(directory, Event(index=index)):
             ended = run()
@@ -317,7 +318,7 @@ def check_interruptions(
         assert_same(look(directory), expected, f"Ctrl-C before change {index} of {count}")
         assert not temporary_files(directory), (index, temporary_files(directory))
     last.restore(directory)
-    return len(indices)
+    return count
 
 
 def _ends(run: Callable[[], int], label: str) -> None:
