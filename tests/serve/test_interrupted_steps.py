@@ -15,6 +15,12 @@ pytestmark = pytest.mark.integration
 QUEUE = tuple(f"helixfold.serve.queue.queue:JobQueue.{name}" for name in ("submit", "claim", "finish"))
 
 
+@pytest.fixture(autouse=True)
+def unchecked_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads are checked in a process of their own, which changes no files of the service."""
+    monkeypatch.setattr("helixfold.serve.service.check_upload", lambda *_: None)
+
+
 def serve_jobs(directory: Path, count: int) -> None:
     """Submit, claim and finish jobs one after the other, and note what was answered."""
     rows = [{"name": "rows.a3m", "content": ">query\nMKTAYIAKQR\n"}]
