@@ -1,12 +1,12 @@
 """A download of a database that is killed before or after any change of a file goes on to the same files."""
 
 import gzip
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from data_pipeline.files import atomic_write
 from helixfold.databases import download as module
 from helixfold.databases.download import DOWNLOADS, download_databases
 from tests.databases.test_databases import ARCHIVE, HASTY, NAME, database_files, download
@@ -30,9 +30,11 @@ class Conversion:
         pass
 
     def sequences(self, files: Sequence[Path], output: Path) -> None:
-        for path in (output, output.with_name(f"{output.name}.dbtype")):
-            with atomic_write(path) as temporary:
-                temporary.write_bytes(gzip.decompress(files[0].read_bytes()))
+        work = output.parent / "work"
+        work.mkdir(exist_ok=True)
+        for name in (output.name, f"{output.name}.dbtype"):
+            (work / name).write_bytes(gzip.decompress(files[0].read_bytes()))
+            os.replace(work / name, output.parent / name)
 
 
 def test_an_unpacked_database_survives_a_kill_at_every_step(tmp_path: Path) -> None:
