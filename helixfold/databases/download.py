@@ -151,10 +151,10 @@ def _check_member(part: Path, member: tarfile.TarInfo, name: str) -> None:
 
 def _convert(part: Path, output: Path) -> None:
     """Make a database of single sequences from a FASTA file, unless a run made it that was killed afterwards."""
-    if with_ending(output, ".dbtype").exists():  # its last file
-        return
     fasta = part.with_name("sequences.fasta.gz")
     fasta.unlink(missing_ok=True)  # of a run that was killed
+    if with_ending(output, ".dbtype").exists():  # its last file
+        return
     os.link(part, fasta)
     try:
         ClusterBuild(program=require_mmseqs(OLDEST_FOR_CLUSTERS)).sequences([fasta], output)
