@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.search.cluster_build import move_database
 from helixfold.databases import download as module
 from helixfold.databases.download import DOWNLOADS, download_databases
 from tests.databases.test_databases import ARCHIVE, HASTY, NAME, database_files, download
-from tests.support.interruptions import check_kills
+from tests.support.interruptions import check_kills, states
 from tests.weights.server import Behaviour, serving
 
 pytestmark = pytest.mark.integration
@@ -60,3 +61,16 @@ def test_a_converted_database_survives_a_kill_at_every_step(tmp_path: Path, monk
     assert check_kills(directory, run, contents, limit=40) > 6
     assert contents(directory).keys() == {SINGLE, f"{SINGLE}.dbtype", "downloads.json"}
     assert DOWNLOADS[SINGLE].database == SINGLE
+
+
+def test_a_database_that_is_moved_is_one_once_all_files_are_there(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for directory in (source, target):
+        directory.mkdir()
+    for name, content in database_files(NAME).items():
+        (source / name).write_bytes(content[:10])
+    found = states(target, lambda: move_database(source, target, f"{NAME}_db"))
+    assert len(found) > len(database_files(NAME))
+    for state in found:
+        if f"{NAME}_db.dbtype" in state.content:
+            assert state.content.keys() == database_files(NAME).keys(), state.label
