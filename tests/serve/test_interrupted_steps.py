@@ -8,7 +8,7 @@ from helixfold.serve.storage import Storage
 from tests.serve.power_cut import SAID
 from tests.serve.running import running
 from tests.serve.test_power_cut import check
-from tests.support.interruptions import State, spread, states
+from tests.support.interruptions import State, states
 
 pytestmark = pytest.mark.integration
 
@@ -37,8 +37,7 @@ def serve_jobs(directory: Path, count: int) -> None:
 def test_what_was_acknowledged_survives_a_kill_at_every_step(tmp_path: Path) -> None:
     directory = tmp_path / "service"
     directory.mkdir()
-    found = states(directory, lambda: serve_jobs(directory, 2), QUEUE)
-    for state in (found[index] for index in spread(len(found), 60)):
+    for state in states(directory, lambda: serve_jobs(directory, 2), QUEUE):
         state.restore(directory)
         (directory / "data" / "service.sqlite-shm").unlink(missing_ok=True)  # it ends with the processes that share it
         lines = (directory / SAID).read_text().splitlines() if (directory / SAID).exists() else []

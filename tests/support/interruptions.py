@@ -209,8 +209,7 @@ def states(directory: Path, run: Callable[[], object], calls: Sequence[str] = ()
     found.append((("end", ()), State.of(directory, "at the end")))
     different: list[State] = []
     for (change, before), (_, after) in zip([(("begin", ()), found[0][1]), *found], found, strict=False):
-        renamed = {os.path.relpath(path, directory) for path in change[1]} if change[0] == "os.rename" else set()
-        for each in (*_torn(before, after, renamed), after):
+        for each in (*_torn(before, after, change[0], {os.path.relpath(path, directory) for path in change[1]}), after):
             if different and different[-1].without_temporary() == each.without_temporary():
                 # The steps of an atomic write are one state, with as much as possible of the temporary file.
                 if len(each.content) >= len(different[-1].content):
@@ -224,16 +223,18 @@ def _note_call(take: Callable[[Change], None], name: str, is_after: bool) -> Non
     take((f"{'after' if is_after else 'before'} {name}", ()))
 
 
-def _torn(before: State, after: State, renamed: set[str]) -> Iterator[State]:
-    """Yield states with half of what was appended to a file, or of a new file, between two others."""
+def _torn(before: State, after: State, kind: str, paths: set[str]) -> Iterator[State]:
+    """Yield states with half of what was written into a file after a change of these paths."""
+    renamed, opened = (paths if kind == name else set() for name in ("os.rename", "open"))
     for key, content in after.content.items():
         known = before.content.get(key, b"")
         # Nothing is read that a writer has not finished, and SQLite writes pages that it can take back.
         is_whole = any(f"{key}/".startswith(f"{path}/") for path in renamed) or _is_temporary(key) or ".sqlite" in key
         if is_whole or not isinstance(content, bytes) or not isinstance(known, bytes):
             continue
-        if len(content) > len(known) + 1 and content.startswith(known):
-            half = content[: (len(known) + len(content)) // 2]
+        is_appended = content.startswith(known)
+        if len(content) > 1 and content != known and (is_appended or key in opened):
+            half = content[: (len(content) + (len(known) if is_appended else 0)) // 2]
             yield replace(after, label=f"{after.label}, with half of {key}", content={**after.content, key: half})
 
 
