@@ -38,7 +38,7 @@ def test_a_run_survives_a_kill_at_every_step(run: Run) -> None:
     count = check_kills(
         run.directory, lambda: train(run.arguments(**SHORT)), lambda _: result(run), work=STEP, limit=40
     )
-    assert count > 20
+    assert count > 8
 
 
 # An object that is interrupted while it is made has nobody to close it; the process ends.
