@@ -67,10 +67,15 @@ class ClaimFiles:
         assert seen is not None
         return seen.time
 
-    def remove_clock(self) -> None:
-        """Remove the file that `now` has written."""
+    def remove_clocks(self, expiry: float) -> None:
+        """Remove the file that `now` has written, and what processes left that were killed `expiry` seconds ago."""
         with suppress(OSError):
             (self.directory / f"clock-{self._own}").unlink(missing_ok=True)
+            left = [*self.directory.glob("clock-*"), *self.directory.glob("draft-*")]
+            latest = max((path.stat().st_mtime for path in self.directory.iterdir()), default=0.0)
+            for path in left:
+                if latest - path.stat().st_mtime > expiry:
+                    path.unlink(missing_ok=True)
 
     def _draft(self, content: bytes) -> Path:
         require_unmoved(self.directory)

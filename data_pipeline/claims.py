@@ -136,7 +136,7 @@ class Claims:
         for target in list(self._held):
             with suppress(OSError):
                 self.end(target, "released")
-        self._files.remove_clock()
+        self._files.remove_clocks(self._expiry)
 
     def _renew_always(self) -> None:
         while not self._closed.wait(self._renewal):

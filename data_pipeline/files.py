@@ -3,11 +3,12 @@
 import errno
 import hashlib
 import os
+import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -160,6 +161,20 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def remove_partial_files(directories: Iterable[Path], name: str = ".+") -> None:
+    """Remove files that a killed run had not finished writing in these directories, which need not exist.
+
+    `name` is a regular expression of the names that the files would have had.
+    """
+    partial = re.compile(rf"\.({name})\.[0-9a-f]{{8}}\.partial")
+    for directory in directories:
+        # What cannot be removed harms nobody.
+        with suppress(OSError):
+            for path in directory.iterdir():
+                if partial.fullmatch(path.name) and not path.is_dir():
+                    path.unlink()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import tarfile
 import zlib
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.files import atomic_write, remove_partial_files
 from data_pipeline.io.remote_file import (
     DEFAULT_RETRY,
     DownloadError,
@@ -23,7 +24,7 @@ from data_pipeline.io.remote_file import (
 )
 from data_pipeline.json_files import read_json
 from data_pipeline.search.cluster_build import ClusterBuild, move_database
-from data_pipeline.search.colabfold_databases import ClusterDatabase
+from data_pipeline.search.colabfold_databases import ClusterDatabase, with_ending
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, require_mmseqs
 from data_pipeline.search.process import working_directory
 
@@ -75,26 +76,28 @@ def download_databases(
     if unknown:
         raise InputError(f"there is no database {printable(unknown[0])}; there are {', '.join(DOWNLOADS)}")
     directory.mkdir(parents=True, exist_ok=True)
+    remove_partial_files([directory], rf"{re.escape(RECORD_FILE)}|.+\.part\.json")
     found = []
     for name in names:
         wanted = DOWNLOADS[name]
         for archive in wanted.archives:
+            part = directory / f"{archive}.part"
             if archive not in _finished(directory):
-                part = _fetched(f"{url.rstrip('/')}/{archive}", directory / f"{archive}.part", retry, progress)
+                _fetch(f"{url.rstrip('/')}/{archive}", part, retry, progress)
                 if wanted.is_clustered:
                     _unpack(part, directory, name)
                 else:
                     _convert(part, directory / wanted.database)
                 _record(directory, archive, part.stat().st_size)
-                _discard(part)
+            _discard(part)  # also of a run that was killed before it did
         if wanted.is_clustered:
             ClusterDatabase(directory / wanted.database)
         found.append(directory / wanted.database)
     return found
 
 
-def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
-    """Return the whole file of an address, of which an earlier call may have fetched a part."""
+def _fetch(url: str, part: Path, retry: RetryPolicy, progress: bool) -> None:
+    """Fetch the whole file of an address, of which an earlier call may have fetched a part."""
     with closing(RemoteFile(url, retry)) as remote:
         remote.read(1)
         if remote.size is None:
@@ -112,7 +115,6 @@ def _fetched(url: str, part: Path, retry: RetryPolicy, progress: bool) -> Path:
             size = part.stat().st_size
             _discard(part)
             raise DownloadError(f"{url}: {size:,} of {remote.size:,} bytes came; run the command again")
-    return part
 
 
 def _unpack(part: Path, directory: Path, name: str) -> None:
@@ -148,8 +150,11 @@ def _check_member(part: Path, member: tarfile.TarInfo, name: str) -> None:
 
 
 def _convert(part: Path, output: Path) -> None:
-    """Make a database of single sequences from a FASTA file."""
+    """Make a database of single sequences from a FASTA file, unless a run made it that was killed afterwards."""
     fasta = part.with_name("sequences.fasta.gz")
+    fasta.unlink(missing_ok=True)  # of a run that was killed
+    if with_ending(output, ".dbtype").exists():  # its last file
+        return
     os.link(part, fasta)
     try:
         ClusterBuild(program=require_mmseqs(OLDEST_FOR_CLUSTERS)).sequences([fasta], output)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.files import os_errors_as_input_errors, remove_partial_files
 from data_pipeline.json_files import read_json
 from data_pipeline.parse.fasta import directory_name
 from helixfold.config import Method
@@ -28,7 +28,7 @@ from helixfold.execution.device import limit_threads, pick_device
 from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
-from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.lock import locked_directory
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
 from helixfold.write.json_object import AGAIN
@@ -193,9 +193,10 @@ def _digest(task: DesignTask) -> str:
 
 def _design(directory: Path, designer: Designer, number: int) -> None:
     """Make one design, from the state that an earlier run has left, if there is one."""
-    if files.design_file(directory, number).is_file():
-        return
     path, options = files.trajectory_file(directory, number), designer.options
+    if files.design_file(directory, number).is_file():
+        path.unlink(missing_ok=True)  # of a run that was killed before it did
+        return
     trajectory = designer.begin(number)
     if path.is_file():
         trajectory = Trajectory.load(path, len(trajectory.numbers))

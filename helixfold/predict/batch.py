@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from data_pipeline.claims import Claims
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
 from helixfold.config import Method
 from helixfold.execution.device import untried
@@ -22,7 +23,7 @@ from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
 from helixfold.predict.jobs import Job, RunSettings
-from helixfold.predict.lock import locked_output, remove_partial_files
+from helixfold.predict.lock import locked_output
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import colabfold_run, slim_down

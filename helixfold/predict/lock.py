@@ -1,11 +1,10 @@
-"""Lock an output directory for one run at a time, and remove what killed runs left there."""
+"""Lock an output directory for one run at a time."""
 
 import fcntl
 import os
 import platform
-import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -15,7 +14,6 @@ from data_pipeline.files import open_lock, unmoved_directory
 from helixfold.parallel.worker_group import WorkerGroup
 
 LOCK_FILE = ".helixfold.lock"
-_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 
 
 @contextmanager
@@ -62,16 +60,6 @@ def only_run(output: Path, name: str) -> Iterator[None]:
     with _opened(output, name) as file:
         _lock(output, file, fcntl.LOCK_EX)
         yield
-
-
-def remove_partial_files(directories: Iterable[Path]) -> None:
-    """Remove files that a killed run had not finished writing in these directories, which need not exist."""
-    for directory in directories:
-        # What cannot be removed harms nobody.
-        with suppress(OSError):
-            for path in directory.iterdir():
-                if _PARTIAL.fullmatch(path.name) and not path.is_dir():
-                    path.unlink()
 
 
 def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:

@@ -14,13 +14,12 @@ from tqdm import tqdm
 
 from data_pipeline.claims import Claims, LostClaimError
 from data_pipeline.errors import InputError
-from data_pipeline.files import require_unmoved
+from data_pipeline.files import remove_partial_files, require_unmoved
 from helixfold.execution.stages import Stage, Stages
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.parallel.worker_group import OtherRankError
 from helixfold.predict.jobs import Job, RunSettings
-from helixfold.predict.lock import remove_partial_files
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.predict.search import exit_code_for, written_directories

@@ -19,7 +19,7 @@ from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
 from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
-from data_pipeline.files import LINK_PROBLEM, atomic_write, require_unmoved
+from data_pipeline.files import LINK_PROBLEM, atomic_write, remove_partial_files, require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
 from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, search_ahead
@@ -29,7 +29,7 @@ from data_pipeline.search.result_files import RECORD_FILE
 from data_pipeline.search.tool import BatchSearch
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.worker_group import ControlChannel
-from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.lock import locked_directory
 from helixfold.predict.targets import check_names
 from helixfold.report.pulldown import PulldownEntry, read_entries, write_entries
 from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of

@@ -12,13 +12,13 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
-from data_pipeline.files import require_unmoved
+from data_pipeline.files import remove_partial_files, require_unmoved
 from data_pipeline.residues import RESTYPES
 from data_pipeline.search.plan import SearchPlan
 from helixfold.folding import FoldingOptions
 from helixfold.folding_together import TargetToFold
 from helixfold.predict.jobs import features_digest
-from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.lock import locked_directory
 from helixfold.predict.options import PredictOptions, TargetOptions
 from helixfold.predict.run import requested_targets
 from helixfold.predict.runner import EXPECTED_ERRORS
@@ -74,7 +74,8 @@ def scan(options: ScanOptions) -> int:
     check_output(output, {directories[target.name].name: target.sequence for target in targets})
     failures: dict[str, str] = {}
     with locked_directory(output):
-        remove_partial_files(written_directories(output, [each.name for each in directories.values()]))
+        structures = [each / STRUCTURES_DIRECTORY for each in directories.values()]
+        remove_partial_files([*written_directories(output, [each.name for each in directories.values()]), *structures])
         # Without random masks: two sequences differ by their residues alone.
         network = Network(options.network, preset, folding, spill=output, masks=False, say=_say)
         for note in network.model.notes:

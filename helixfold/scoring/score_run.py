@@ -13,14 +13,14 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
-from data_pipeline.files import require_unmoved
+from data_pipeline.files import remove_partial_files, require_unmoved
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError
 from helixfold.config import Method
 from helixfold.folding import FoldingOptions
-from helixfold.predict.lock import locked_directory, remove_partial_files
+from helixfold.predict.lock import locked_directory
 from helixfold.predict.runner import EXPECTED_ERRORS
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
@@ -97,7 +97,8 @@ def score(options: ScoreOptions) -> int:
     folding = FoldingOptions(num_recycles=recycles, seed=options.network.seed, dtype=options.network.dtype)
     make_output(output)
     with locked_directory(output):
-        remove_partial_files([output])
+        structures = {output / STRUCTURES_DIRECTORY / file.target for file in files}
+        remove_partial_files([output, *structures])
         # One model may score both kinds.
         networks = {
             preset.name: Network(options.network, preset, folding, spill=output, say=_say)

@@ -46,6 +46,8 @@ class Storage:
         """Make the directory, which only its owner can read. Raise `InputError` if that cannot be done."""
         make_private(self.directory)
         with os_errors_as_input_errors(self.directory, "cannot be prepared"):
+            for unfinished in self.directory.glob(f".{_SECRET_FILE}.*"):  # of a server that was killed
+                unfinished.unlink()
             for own in (self.directory / "jobs", self.drafts):
                 own.mkdir(exist_ok=True, mode=0o700)
                 for folder, _, files in os.walk(own):

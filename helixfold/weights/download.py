@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, sha256_of
+from data_pipeline.files import atomic_write, remove_partial_files, sha256_of
 from data_pipeline.io.remote_file import DEFAULT_RETRY, DownloadError, RemoteFile, RetryPolicy, fetch, require_address
 from data_pipeline.json_files import read_json
 from data_pipeline.user_cache import NO_CACHE
@@ -68,6 +68,7 @@ def download_parameters(
     if directory is None:
         raise InputError(f"there is no place for parameters, for {NO_CACHE}, or give --directory")
     checksums, paths = directory / "sha256.json", []
+    remove_partial_files([directory], re.escape(checksums.name))
     recorded = _read_checksums(checksums)
     for name in presets:
         path = directory / f"params_{name}.npz"

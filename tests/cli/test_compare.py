@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helixfold.cli.main import main
-from tests.predict.kills import predict
+from tests.predict.commands import predict
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

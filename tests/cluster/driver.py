@@ -15,7 +15,7 @@ import torch
 
 from helixfold.cli.main import main
 from tests.predict.files import without_command
-from tests.support.killed_commands import living_processes
+from tests.support.interruptions import living_processes
 from tests.support.sources import ROOT
 from tests.training.ranks import SERVER
 

@@ -10,7 +10,7 @@ import pytest
 
 from helixfold.cluster.site import Pool, Site
 from tests.cluster.driver import until
-from tests.support.killed_commands import living_processes
+from tests.support.interruptions import living_processes
 
 engine = pytest.importorskip("helixfold.cluster.engine")
 # Hundredths of the seconds that a node waits.

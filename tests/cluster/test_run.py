@@ -19,7 +19,7 @@ from tests.cluster.driver import (
     until,
     workers,
 )
-from tests.support.killed_commands import living_processes
+from tests.support.interruptions import living_processes
 
 pytest.importorskip("parsl")
 TINY = ["--models", "tiny", "--num-recycles", "0"]

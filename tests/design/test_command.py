@@ -19,7 +19,7 @@ from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model
 from tests.design.designs import design
-from tests.support.killed_commands import Kill, end
+from tests.support.interruptions import Event, Kill, end
 
 STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 HAIRPIN, HELIX = STRUCTURES / "hairpin_short.pdb", STRUCTURES / "helix_short.pdb"
@@ -116,8 +116,8 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:
     ended = end(design, [*command, "--output", str(whole)], whole)
     assert ended.code == 0, ended.printed
     states = []
-    for change in (ended.changes // 4, ended.changes * 3 // 5):
-        end(design, [*command, "--output", str(output)], output, Kill(signal.SIGKILL, before_change=change))
+    for change in (ended.events // 4, ended.events * 3 // 5):
+        end(design, [*command, "--output", str(output)], output, Kill(signal.SIGKILL, Event(index=change)))
         states.append([path.name for path in output.rglob("trajectory_*.npz")])
     assert states == [["trajectory_0.npz"], ["trajectory_1.npz"]]
     assert end(design, [*command, "--output", str(output)], output).code == 0

@@ -1,9 +1,11 @@
 """Fine-tunings that take turns over one model come, bit for bit, to what each comes to alone."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from helixfold.finetune.run import values_of
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.training.stopping import StopRequest
 from tests.finetune.runs import PRESET, jobs_file, result, words
-from tests.training.kills import Killer
+from tests.support.interruptions import Event, Kill, at_event, count_changes
 from tests.training.ranks import Ranks, finetune
 
 JOBS = (
@@ -134,19 +136,22 @@ def unbroken(weights: Path, jobs: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def check_kills(kills: int, weights: Path, jobs: Path, unbroken: Path, directory: Path) -> None:
-    """Fine-tunings are killed at random moments and go on, until all kills are spent; they end as unbroken ones."""
-    killer, number = Killer(kills, 4.0, seed=7), 0
-    while killer.left:
+    """Fine-tunings are killed at random changes of files and resumed, until all kills are spent."""
+    counted = directory / "counted"
+    changes = count_changes(counted, lambda: finetune(several(weights, jobs, counted)))
+    random, left, number = np.random.default_rng(7), kills, 0
+    while left:
         number += 1
-        output = directory / f"run_{number}"
-        while True:
-            with Ranks(1, directory / "out.txt", finetune, several(weights, jobs, output)) as processes:
-                if killer.left and not processes.wait(killer.moment()):
-                    processes.kill(processes.processes)
-                    killer.left -= 1
-                    continue
-                assert processes.finish() == [0], processes.printed()
-                break
+        output, printed = directory / f"run_{number}", directory / "out.txt"
+        code: int | None = None
+        while code != 0:
+            # An event that does not happen any more lets the run end.
+            event = Event(index=int(random.integers(1, changes + 1)) if left else 0)
+            words = several(weights, jobs, output)
+            with Ranks(1, printed, at_event, Kill(signal.SIGKILL, event), 0, output, finetune, words) as processes:
+                (code,) = processes.finish()
+                assert code in (0, -signal.SIGKILL), processes.printed()
+            left -= code != 0
         for name in NAMES:
             assert result(output / name) == result(unbroken / name), name
 

@@ -12,7 +12,7 @@ import pytest
 from data_pipeline.search.alignment_server import AlignmentServer
 from helixfold.predict import postprocess
 from tests.data_pipeline.search.mock_server import MockServer, mock_server
-from tests.predict.kills import predict
+from tests.predict.commands import predict
 from tests.weights.written import write_tiny_without_templates
 
 SEQUENCE = "MKTAYIAKQR"

@@ -1,19 +1,31 @@
 """Several runs on one output directory: every target is predicted once, whichever of them are killed."""
 
 import json
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.predict.commands import BAD, batch, predict
 from tests.predict.conftest import Runs
-from tests.predict.kills import BAD, predict, started
-from tests.predict.test_kills import batch, until
+from tests.predict.test_interruptions import FOLD, in_process
+from tests.support.interruptions import Event, Kill, redirect
+from tests.training.ranks import SERVER
 
 
 @pytest.fixture(autouse=True)
 def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _started(printed: Path, kill: Kill | None, log: Path, command: Sequence[str]) -> None:
+    """One of several runs, of which one is killed."""
+    redirect(printed)
+    with nullcontext() if kill is None else kill.applied(log.parent):
+        sys.exit(in_process(log, command))
 
 
 def begun(log: Path) -> list[str]:
@@ -24,17 +36,23 @@ def test_killed_runs_lose_their_targets_to_others_and_none_is_made_twice(tmp_pat
     fasta, output = batch(tmp_path / "batch.fasta", 12, BAD), tmp_path / "output"
     command = [str(fasta), "--shared", "--output", str(output)]
     logs = [tmp_path / f"{number}.log" for number in range(4)]
-    running = [started(command, log, tmp_path / "printed.txt") for log in logs[:3]]
-    random = np.random.default_rng(0)
-    until(lambda: sum(map(len, map(begun, logs))) > 4, running[0])
-    victim = int(random.integers(3))
-    running[victim].kill()
-    running[victim].join()
+    victim, kill = 1, Kill(signal.SIGKILL, Event(index=3, call=FOLD))
+    running = [
+        SERVER.Process(
+            target=_started, args=(tmp_path / "printed.txt", kill if number == victim else None, log, command)
+        )
+        for number, log in enumerate(logs[:3])
+    ]
+    for process in running:
+        process.start()
+    running[victim].join(180)
     at_kill = {path.parent.name for path in output.glob("*/ranking_debug.json")}
-    running.append(started(command, logs[3], tmp_path / "printed.txt"))
+    running.append(SERVER.Process(target=_started, args=(tmp_path / "printed.txt", None, logs[3], command)))
+    running[3].start()
     for number, process in enumerate(running):
         process.join(180)
-        assert number == victim or process.exitcode == 1, (tmp_path / "printed.txt").read_text()
+        expected = -signal.SIGKILL if number == victim else 1
+        assert process.exitcode == expected, (tmp_path / "printed.txt").read_text()
     names = {f"t{number:02d}" for number in range(11)}
     assert {path.parent.name for path in output.glob("*/ranking_debug.json")} == names
     assert list(json.loads((output / "failures.json").read_text())) == [BAD]

@@ -1,17 +1,16 @@
-"""A server and quick workers as processes of their own, to be killed at any moment.
+"""A server and quick workers as processes of their own, which are killed at numbered events and started again.
 
-A quick worker does as a worker does but predicts nothing: after some time it sends two small files. Each result that
-the server took is a line of LOG: the job and its lease.
+A quick worker does as a worker does but predicts nothing: it reports progress and sends two small files. Each result
+that the server took is a line of LOG: the job and its lease.
 """
 
+import multiprocessing.connection
 import os
-import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,25 +24,20 @@ from helixfold.serve.settings import ServeSettings
 from helixfold.serve.web.local_tokens import LocalTokens
 from helixfold.serve.worker.process import Outcome, Progress
 from helixfold.serve.worker.worker import Worker
+from tests.support.interruptions import Event, Kill, redirect
 from tests.training.ranks import SERVER
 
 
 class QuickProcess:
-    """In place of the process that predicts: waits, and writes two files."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    """In place of the process that predicts: reports progress, and writes two files."""
 
     def do(self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Any) -> Outcome:
         if kind == "offers":
             return Outcome(result={"device": "none", "models": ["quick"], "alignments": False, "forecasts": {}})
-        until = time.monotonic() + random.uniform(0, 2 * self.seconds)
         progress = Progress()
-        while time.monotonic() < until:
-            progress.read(b'{"target": "a", "stage": "features", "seconds": 0.1}\n')
-            if not keep_on(progress):
-                return Outcome(error="stopped")
-            time.sleep(0.01)
+        progress.read(b'{"target": "a", "stage": "features", "seconds": 0.1}\n')
+        if not keep_on(progress):
+            return Outcome(error="stopped")
         folder = directory / "predictions"
         folder.mkdir()
         (folder / "ranked_0.pdb").write_text(str(content["sequence"]))
@@ -69,8 +63,8 @@ class QuickWorker(Worker):
         return answer
 
 
-def work(url: str, token: str, name: str, log: Path, seconds: float) -> None:
-    worker = QuickWorker(HttpClient(url, token), QuickProcess(seconds), name=name, say=lambda _: None).log_to(log)
+def work(url: str, token: str, name: str, log: Path) -> None:
+    worker = QuickWorker(HttpClient(url, token), QuickProcess(), name=name, say=lambda _: None).log_to(log)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
     worker.run()
 
@@ -95,7 +89,6 @@ class Processes:
     directory: Path
     port: int
     workers: int
-    seconds: float  # that a job takes on average
     token: str = "t" * 43
     running: dict[str, BaseProcess] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -117,21 +110,30 @@ class Processes:
         with Client(self.url) as client:
             client.service()
 
-    def start_one(self, name: str) -> None:
-        call: tuple[Any, ...] = (run_server, self.directory / "data", self.port, self.token)
+    def start_one(self, name: str, kill: Kill | None = None) -> None:
+        """Start a process that kills itself at an event; changes are those of files of the service."""
+        data = self.directory / "data"
+        call: tuple[Any, ...] = (run_server, data, self.port, self.token)
         if name != "server":
-            call = (work, self.url, self.token, name, self.log, self.seconds)
+            call = (work, self.url, self.token, name, self.log)
         with self.lock:
-            process = SERVER.Process(target=_begin, args=(self.directory / f"{name}.txt", *call))
+            process = SERVER.Process(target=_begin, args=(self.directory / f"{name}.txt", data, kill, *call))
             process.start()
             self.running[name] = process
 
-    def kill(self, *names: str) -> None:
-        """Kill processes, with whatever they have started, at once; then start them again."""
-        for name in names:
-            _kill(self.running[name])
-        for name in names:
-            self.start_one(name)
+    def arm(self, name: str, event: Event) -> None:
+        """Start a process again that kills itself at an event, in place of the one that runs."""
+        _kill(self.running[name])
+        self.start_one(name, Kill(signal.SIGKILL, event))
+
+    def wait_for_kill(self, name: str, *, kills_all: bool = False) -> None:
+        """Wait until a process has killed itself; start it again, or all after all are killed."""
+        assert multiprocessing.connection.wait([self.running[name].sentinel], 120), f"{name} met no event"
+        names = list(self.running) if kills_all else [name]
+        for each in names:
+            _kill(self.running[each])
+        for each in names:
+            self.start_one(each)
 
     def stop(self) -> None:
         for process in self.running.values():
@@ -147,14 +149,12 @@ class Processes:
         return [(line.split()[0], line.split()[1]) for line in lines]
 
 
-def _begin(printed: Path, function: Callable[..., None], *arguments: Any) -> None:
+def _begin(printed: Path, data: Path, kill: Kill | None, function: Callable[..., None], *arguments: Any) -> None:
     """Do something in a session of its own, whose output goes to a file."""
     os.setsid()
-    with printed.open("ab") as file:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
-    function(*arguments)
+    redirect(printed)
+    with nullcontext() if kill is None else kill.applied(data):
+        function(*arguments)
 
 
 def _kill(process: BaseProcess) -> None:

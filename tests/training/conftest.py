@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.chain_stores import write_chains
-from tests.training.ended import Unbroken
-from tests.training.kills import run_unbroken
+from tests.training.command_runs import Unbroken, run_unbroken
 from tests.training.ranks import Ranks, train
 
 

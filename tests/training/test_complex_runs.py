@@ -12,8 +12,7 @@ from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder
 from helixfold.cli.main import main
 from tests.data_pipeline.datasets.assembly_files import write_mmcif
-from tests.training.ended import Run
-from tests.training.kills import check_kills, run_unbroken
+from tests.training.command_runs import Run, check_kills, run_unbroken
 
 OPTIONS = ("--preset=tiny_multimer",)
 
@@ -53,8 +52,8 @@ def test_ranks_train_on_complexes_what_one_trains(complexes: Path, tmp_path: Pat
 def test_twenty_kills_change_no_bit_of_a_run_on_complexes(ranks: int, complexes: Path, tmp_path: Path) -> None:
     unbroken = run_unbroken(complexes, tmp_path, OPTIONS)
     assert {name for step in unbroken.runs[ranks].log() for name in step.names} == {"1abc", "2abc", "3abc"}
-    killer = check_kills(20, ranks, unbroken, tmp_path)
-    print(f"on {ranks} ranks 20 kills, {killer.during_a_save} of them during a save")
+    during_saves = check_kills(20, ranks, unbroken, tmp_path)
+    print(f"on {ranks} ranks 20 kills, {during_saves} of them during a save")
 
 
 def test_what_a_run_on_complexes_takes_is_said_beforehand(capsys: pytest.CaptureFixture[str]) -> None:

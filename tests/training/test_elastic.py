@@ -15,7 +15,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from helixfold.training.checkpoint_files import checkpoint_steps
-from tests.training.ended import ROOT, Run, Unbroken, wait_for
+from tests.support.interruptions import Event, Kill
+from tests.training.command_runs import ROOT, STEP, Run, Unbroken
 
 
 @pytest.mark.long
@@ -41,11 +42,8 @@ def test_a_rank_that_hangs_or_dies_is_named_in_time(
     signal_number: signal.Signals, patience: int, store: Path, tmp_path: Path
 ) -> None:
     run = Run(store=store, directory=tmp_path / "run", options=(f"--patience={patience}",))
-    with run.start(3, steps=10_000, batch_size=3) as processes:
-        wait_for(lambda: bool(checkpoint_steps(run.checkpoints)), processes)
-        lost = processes.processes[1]
-        assert lost.pid is not None
-        os.kill(lost.pid, signal_number)
+    kill = Kill(signal_number, Event(index=4, call=STEP))
+    with run.start(3, kill, 1, steps=10_000, batch_size=3) as processes:
         for process in (processes.processes[0], processes.processes[2]):
             process.join(120)
             assert process.exitcode == 1, processes.printed()

@@ -11,7 +11,7 @@ from helixfold.ops.card import CARDS
 from helixfold.parallel.layout import Layout
 from helixfold.training.forecast import training_needs, with_settled_recompute, workload
 from helixfold.training.presets import initial_training, tiny
-from tests.training.ended import Run
+from tests.training.command_runs import Run
 
 
 def test_a_workload_is_what_the_settings_say() -> None:

@@ -13,7 +13,7 @@ from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.workers import FileOutcome, process_files
 from tests.data_pipeline.datasets.faulty_recipe import FaultyRecipe
 from tests.data_pipeline.datasets.training_files import write_training_files
-from tests.support.killed_commands import living_processes
+from tests.support.interruptions import living_processes
 
 
 def outcomes(root: Path, builder: RecordBuilder, paths: list[Path], workers: int) -> dict[str, FileOutcome]:

@@ -1,10 +1,9 @@
-"""Runs that are ended at any change of a file or moment, by any signal, alone or with all their processes, go on.
+"""Runs that are ended at any change of a file or call, by any signal, alone or with all their processes, go on.
 
 The run that goes on leaves the files of a run that nothing ended, and nothing else.
 """
 
 import ctypes
-import hashlib
 import itertools
 import os
 import re
@@ -20,9 +19,8 @@ import pytest
 
 from helixfold.cli.main import main
 from tests.data_pipeline.datasets.training_files import write_training_files
-from tests.predict.files import without_command
-from tests.predict.kills import assert_whole
-from tests.support.killed_commands import Ended, Kill, end
+from tests.support.interruptions import Ended, Event, Kill, end, temporary_files
+from tests.support.run_values import values
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")]
 
@@ -31,8 +29,9 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 KINDS = list(itertools.product(SIGNALS, (False, True)))
 DAY = 86_400.0
-# Everything but the times in these is the same for every run.
-TIMED = ("timings.json", "report.html", "index.html", ".lock", ".zip")
+FOLD = "helixfold.inference:fold"
+# The command with several processes changes no files itself.
+START = "multiprocessing.process:BaseProcess.start"
 CHAINS = {"one": "MKTAYIAKQRQI", "two": "GSHMLEDPVRAWL"}
 RELATIVE = "MKTAYLAKQRQL"
 
@@ -44,19 +43,6 @@ def fasta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text("".join(f">{name}\n{chain}\n" for name, chain in CHAINS.items()))
     (tmp_path / "database.fasta").write_text(f">relative\n{RELATIVE}\n>stranger\n{'GSHPTW' * 6}\n")
     return path
-
-
-def contents(output: Path) -> dict[str, str]:
-    """Hashes of all files but those that hold times, without the command, which names the directory."""
-    return {
-        str(path.relative_to(output)): hashlib.sha256(without_command(path)).hexdigest()
-        for path in sorted(output.rglob("*"))
-        if path.is_file() and not path.name.endswith(TIMED)
-    }
-
-
-def partial_files(output: Path) -> list[Path]:
-    return [path for path in output.rglob("*") if path.name.endswith(".partial")]
 
 
 def at_another_time(offset: float, arguments: Sequence[str]) -> int:
@@ -74,75 +60,87 @@ def set_times(output: Path, offset: float) -> None:
 
 
 class Campaign:
-    """Runs of one command into fresh directories, each ended twice before it may end itself."""
+    """Runs of one command into fresh directories, each ended twice before it may end itself.
 
-    def __init__(self, directory: Path, arguments: Sequence[str], option: str = "--output") -> None:
+    `calls` are functions at whose calls runs are ended, besides changes of files.
+    """
+
+    def __init__(
+        self, directory: Path, arguments: Sequence[str], option: str = "--output", calls: Sequence[str] = ()
+    ) -> None:
         self.directory, self.arguments, self.option = directory, list(arguments), option
         self.random = np.random.default_rng(0)
         self.killed: dict[str, int] = {}
-        for name in ("first", "whole"):  # the first imports what every other finds imported
-            begun = time.monotonic()
-            whole = self.run(directory / name)
-            self.seconds = time.monotonic() - begun
-            assert whole.code == 0, whole.printed
-        self.changes, self.expected = whole.changes, contents(directory / "whole")
+        whole = self.run(directory / "whole" / "out")
+        assert whole.code == 0, whole.printed
+        self.changes, self.expected = whole.events, values(directory / "whole" / "out")
         assert len(self.expected) > 2
+        never = {call: Kill(signal.SIGKILL, Event(index=0, call=call)) for call in calls}
+        self.calls = {call: self.run(directory / call / "out", kill).events for call, kill in never.items()}
+        assert self.changes or any(self.calls.values())
 
     def run(self, output: Path, kill: Kill | None = None, offset: float = 0.0) -> Ended:
         return end(partial(at_another_time, offset), [*self.arguments, self.option, str(output)], output, kill)
+
+    def event(self) -> Event:
+        """A random change of a file or, as often, a random call."""
+        counts = {None: self.changes, **self.calls}
+        names = [name for name, count in counts.items() if count]
+        name = names[self.random.integers(len(names))]
+        index = int(self.random.integers(1, counts[name] + 1))
+        return Event(index=index, call=name, is_after=name is not None and bool(self.random.integers(2)))
 
     def kill(self, output: Path, kill: Kill, offset: float = 0.0) -> None:
         """End a run and look at what it leaves."""
         ended = self.run(output, kill, offset)
         # A process that had done all that it had to has no handler any more.
-        codes = {0, CODES[signal.Signals(kill.signal)]} | (
-            {-kill.signal} if contents(output) == self.expected else set()
-        )
+        codes = {0, CODES[signal.Signals(kill.signal)]} | ({-kill.signal} if values(output) == self.expected else set())
         assert ended.code in codes, (kill, ended)
         assert "Traceback" not in ended.printed, (kill, ended)
         if ended.code != 0:
             name = f"{signal.Signals(kill.signal).name} of {'all' if kill.is_of_group else 'one'}"
             self.killed[name] = self.killed.get(name, 0) + 1
         if ended.code != -signal.SIGKILL:
-            assert not partial_files(output), (kill, ended)
-        if output.exists() and not list(output.glob("*.lmdb")) and not (output / "work").exists():
-            assert_whole(output)
+            assert not temporary_files(output), (kill, ended)
+        values(output)  # reads each file to its end
 
     def finish(self, output: Path, offset: float = 0.0) -> None:
-        """Let it go on to its end."""
+        """Resume it and let it end."""
         ended = self.run(output, offset=offset)
         assert ended.code == 0, ended
-        assert contents(output) == self.expected
-        assert not partial_files(output)
+        assert values(output) == self.expected
+        assert not temporary_files(output)
 
     def __call__(self, kills: int) -> None:
-        """End runs once before each change of a file or evenly over all, and then at a random moment."""
-        at_changes, at_moments = itertools.cycle(KINDS), itertools.cycle(reversed(KINDS))
+        """End runs once before each change of a file or evenly over all, and then at a random event."""
+        at_changes, at_events = itertools.cycle(KINDS), itertools.cycle(reversed(KINDS))
         for number in itertools.count():
             if sum(self.killed.values()) >= kills:
                 break
-            output = self.directory / str(number)
+            output = self.directory / str(number) / "out"
             offset, change = (0.0, 3 * DAY, -3 * DAY)[number % 3], 0
-            if self.changes:  # else all files are written by processes that the command starts
+            if self.changes:
                 change = 1 + number * max(1, 2 * self.changes // kills) % self.changes
-                self.kill(output, Kill(*next(at_changes), before_change=change))
+                kind, is_of_group = next(at_changes)
+                self.kill(output, Kill(kind, Event(index=change), is_of_group))
                 set_times(output, offset)
-            self.kill(output, Kill(*next(at_moments), seconds=self.random.uniform(0.05, self.seconds)), -offset)
+            kind, is_of_group = next(at_events)
+            self.kill(output, Kill(kind, self.event(), is_of_group), -offset)
             self.finish(output, offset)
             print(f"{number}: before change {change}, ended so far: {self.killed}")
-        print(f"{self.changes} changes of files in {self.seconds:.1f} s; {number} directories; ended: {self.killed}")
+        print(f"{self.changes} changes of files, calls {self.calls}; {number} directories; ended: {self.killed}")
 
 
 def test_two_hundred_kills_of_predictions_that_are_relaxed(fasta: Path, tmp_path: Path) -> None:
     pytest.importorskip("openmm")
     options = ("--num-recycles", "0", "--models-to-relax", "all", "--zip", "--num-seeds", "2", "--device", "cpu")
     database = ("--database", str(tmp_path / "database.fasta"))
-    Campaign(tmp_path / "predict", ["predict", str(fasta), *database, *options, "--models", "tiny"])(200)
+    Campaign(tmp_path / "predict", ["predict", str(fasta), *database, *options, "--models", "tiny"], calls=[FOLD])(200)
 
 
 def test_thirty_kills_of_predictions_in_two_processes(fasta: Path, tmp_path: Path) -> None:
     options = ("--num-recycles", "0", "--devices", "2", "--device", "cpu", "--models", "tiny")
-    Campaign(tmp_path / "predict", ["predict", str(fasta), *options])(30)
+    Campaign(tmp_path / "predict", ["predict", str(fasta), *options], calls=[START])(30)
 
 
 def test_a_hundred_kills_of_features(fasta: Path, tmp_path: Path) -> None:
@@ -182,16 +180,16 @@ def test_a_file_system_that_becomes_read_only_midway_is_one_sentence_and_loses_n
     campaign = Campaign(tmp_path / "predict", ["predict", str(fasta), *options])
     said = set()
     for number, change in enumerate(range(2, campaign.changes, max(1, campaign.changes // 25))):
-        output = campaign.directory / str(number)
-        output.mkdir()
+        output = campaign.directory / str(number) / "out"
+        output.mkdir(parents=True)
         command = [*campaign.arguments, "--output", str(output)]
-        kill = Kill(signal.SIGKILL, before_change=change)
+        kill = Kill(signal.SIGKILL, Event(index=change))
         ended = end(in_own_mounts, command, output, kill, partial(make_read_only, output))
         assert ended.code in (0, 1, 2), ended
         assert "Traceback" not in ended.printed, ended
         if ended.code != 0:
             assert "Read-only file system" in ended.printed, ended
             said |= {line for line in ended.printed.splitlines() if "Read-only" in line}
-        assert_whole(output)
+        values(output)
         campaign.finish(output)
     print(*sorted({re.sub(rf"{re.escape(str(tmp_path))}/predict/\d+", "OUT", line) for line in said}), sep="\n")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
-from tests.training.ended import ROOT, STEPS, Run, Unbroken, wait_for
-from tests.training.kills import check_kills
+from tests.support.interruptions import Event, Kill
+from tests.training.command_runs import ROOT, SAVED, STEP, STEPS, Run, Unbroken, check_kills
 from tests.training.ranks import Ranks, mistake_on_ranks, restore_on_ranks, save_on_ranks
 
 
@@ -26,9 +26,9 @@ def test_killed_runs_end_as_the_unbroken_one_bit_for_bit(ranks: int, unbroken: U
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_hundred_kills_and_a_hundred_resumes(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
-    killer = check_kills(100, ranks, unbroken, tmp_path, seed=1)
-    print(f"on {ranks} ranks 100 kills, {killer.during_a_save} of them during a save")
-    assert killer.during_a_save >= 10
+    during_saves = check_kills(100, ranks, unbroken, tmp_path, seed=1)
+    print(f"on {ranks} ranks 100 kills, {during_saves} of them during a save")
+    assert during_saves >= 10
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
@@ -36,8 +36,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     before: int, after: int, unbroken: Unbroken, tmp_path: Path
 ) -> None:
     run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
-    with run.start(before) as processes:
-        wait_for(lambda: 4 in checkpoint_steps(run.checkpoints), processes)
+    assert run.kill(before, Event(index=2, call=SAVED, is_after=True))  # a checkpoint is written after each second step
     begun = max(checkpoint_steps(run.checkpoints))
     assert begun < STEPS
     run.finish(after)
@@ -52,10 +51,8 @@ def test_a_run_goes_on_with_another_number_of_ranks(
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_asked_to_end_a_run_saves_leaves_with_143_and_goes_on(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
     run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
-    log = run.directory / "log.jsonl"
-    with run.start(ranks, save_every=1000) as processes:
-        wait_for(lambda: log.exists() and log.read_text().count("\n") >= 2, processes)
-        processes.processes[-1].terminate()
+    kill = Kill(signal.SIGTERM, Event(index=3, call=STEP))
+    with run.start(ranks, kill, ranks - 1, save_every=1000) as processes:
         assert processes.finish() == [143] * ranks, processes.printed()
     (done,) = checkpoint_steps(run.checkpoints)
     assert 2 <= done < STEPS
@@ -77,8 +74,7 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
     unbroken: Unbroken, tmp_path: Path
 ) -> None:
     run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
-    with run.start(1) as processes:
-        wait_for(lambda: len(checkpoint_steps(run.checkpoints)) == 2, processes)
+    assert run.kill(1, Event(index=2, call=SAVED, is_after=True))
     newest = max(checkpoint_steps(run.checkpoints))
     (damaged,) = run.checkpoints.glob(f"step_*{newest}/*1.safetensors")
     os.truncate(damaged, damaged.stat().st_size // 2)

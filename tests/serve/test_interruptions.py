@@ -1,4 +1,4 @@
-"""Workers, the server, or everything at once are killed at any moment: no job is lost, and none is done twice."""
+"""Workers, the server, or everything at once are killed at numbered events: no job is lost, and none is done twice."""
 
 import random
 import socket
@@ -12,6 +12,7 @@ from helixfold.serve.client import Client
 from helixfold.serve.queue.schema import connect, integrity_problem
 from tests.serve.processes import Processes
 from tests.serve.submitters import submit_all
+from tests.support.interruptions import Event
 
 
 def free_port() -> int:
@@ -20,11 +21,14 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def run(
-    directory: Path, *, clients: int, each: int, kills: dict[str, int], seconds: float, pause: float
-) -> list[float]:
+# What a server and a worker do in the life of a job, before and after each of which they are killed.
+SERVER_CALLS = tuple(f"helixfold.serve.queue.queue:JobQueue.{name}" for name in ("submit", "claim", "finish"))
+WORKER_CALLS = ("tests.serve.processes:QuickProcess.do", "helixfold.serve.worker.worker:Worker._request")
+
+
+def run(directory: Path, *, clients: int, each: int, kills: dict[str, int]) -> list[float]:
     """Submit, kill so many workers, servers, and everything at once; return the seconds of each submission."""
-    processes = Processes(directory, free_port(), workers=2, seconds=seconds)
+    processes = Processes(directory, free_port(), workers=2)
     processes.start()
     try:
         ids, times, threads = submit_all(processes.url, clients, each)
@@ -32,14 +36,14 @@ def run(
         victims = [victim for victim, count in kills.items() for _ in range(count)]
         rng.shuffle(victims)
         for victim in victims:
-            time.sleep(rng.uniform(0.3, 1) * pause)
+            name = f"worker-{rng.randrange(2)}" if victim == "worker" else "server"
+            call = rng.choice(WORKER_CALLS if victim == "worker" else SERVER_CALLS)
+            processes.arm(name, Event(index=rng.randint(1, 2), call=call, is_after=rng.random() < 0.5))
+            processes.wait_for_kill(name, kills_all=victim == "all")
             if victim == "all":
-                processes.kill(*processes.running)
                 check = connect(directory / "data" / "service.sqlite")
                 assert integrity_problem(check) is None
                 check.close()
-            else:
-                processes.kill("server" if victim == "server" else f"worker-{rng.randrange(2)}")
         for thread in threads:
             thread.join()
         assert len(set(ids)) == clients * each
@@ -68,11 +72,12 @@ def run(
     return times
 
 
+@pytest.mark.integration
 def test_nothing_is_lost_and_nothing_done_twice(tmp_path: Path) -> None:
-    run(tmp_path, clients=4, each=5, kills={"worker": 1, "server": 1, "all": 1}, seconds=0.02, pause=0.7)
+    run(tmp_path, clients=4, each=5, kills={"worker": 1, "server": 1, "all": 1})
 
 
 @pytest.mark.long
 def test_a_thousand_jobs_of_twenty_clients_through_many_kills(tmp_path: Path) -> None:
     kills = {"worker": 50, "server": 10, "all": 10}
-    run(tmp_path, clients=20, each=50, kills=kills, seconds=0.2, pause=2.0)
+    run(tmp_path, clients=20, each=50, kills=kills)
