@@ -1,11 +1,8 @@
 """`helixfold features --structures`: wrong use in words, exit codes, and a killed run that goes on."""
 
 import hashlib
-import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from data_pipeline.datasets import clustering
 from data_pipeline.datasets.store import FeatureStore
 from helixfold.cli.main import main
 from tests.data_pipeline.datasets.training_files import write_a3m, write_training_files
+from tests.support.interruptions import Event, Kill, end
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,24 +140,22 @@ def test_unreadable_options_exit_with_2(tmp_path: Path, argument: tuple[str, str
     assert main(command(tmp_path, *argument)) == 2
 
 
-def test_a_run_killed_at_any_moment_ends_with_the_same_store(tmp_path: Path) -> None:
+def without_mmseqs(arguments: Sequence[str]) -> int:
+    clustering.find_mmseqs = lambda: None  # type: ignore[assignment]
+    return main(arguments)
+
+
+@pytest.mark.integration
+def test_a_run_killed_at_any_step_ends_with_the_same_store(tmp_path: Path) -> None:
     write_training_files(tmp_path, 12)
     assert main(command(tmp_path, output="whole")) == 0
     wanted = digests(tmp_path / "whole")
-    write_text = "import sys; from data_pipeline.datasets import clustering; clustering.find_mmseqs = lambda: None; "
-    code = f"{write_text}from helixfold.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     finished: dict[str, int] = {}
-    for kill_at in (0, 1, 5, 12, 20):  # finished pieces
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *command(tmp_path)], env=environment, stderr=subprocess.DEVNULL
-        )
-        while process.poll() is None and len(pieces(tmp_path / "store")) < kill_at:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    for index in (1, 8, 20, 30, 40):  # changes of files
+        ended = end(without_mmseqs, command(tmp_path), tmp_path / "store", Kill(signal.SIGKILL, Event(index=index)))
+        assert ended.code in (0, -signal.SIGKILL), ended.printed
         now = pieces(tmp_path / "store")
-        assert finished.items() <= now.items()  # nothing was written again
+        assert ended.code == 0 or finished.items() <= now.items()  # nothing was written again
         finished = now
     (tmp_path / "store/.features.lmdb.00.partial").write_bytes(b"half")
     assert main(command(tmp_path)) == 0

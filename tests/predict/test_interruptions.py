@@ -131,7 +131,7 @@ def test_a_lock_on_a_full_disk_is_held_without_a_name() -> None:
 @pytest.mark.integration
 def test_ctrl_c_ends_a_batch_at_once_and_cleanly(tmp_path: Path) -> None:
     fasta, output = batch(tmp_path / "batch.fasta", 4), tmp_path / "out"
-    kill = Kill(signal.SIGINT, Event(index=2, call="helixfold.predict.target:fold_request"))
+    kill = Kill(signal.SIGINT, Event(index=2, call=FOLD))
     ended = end(partial(in_process, tmp_path / "log"), [str(fasta), "--shared", "--output", str(output)], output, kill)
     assert ended.code == INTERRUPTED
     assert "1 of 4 targets done\n" in ended.printed

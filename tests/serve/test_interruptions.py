@@ -21,9 +21,10 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-# What a server and a worker do in the life of a job, before and after each of which they are killed.
-SERVER_CALLS = tuple(f"helixfold.serve.queue.queue:JobQueue.{name}" for name in ("submit", "claim", "finish"))
-WORKER_CALLS = ("tests.serve.processes:QuickProcess.do", "helixfold.serve.worker.worker:Worker._request")
+# What a server and a worker do as long as they run, also once all jobs are submitted or done. Every step in the life of
+# a job is interrupted in test_interrupted_steps.py.
+SERVER_CALLS = ("helixfold.serve.queue.queue:JobQueue.claim",)
+WORKER_CALLS = ("helixfold.serve.worker.worker:Worker._request",)
 
 
 def run(directory: Path, *, clients: int, each: int, kills: dict[str, int]) -> list[float]:

@@ -49,6 +49,9 @@ def check(said: Sequence[Sequence[str]], directory: Path) -> set[str]:
         assert service.database.integrity_problem() is None
         submitted = {words[1]: int(words[2]) for words in said if words[0] == "submitted"}
         done = [words[1] for words in said if words[0] == "done"]
+        for known in map(service.views.job, service.views.ids()):  # also jobs of which nobody was told
+            assert known is not None
+            assert all(service.storage.input_file(known.id, name).is_file() for name in known.request["alignments"])
         for job, index in submitted.items():
             check_submitted(service, job, index)
         for job in done:
