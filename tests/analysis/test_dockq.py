@@ -115,9 +115,12 @@ def test_all_parts_are_those_of_loops_whichever_chain_is_longer(names: str, size
     predicted = [displaced(chain, size, seed) for seed, chain in enumerate(reference)]
     predicted[1] = without_residues(predicted[1], 2, 5)
     letters = list(predicted[0].sequence)
-    letters[4] = "W"
     aatype = predicted[0].aatype.copy()
-    aatype[4] = 17
+    # An unknown residue is predicted with a type, and a known one without.
+    for row in np.flatnonzero(aatype == 20).tolist():
+        letters[row], aatype[row] = "A", 0
+    letters[4], aatype[4] = "W", 17
+    letters[5], aatype[5] = "X", 20
     predicted[0] = replace(predicted[0], sequence="".join(letters), aatype=aatype)
     second = [row - (row > 2) - (row > 5) if row not in (2, 5) else -1 for row in range(len(reference[1].sequence))]
     places = list(range(len(reference[0].sequence))), second

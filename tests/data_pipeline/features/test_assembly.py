@@ -101,7 +101,7 @@ LONG = with_deletions(
     templates=3,
 )
 SHORT = with_deletions("S", ["GX", "GG", "LX"], [[0, 0], [7, 0], [0, 8]], ["MOUSE", "HUMAN"], templates=6)
-ALONE = with_deletions("O", ["K"], [[0]], [], templates=0)
+ALONE = with_deletions("O", ["K"], [[3]], [], templates=0)
 
 
 UNEVEN = [(LONG, SHORT), (SHORT, LONG), (SHORT, ALONE, LONG), (ALONE, LONG, SHORT, LONG)]
