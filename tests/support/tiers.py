@@ -11,17 +11,41 @@ import pytest
 TESTS = Path(__file__).parents[1]
 # Files and folders of the tier `integration`, below tests/.
 INTEGRATION = (
-    "bad_input/test_hostile.py",  # processes with little memory
-    "bad_input/test_pages.py",
-    "bad_input/test_places.py",  # every file of a run damaged in every way
+    "bad_input",  # commands with some four hundred wrong inputs
     "benchmark",
     "cli/test_benchmark.py",
     "cli/test_benchmark_evaluation.py",
+    "cli/test_compare.py",
+    "cli/test_doctor.py",
+    "cli/test_evaluate.py",
+    "cli/test_feature_store.py",
+    "cli/test_features.py",
     "cli/test_interrupted_commands.py",
     "cli/test_interruption.py",  # kills
+    "cli/test_main.py",
+    "cli/test_plan.py",
+    "cli/test_relax.py",
+    "cli/test_report.py",
+    "cli/test_train.py",
+    "cli/test_weights.py",
     "cluster",
+    "data_pipeline/datasets/test_clustering.py",
     "data_pipeline/datasets/test_interrupted_steps.py",
-    "databases/test_interrupted_steps.py",
+    "data_pipeline/datasets/test_workers.py",
+    "data_pipeline/features/test_alphafold_pickle.py",  # processes with little memory
+    "data_pipeline/parse/test_anything.py",
+    "data_pipeline/search/test_colabfold_search.py",  # search programs
+    "data_pipeline/search/test_hhblits.py",
+    "data_pipeline/search/test_hhsearch.py",
+    "data_pipeline/search/test_hmmsearch.py",
+    "data_pipeline/search/test_jackhmmer.py",
+    "data_pipeline/search/test_mmseqs.py",
+    "data_pipeline/search/test_plan.py",
+    "data_pipeline/search/test_server_archive.py",
+    "data_pipeline/transforms/test_alignment_clusters.py",
+    "databases",  # builds databases
+    "design/test_command.py",
+    "design/test_designer.py",
     "design/test_interrupted_steps.py",
     "docs/test_counted_figures.py",
     "docs/test_figures.py",
@@ -44,8 +68,14 @@ INTEGRATION = (
     "ops/test_meta.py",
     "ops/triton",
     "parallel",  # several ranks
+    "parity/test_cases.py",  # whole networks
+    "parity/test_design_cases.py",
+    "parity/test_gradients.py",
+    "parity/test_initial_guess.py",
     "parity/test_make_cases.py",
-    "planning/test_measured_machines.py",
+    "parity/test_pairing.py",
+    "parity/test_trained_ranges.py",
+    "planning",  # whole passes and steps on meta tensors
     "predict/test_devices.py",
     "predict/test_interrupted_steps.py",
     "predict/test_interruptions.py",
