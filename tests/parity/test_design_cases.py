@@ -108,7 +108,8 @@ def test_a_step_equals_colabdesigns(protocol: str, recomputed: bool, network: Al
     total = torch.stack([WEIGHTS[protocol][name] * value for name, value in losses.items()]).sum()
     assert float(total.detach()) == pytest.approx(float(case["loss"]), rel=1e-4)
     (gradient,) = torch.autograd.grad(total, [numbers])
-    assert deviation(gradient.numpy(), case["gradient"]) < 1e-3
+    # In float32, with random parameters and gradients through all passes: 3e-3 with AVX2, less than 1e-3 with AVX-512.
+    assert deviation(gradient.numpy(), case["gradient"]) < 5e-3
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 13, 80])

@@ -1,5 +1,6 @@
 """Forecasts of training are what is counted as a pass goes, on meta tensors and on real ones."""
 
+import gc
 import itertools
 import sys
 from dataclasses import replace

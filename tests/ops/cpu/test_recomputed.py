@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from helixfold.ops import precision
 from helixfold.ops.cpu import outer_product as outer_product_module
 from helixfold.ops.cpu import self_attention as self_attention_module
 from helixfold.ops.dispatch import forced
@@ -125,6 +126,7 @@ def test_results_are_kept_unless_they_are_recomputed(case: tuple[Run, int]) -> N
 
 
 def test_projections_of_many_channels_are_kept_in_lower_precision_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_NO_PRODUCTS", set())
     run = run_self_attention()
     monkeypatch.setattr(self_attention_module, "_KEPT_CHANNELS", 16)
     kept = [
