@@ -1,4 +1,4 @@
-"""Record what users rely on, and compare it with the baseline in tests/inventory: `python scripts/inventory.py --check`.
+"""Record what users rely on, and compare it with the baseline in tests/inventory.
 
 The inventory has five parts, each a file of the baseline: the options of the command line (options.json), the service
 (service.json), the Python names that pages, notebooks and examples import (names.json), extras, environment variables
@@ -7,6 +7,7 @@ and keys of files (formats.json), and what small runs and bad inputs come to (ru
     python scripts/inventory.py --check              exit code 1 with one line for each difference
     python scripts/inventory.py --check --only runs  one part, or several
     python scripts/inventory.py --write              renew the baseline
+    python scripts/inventory.py --losses             make ten losses in a scratch copy, and see that each is reported
 
 Something that is removed or changed on purpose needs an entry in tests/inventory/removed.toml until the baseline is
 renewed. Additions are printed and are no differences.
@@ -18,7 +19,9 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,10 +42,13 @@ def main(words: Sequence[str] | None = None) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="compare with the baseline")
     action.add_argument("--write", action="store_true", help="renew the baseline")
+    action.add_argument("--losses", action="store_true", help="see that deliberate losses are reported")
     parser.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, default=[*PARTS], help="only these parts")
     parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the part `runs`")
     parser.add_argument("--printed", type=Path, metavar="DIR", help="keep here what the commands print")
     options = parser.parse_args(words)
+    if options.losses:
+        return report_losses()
     inventory = collect(options.only, options.runs, options.printed)
     if options.write:
         for part, items in inventory.items():
@@ -76,7 +82,10 @@ def main(words: Sequence[str] | None = None) -> int:
 def collect(
     parts: Sequence[str], runs: Sequence[str] | None = None, printed: Path | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return the inventory: each part maps names to what is recorded of them."""
+    """Return the inventory: each part maps names to what is recorded of them.
+
+    What each run took and came to is printed to stderr.
+    """
     sys.path.insert(0, str(ROOT))
     from tests.inventory import commands  # noqa: PLC0415
 
@@ -98,7 +107,15 @@ def _runs(root: Path, names: Sequence[str] | None = None) -> dict[str, Any]:
     for run in reversed(RUNS):
         if run.name in wanted and run.after is not None:
             wanted.add(run.after)
-    return {run.name: carry_out(run, root) for run in RUNS if run.name in wanted}
+    found = {}
+    for run in RUNS:
+        if run.name in wanted:
+            before = os.times()
+            found[run.name] = carry_out(run, root)
+            after = os.times()
+            seconds = after.children_user + after.children_system - before.children_user - before.children_system
+            print(f"{run.name}: exit codes {found[run.name]['exit codes']}, {seconds:.1f} s", file=sys.stderr)
+    return found
 
 
 def _bad_inputs(root: Path) -> dict[str, Any]:
@@ -190,6 +207,32 @@ def without_removals(
     left = [(name, what) for name, what in differences if not any(explains(each, name) for each in removals)]
     unused = [each for each in removals if not any(explains(each, name) for name, _ in differences)]
     return left, unused
+
+
+def report_losses() -> int:
+    """Make the losses of losses.toml in a copy of the project, and print which of them its check reports.
+
+    Return the exit code: 1 if a loss is not reported.
+    """
+    losses = tomllib.loads((BASELINE / "losses.toml").read_text())["loss"]
+    with tempfile.TemporaryDirectory(prefix="losses_") as directory:
+        copy = Path(directory) / "copy"
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        for loss in losses:
+            path = copy / loss["file"]
+            if (count := path.read_text().count(loss["old"])) != 1:
+                raise SystemExit(f"{loss['file']}: {loss['old']!r} occurs {count} times")
+            path.write_text(path.read_text().replace(loss["old"], loss["new"]))
+        parts = ("options", "service", "formats", "bad_inputs", "runs")
+        words = ["--check", "--only", *parts, "--runs", "complex", "out of memory"]
+        command = [sys.executable, str(copy / "scripts/inventory.py"), *words]
+        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    lines, code = done.stdout.splitlines(), int(done.returncode != 1)
+    for loss in losses:
+        reported = next((line for line in lines if fnmatch.fnmatchcase(line, f"{loss['name']}*")), None)
+        print(f"{loss['kind']}: {reported or 'NOT REPORTED'}")
+        code = code or int(reported is None)
+    return code
 
 
 def to_text(items: Mapping[str, Any]) -> str:

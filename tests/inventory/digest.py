@@ -22,7 +22,7 @@ _VARIES = re.compile(
 )
 
 
-def digest(name: str, content: bytes) -> Any:
+def digest(name: str, content: bytes) -> Any:  # noqa: PLR0911 (one for each kind of file)
     """Return the digest of a file, chosen by the ending of its name."""
     if name.endswith(".gz"):
         name, content = name.removesuffix(".gz"), gzip.decompress(content)

@@ -120,7 +120,8 @@ REQUESTS = (
         "POST",
         "/protein-structure/alphafold2/predict-structure-from-MSA",
         "application/json",
-        b'{"sequence": "MKTAYIAKQR", "alignments": {"u": {"a3m": {"alignment": ">q\\nMKTAYIAKQR\\n", "format": "a3m"}}}}',
+        b'{"sequence": "MKTAYIAKQR", "alignments": {"u": {"a3m": '
+        b'{"alignment": ">q\\nMKTAYIAKQR\\n", "format": "a3m"}}}}',
     ),
     (
         "POST",
@@ -409,7 +410,7 @@ def formats(root: Path) -> Digest:
         found[f"keys of {name}"] = {}
         for key in _TOML_KEYS[name]:
             (folder / "t.toml").write_text(text.format(key + "\n"))
-            _, out, errors = run_command(command.split(), folder)
+            _, _, errors = run_command(command.split(), folder)
             # A known key is one that the program does not complain of by its name.
             word = key.partition(" ")[0].split("\n")[0]
             complaint = next(

@@ -126,7 +126,8 @@ RUNS = (
     Run(
         name="cluster-msa",
         steps=(
-            f"{PREDICT} x.a3m --cluster-msa --cluster-eps 2 --cluster-min-samples 2 --reference earlier/0.1/predictions/peptide/ranked_0.pdb",
+            f"{PREDICT} x.a3m --cluster-msa --cluster-eps 2 --cluster-min-samples 2 "
+            "--reference earlier/0.1/predictions/peptide/ranked_0.pdb",
         ),
         files={"x.a3m": A3M},
     ),
@@ -253,13 +254,15 @@ RUNS = (
     Run(
         name="score binders",
         steps=(
-            "score --binders examples/complexes/helix_and_polyproline.cif --model tiny_multimer --device cpu --num-recycles 0",
+            "score --binders examples/complexes/helix_and_polyproline.cif --model tiny_multimer --device cpu "
+            "--num-recycles 0",
         ),
     ),
     Run(
         name="scan",
         steps=(
-            "scan x.a3m --positions 2-3 --to AG --likelihoods --save-structures --model tiny --device cpu --num-recycles 0",
+            "scan x.a3m --positions 2-3 --to AG --likelihoods --save-structures --model tiny --device cpu "
+            "--num-recycles 0",
         ),
         files={"x.a3m": A3M},
     ),
