@@ -49,23 +49,22 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     if options.losses:
         return report_losses()
-    inventory = collect(options.only, options.runs, options.printed)
-    if options.write:
-        for part, items in inventory.items():
-            earlier = read_part(part) if options.runs and part == "runs" else {}
-            (BASELINE / f"{part}.json").write_text(to_text({**earlier, **items}))
-        return 0
     differences, additions = [], []
-    removals = read_removals()
-    for part, items in inventory.items():
+    for part, found in collect(options.only, options.runs, options.printed):
         expected = read_part(part)
+        if options.write:
+            kept = expected if options.runs and part == "runs" else {}
+            (BASELINE / f"{part}.json").write_text(to_text({**kept, **found}))
+            continue
         if options.runs and part == "runs":
-            expected = {name: expected[name] for name in options.runs if name in expected}
-        lost, new = compare({part: expected}, {part: items})
+            expected = {name: value for name, value in expected.items() if name in found}
+        lost, new = compare({part: expected}, {part: found})
         differences += lost
         additions += new
+    if options.write:
+        return 0
+    left, unused = without_removals(differences, read_removals())
     is_whole = options.only == [*PARTS] and not options.runs
-    left, unused = without_removals(differences, removals)
     for name in additions:
         print(f"added: {name}")
     for name, what in left:
@@ -81,8 +80,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def collect(
     parts: Sequence[str], runs: Sequence[str] | None = None, printed: Path | None = None
-) -> dict[str, dict[str, Any]]:
-    """Return the inventory: each part maps names to what is recorded of them.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the parts of the inventory, each of which maps names to what is recorded of them.
 
     What each run took and came to is printed to stderr.
     """
@@ -91,12 +90,12 @@ def collect(
 
     commands.import_everything()
     with commands.folders() as root:
-        found = {part: _runs(root, runs) if part == "runs" else PARTS[part](root) for part in parts}
+        for part in parts:
+            yield part, _runs(root, runs) if part == "runs" else PARTS[part](root)
         if printed is not None:
             printed.mkdir(parents=True, exist_ok=True)
             for path in (root / "home").glob("*.printed"):
                 shutil.copy(path, printed)
-        return found
 
 
 def _runs(root: Path, names: Sequence[str] | None = None) -> dict[str, Any]:

@@ -147,6 +147,7 @@ def _child(words: list[str], folder: Path, event: str, out: int, errors: int) ->
             reading, out = os.pipe()
             os.close(reading)
         os.chdir(folder)
+        os.environ["PYTHONPATH"] = f"{folder}:{ROOT}"  # a run may bring a sitecustomize.py for processes that it starts
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(errors, 2)

@@ -64,7 +64,9 @@ def _option(argument: Any) -> list[str]:
     numbers, others = ([word for word in words if _accepts(argument, word)] for words in (_NUMBERS, _OTHERS))
     if argument.hint is not bool and 0 < len([*numbers, *others]) < len([*_NUMBERS, *_OTHERS]):
         found.append(" ".join([f"{numbers[0]} to {numbers[-1]}" if numbers else "", *others]).strip())
-    return found + [" ".join(map(str, argument.parameter.choices))] * bool(argument.parameter.choices)
+    if argument.parameter.choices:
+        found.append(" ".join(map(str, argument.parameter.choices)))
+    return found
 
 
 def _type(hint: Any) -> str:

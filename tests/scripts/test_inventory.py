@@ -55,7 +55,10 @@ LOSSES = {
     "an exit code": (put([1], "runs", "predict", "exit codes"), "runs > predict > exit codes"),
     "a fallback": (put(False, "runs", "predict", "says slabs"), "runs > predict > says slabs"),
     "a file": (drop("runs", "predict", "out/t/pae.npz"), "runs > predict > out/t/pae.npz"),
-    "a shape": (put(["float32 9x9", 3.0, 1.0], "runs", "predict", "out/t/pae.npz", "pae"), "runs > predict > out/t/pae*"),
+    "a shape": (
+        put(["float32 9x9", 3.0, 1.0], "runs", "predict", "out/t/pae.npz", "pae"),
+        "runs > predict > out/t/pae*",
+    ),
     "a variable": (put(["HELIXFOLD_A"], "formats", "environment variables"), "formats > environment variables"),
     "a column": (drop("runs", "predict", "out/t/scores.tsv", "score"), "runs > predict > out/t/scores.tsv > score"),
 }
@@ -106,6 +109,11 @@ def test_the_text_of_a_part_is_read_back_and_has_a_line_for_each_item() -> None:
 
 def test_digests_show_keys_columns_and_values() -> None:
     content = b'{"models": [{"plddt": 1.0, "seconds": 3}, {"plddt": 2.0, "seconds": 4}], "name": "t", "ok": true}'
-    assert digest("a.json", content) == {"models[].plddt": 1.5, "models[].seconds": "number", "name": "text", "ok": "bool"}
+    assert digest("a.json", content) == {
+        "models[].plddt": 1.5,
+        "models[].seconds": "number",
+        "name": "text",
+        "ok": "bool",
+    }
     assert digest("a.tsv", b"name\tscore\na\t1\nb\t2\n") == {"rows": 2, "name": "text", "score": 1.5}
     assert digest("a.json", b"{") == "unreadable: JSONDecodeError"
