@@ -348,16 +348,16 @@ def _code() -> Iterator[str]:
 
 # Files with every known key, and one that is unknown; the error message lists the known ones, or the file is read.
 _TOML = {
-    "cluster": ("predict x.fasta --models tiny --dry-run --cluster t.toml", "[fold.a]\nmemory = '2GiB'\n{}"),
+    "cluster": ("train nothing --output run --cluster t.toml", "[fold.a]\nmemory = '2GiB'\n{}"),
     "databases": (
-        "predict x.fasta --models tiny --dry-run --databases t.toml",
+        "databases check t.toml",
         "[[alignments]]\nname = 'a'\ntool = 'jackhmmer'\npath = 'x.fasta'\n{}",
     ),
     "templates": (
-        "predict x.fasta --models tiny --dry-run --databases t.toml",
+        "databases check t.toml",
         "[templates]\ntool = 'hmmsearch'\npath = 'x.fasta'\nstructures = '.'\nlatest_release = 2021-11-01\n{}",
     ),
-    "uniprot": ("predict x.fasta --models tiny --dry-run --databases t.toml", "[uniprot]\npath = 'x.fasta'\n{}"),
+    "uniprot": ("databases check t.toml", "[uniprot]\npath = 'x.fasta'\n{}"),
     "jobs": (
         "finetune --jobs t.toml --weights w.safetensors --output out --device cpu --memory 1KB",
         "[[job]]\nname = 'a'\ntraining_set = 'none'\n{}",
@@ -369,7 +369,7 @@ _TOML_KEYS = {
         *("walltime = '01:00:00'", "queue = 'q'", "account = 'a'", "directives = ['#x']", "setup = 'true'"),
         *("python = 'python3'", "provider = 'kubernetes'\nimage = 'i'\nvolumes = ['c:/d']", "task_minutes = 1"),
         *("provider = 'slurm'", "provider = 'pbs'", "provider = 'lsf'", "provider = 'kubernetes'\nimage = 'i'"),
-        *("[search]", "[train]\nnodes = 2", "[fold.b]\nmemory = '3GiB'", "no_such_key = 1"),
+        *("[search]", "[train]\nprovider = 'pbs'", "[fold.b]\nmemory = '3GiB'", "no_such_key = 1"),
     ),
     "databases": (
         "engine = 'program'",

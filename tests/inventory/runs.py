@@ -190,7 +190,13 @@ RUNS = (
         files={"x.fasta": FASTA},
         says=("interrupted", "Traceback"),
     ),
-    Run(name="closed pipe", steps=("[closed pipe] predict --help", "[closed pipe] doctor")),
+    Run(
+        name="closed pipe",
+        steps=(
+            "[closed pipe] predict --help",
+            "[closed pipe] weights inspect earlier/0.1/weights.safetensors --arrays",
+        ),
+    ),
     Run(
         name="finished before",
         after="predict",
@@ -298,7 +304,7 @@ RUNS = (
     Run(
         name="training interrupted and resumed",
         after="training set",
-        steps=(f"[interrupt step_00000002] {TRAIN}", TRAIN),
+        steps=(f"[interrupt step_00000001] {TRAIN}", TRAIN),
     ),
     Run(
         name="damaged store",
