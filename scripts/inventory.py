@@ -1,0 +1,260 @@
+"""Record what users rely on, and compare it with the baseline in tests/inventory.
+
+The inventory has five parts, each a file of the baseline: the options of the command line (options.json), the service
+(service.json), the Python names that pages, notebooks and examples import (names.json), extras, environment variables
+and keys of files (formats.json), and what small runs and bad inputs come to (runs.json, bad_inputs.json).
+
+    python scripts/inventory.py --check              exit code 1 with one line for each difference
+    python scripts/inventory.py --check --only runs  one part, or several
+    python scripts/inventory.py --write              renew the baseline
+    python scripts/inventory.py --losses             make ten losses in a scratch copy, and see that each is reported
+
+Something that is removed or changed on purpose needs an entry in tests/inventory/removed.toml until the baseline is
+renewed. Additions are printed and are no differences.
+"""
+
+import argparse
+import fnmatch
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+BASELINE = ROOT / "tests/inventory"
+REMOVED = BASELINE / "removed.toml"
+# Numbers may differ by this share or by this much: another processor rounds differently.
+RELATIVE, ABSOLUTE = 0.03, 0.03
+# Items that a file's digest holds are written below it, separated by this.
+_BELOW = " > "
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Check or write the baseline; return the exit code."""
+    parser = argparse.ArgumentParser(description="Record what users rely on, and compare it with the baseline.")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="compare with the baseline")
+    action.add_argument("--write", action="store_true", help="renew the baseline")
+    action.add_argument("--losses", action="store_true", help="see that deliberate losses are reported")
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, default=[*PARTS], help="only these parts")
+    parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the part `runs`")
+    parser.add_argument("--printed", type=Path, metavar="DIR", help="keep here what the commands print")
+    options = parser.parse_args(words)
+    if options.losses:
+        return report_losses()
+    differences, additions = [], []
+    for part, found in collect(options.only, options.runs, options.printed):
+        expected = read_part(part)
+        if options.write:
+            kept = expected if options.runs and part == "runs" else {}
+            (BASELINE / f"{part}.json").write_text(to_text({**kept, **found}))
+            continue
+        if options.runs and part == "runs":
+            expected = {name: value for name, value in expected.items() if name in found}
+        lost, new = compare({part: expected}, {part: found})
+        differences += lost
+        additions += new
+    if options.write:
+        return 0
+    left, unused = without_removals(differences, read_removals())
+    is_whole = options.only == [*PARTS] and not options.runs
+    for name in additions:
+        print(f"added: {name}")
+    for name, what in left:
+        print(f"{name}: {what}")
+    if is_whole:
+        for pattern in unused:
+            print(f"removed.toml: {pattern!r} matches no difference")
+    times = os.times()
+    seconds = times.user + times.system + times.children_user + times.children_system
+    print(f"{len(left)} differences, {len(additions)} additions; {seconds:.0f} s of CPU time", file=sys.stderr)
+    return int(bool(left or (is_whole and unused)))
+
+
+def collect(
+    parts: Sequence[str], runs: Sequence[str] | None = None, printed: Path | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the parts of the inventory, each of which maps names to what is recorded of them.
+
+    What each run took and came to is printed to stderr.
+    """
+    sys.path.insert(0, str(ROOT))
+    from tests.inventory import commands  # noqa: PLC0415
+
+    commands.import_everything()
+    with commands.folders() as root:
+        for part in parts:
+            yield part, _runs(root, runs) if part == "runs" else PARTS[part](root)
+        if printed is not None:
+            printed.mkdir(parents=True, exist_ok=True)
+            for path in (root / "home").glob("*.printed"):
+                shutil.copy(path, printed)
+
+
+def _runs(root: Path, names: Sequence[str] | None = None) -> dict[str, Any]:
+    from tests.inventory.commands import carry_out  # noqa: PLC0415
+    from tests.inventory.runs import RUNS  # noqa: PLC0415
+
+    wanted = {run.name for run in RUNS} if names is None else set(names)
+    for run in reversed(RUNS):
+        if run.name in wanted and run.after is not None:
+            wanted.add(run.after)
+    found = {}
+    for run in RUNS:
+        if run.name in wanted:
+            before = os.times()
+            found[run.name] = carry_out(run, root)
+            after = os.times()
+            seconds = after.children_user + after.children_system - before.children_user - before.children_system
+            print(f"{run.name}: exit codes {found[run.name]['exit codes']}, {seconds:.1f} s", file=sys.stderr)
+    return found
+
+
+def _bad_inputs(root: Path) -> dict[str, Any]:
+    from tests.inventory.bad_inputs import BAD_INPUTS, meet  # noqa: PLC0415
+
+    return {name: meet(name, root) for name in BAD_INPUTS}
+
+
+def _interface(name: str, *, needs_folder: bool = False) -> Callable[[Path], dict[str, Any]]:
+    def collected(root: Path) -> dict[str, Any]:
+        from tests.inventory import interface  # noqa: PLC0415
+
+        function = getattr(interface, name)
+        return function(root) if needs_folder else function()
+
+    return collected
+
+
+PARTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "options": _interface("options"),
+    "service": _interface("service", needs_folder=True),
+    "names": _interface("python_names"),
+    "formats": _interface("formats", needs_folder=True),
+    "runs": _runs,
+    "bad_inputs": _bad_inputs,
+}
+
+
+def read_part(part: str) -> dict[str, Any]:
+    """Return a part of the baseline, empty if there is none."""
+    path = BASELINE / f"{part}.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def read_removals() -> dict[str, Mapping[str, str]]:
+    """Return the entries of removed.toml by their names; raise SystemExit for one that is not complete."""
+    entries = tomllib.loads(REMOVED.read_text()).get("removed", []) if REMOVED.is_file() else []
+    for entry in entries:
+        if missing := sorted({"name", "instead", "changelog"} - entry.keys()):
+            raise SystemExit(f"removed.toml: {entry.get('name', 'an entry')!r} lacks {', '.join(missing)}")
+    return {entry["name"]: entry for entry in entries}
+
+
+def compare(expected: Any, found: Any, name: str = "") -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the differences, as names and sentences, and the names of additions."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        differences, additions = [], []
+        for key in expected.keys() | found.keys():
+            below = f"{name}{_BELOW}{key}" if name else key
+            if key not in found:
+                differences.append((below, "is missing"))
+            elif key not in expected:
+                additions.append(below)
+            else:
+                lost, new = compare(expected[key], found[key], below)
+                differences += lost
+                additions += new
+        return sorted(differences), sorted(additions)
+    if _is_equal(expected, found):
+        return [], []
+    return [(name, f"was {_shown(expected)}, is {_shown(found)}")], []
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    are_numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (one, other))
+    if are_numbers and (isinstance(one, float) or isinstance(other, float)):
+        return math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return type(one) is type(other) and one == other
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) < 300 else f"{text[:300]}..."
+
+
+def without_removals(
+    differences: Sequence[tuple[str, str]], removals: Mapping[str, object]
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the differences that no entry of removed.toml explains, and the entries that explain none.
+
+    The name of an entry is that of a difference or of what it is part of; `*` stands for any letters.
+    """
+
+    def explains(pattern: str, name: str) -> bool:
+        return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) or name.startswith(f"{pattern}{_BELOW}")
+
+    left = [(name, what) for name, what in differences if not any(explains(each, name) for each in removals)]
+    unused = [each for each in removals if not any(explains(each, name) for name, _ in differences)]
+    return left, unused
+
+
+def report_losses() -> int:
+    """Make the losses of losses.toml in a copy of the project, and print which of them its check reports.
+
+    Return the exit code: 1 if a loss is not reported.
+    """
+    losses = tomllib.loads((BASELINE / "losses.toml").read_text())["loss"]
+    with tempfile.TemporaryDirectory(prefix="losses_") as directory:
+        copy = Path(directory) / "copy"
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        for loss in losses:
+            path = copy / loss["file"]
+            if (count := path.read_text().count(loss["old"])) != 1:
+                raise SystemExit(f"{loss['file']}: {loss['old']!r} occurs {count} times")
+            path.write_text(path.read_text().replace(loss["old"], loss["new"]))
+        parts = ("options", "service", "formats", "bad_inputs", "runs")
+        words = ["--check", "--only", *parts, "--runs", "complex", "out of memory"]
+        command = [sys.executable, str(copy / "scripts/inventory.py"), *words]
+        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    lines, code = done.stdout.splitlines(), int(done.returncode != 1)
+    for loss in losses:
+        reported = next((line for line in lines if fnmatch.fnmatchcase(line, f"{loss['name']}*")), None)
+        print(f"{loss['kind']}: {reported or 'NOT REPORTED'}")
+        code = code or int(reported is None)
+    return code
+
+
+def to_text(items: Mapping[str, Any]) -> str:
+    """Return JSON with a line for each item, and for each item of an item."""
+    return "{\n" + ",\n".join(_lines(items, " ")) + "\n}\n"
+
+
+def _lines(items: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name in sorted(items):
+        value = items[name]
+        key = json.dumps(name, ensure_ascii=False)
+        if isinstance(value, dict) and len(indent) == 1:
+            inner = ",\n".join(_lines(value, indent + " "))
+            yield f"{indent}{key}: {{\n{inner}\n{indent}}}" if inner else f"{indent}{key}: {{}}"
+        else:
+            yield f"{indent}{key}: {json.dumps(value, ensure_ascii=False)}"
+
+
+if __name__ == "__main__":
+    code = main()
+    from tests.inventory.interface import test_counts
+
+    print(f"tests: {json.dumps(test_counts())}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # libraries print what they leak at the end of a process
