@@ -18,7 +18,7 @@ BENCHMARKS = {
     "block": "Time an Evoformer block: forward, and forward with backward.",
     "model": "Time one recycling iteration of the network, and of DeepMind's program.",
     "step": "Time a training step: forward, backward and optimizer.",
-    "kernels": "Compile the GPU kernels and estimate their time; needs no GPU.",
+    "kernels": "Compile the GPU kernels and list their registers and spills; needs no GPU.",
     "launches": "Count kernel launches of blocks, losses and a training step; needs no GPU.",
     "memory": "Measure peak memory of predictions for each executor, and compare with the estimate.",
     "precision": "Measure the error of bfloat16 predictions, for each executor.",
