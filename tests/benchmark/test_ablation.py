@@ -31,6 +31,7 @@ from helixfold.ops.dispatch import Backend, Op
 from helixfold.presets import tiny
 from tests.support.forked_ranks import fork_ranks
 
+pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 FACTOR = 1.01
 FLOAT32 = torch.float32
 
