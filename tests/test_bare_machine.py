@@ -15,7 +15,7 @@ PACKAGES = ("torch", "triton", "numpy", "einops", "jaxtyping", "pytest")
 # What measures and computes on a GPU.
 MODULES = [
     *(f"helixfold.benchmark.{name}" for name in ("ops", "block", "model", "step", "kernels", "launches")),
-    *(f"helixfold.benchmark.{name}" for name in ("memory", "recompute", "optimizer", "layouts")),
+    "helixfold.benchmark.memory",
     *(
         "helixfold.benchmark.gpu.command",
         "helixfold.folding",

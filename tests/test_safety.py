@@ -73,7 +73,6 @@ ROOMS = {
         "helixfold.cli",
         "data_pipeline.child_processes",
         "data_pipeline.datasets.workers",
-        "helixfold.report.drawing",
         "helixfold.benchmark.gpu.tiles",
         *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
     ),

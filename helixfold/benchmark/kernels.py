@@ -1,4 +1,4 @@
-"""Compile the network's kernels and estimate their time, for `helixfold benchmark kernels --static`."""
+"""Compile the network's kernels without a GPU, for `helixfold benchmark kernels --static`."""
 
 import os
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class KernelsOptions:
     """Options of `helixfold benchmark kernels`."""
 
     static: Annotated[bool, Parameter(negative=())] = False
-    """Compile and estimate; nothing is run, so no GPU is needed."""
+    """Compile only; nothing is run, so no GPU is needed."""
     arch: tuple[Arch, ...] = ("sm_90",)
-    """Architectures to compile for; times are those of a T4, A100, RTX 3090, RTX 4090, H200, B200 and RTX 5090."""
+    """Architectures to compile for."""
     preset: Model = "model_1"
     """Model whose channels and heads are taken."""
     residues: Positive = 256
@@ -39,15 +39,13 @@ class KernelsOptions:
     """Compile only parts whose name contains this text."""
     json: File | None = None
     """Also write the table to this file."""
-    against: File | None = None
-    """Compare with this earlier --json file."""
 
 
 _USUAL = KernelsOptions()
 
 
 def run(options: KernelsOptions = _USUAL) -> None:
-    """Print what the compiler makes of every kernel in training, and what each part moves and computes."""
+    """Print registers and spills of every kernel in training, and the bytes of the tensors that launches are given."""
     if not options.static:
         raise InputError(
             "kernels are compiled and counted, not timed: add --static, or measure on a GPU with "
@@ -66,4 +64,4 @@ def run(options: KernelsOptions = _USUAL) -> None:
         extra_rows=options.extra_rows,
         dtype=getattr(torch, options.dtype),
     )
-    show(sizes, options.arch, options.only, options.json, options.against)
+    show(sizes, options.arch, options.only, options.json)

@@ -33,16 +33,13 @@ from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
-from helixfold.model_input import batch_of, draw, model_input
 from helixfold.ops.dispatch import forced
 from helixfold.options import File, Positive
 from helixfold.predict.options import EXAMPLE
 from helixfold.predict.targets import read_targets, single_chains
 from helixfold.prediction import Prediction
-from helixfold.presets import Preset, preset
-from helixfold.verification.trained_ranges import find_range_factors, with_trained_ranges
+from helixfold.presets import Preset
 from helixfold.weights.find import find_models
-from helixfold.weights.untrained import untrained_model
 
 EXECUTORS = ("whole", "slabs", "spilled")
 ShortDtype = Literal["bfloat16", "float16"]
@@ -97,8 +94,6 @@ class PrecisionOptions:
     """Precisions to compare with float32."""
     by_part: bool = False
     """Also compute one part of the network at a time in these precisions, and the rest in float32."""
-    trained_ranges: bool = False
-    """Give the model random parameters whose activations have the ranges of DeepMind's trained ones."""
     device: Device = "cpu"
     """auto, cpu, cuda or cuda:N."""
     json: File | None = None
@@ -128,7 +123,7 @@ def run(options: PrecisionOptions = _USUAL) -> None:
     targets = [each for each in single_chains(read_targets(options.targets)) if _is_short(each, options)]
     if not targets:
         raise InputError(f"no single chain has at most {options.max_residues:,} residues; raise --max-residues")
-    model = with_random_parameters(options, targets[0]) if options.trained_ranges else _found(options)
+    model = _found(options)
     model.network.to(device)
     costs = [cost for target in targets for cost in measured(model, target, options, device)]
     for line in table(costs):
@@ -148,18 +143,6 @@ class Measured:
 def _found(options: PrecisionOptions) -> Measured:
     (model,) = find_models(options.models, options.weights, seed=0)
     return Measured(preset=model.preset, network=model.network)
-
-
-def with_random_parameters(options: PrecisionOptions, target: Target) -> Measured:
-    """Return the named model with random parameters, scaled to trained ranges on a target's features."""
-    if options.weights is not None:
-        raise InputError("--trained-ranges makes random parameters; leave out --weights, or --trained-ranges")
-    chosen = preset(options.models[0])
-    given = model_input(prepare(target).features, chosen)
-    batch = batch_of(draw(given, chosen, [0, 0, 0]), chosen, torch.device("cpu"))
-    network = untrained_model(chosen.model, seed=0).requires_grad_(False)
-    factors = find_range_factors(network, [batch], extremes=False)
-    return Measured(preset=chosen, network=with_trained_ranges(network, factors))
 
 
 def _is_short(target: Target, options: PrecisionOptions) -> bool:

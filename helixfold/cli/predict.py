@@ -1,6 +1,5 @@
 """Define the command `helixfold predict`, which predicts structures from sequences and alignments."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,6 @@ from helixfold.predict.options import PredictOptions
 
 if TYPE_CHECKING:
     from data_pipeline.complexes.complex_input import AnyTarget
-    from helixfold.report.drawing import Drawers
 
 _EXAMPLES = """more examples:
   helixfold predict --example
@@ -62,19 +60,11 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for wrong input, if it is found in this
     process; others print it and return 2.
     """
-    devices, targets = options.devices, options.targets
+    devices = options.devices
     if devices.cluster is not None:
         from helixfold.cluster.run import run as run_on_cluster
 
         return run_on_cluster(options, given_targets)
-    from helixfold.report.drawing import drawing_processes
-
-    is_one_process = devices.devices is None and "RANK" not in os.environ
-    with drawing_processes(is_wanted=is_one_process and not targets.dry_run and not targets.slim) as drawing:
-        return _predict(options, given_targets, drawing)
-
-
-def _predict(options: PredictOptions, given_targets: "Sequence[AnyTarget] | None", drawing: "Drawers | None") -> int:
     from helixfold.imports import collecting_no_garbage
 
     with collecting_no_garbage():
@@ -86,10 +76,9 @@ def _predict(options: PredictOptions, given_targets: "Sequence[AnyTarget] | None
         from helixfold.predict.screen import logged_screen
         from helixfold.standard_streams import optional_output
 
-    devices = options.devices
     started = processes(devices.devices, devices.device, devices.ranks_per_target)
     if started is None:
-        return run(options, given_targets, drawing)
+        return run(options, given_targets)
     here = replace(options, devices=replace(devices, devices=None))
     done = launch(
         exit_code,

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
@@ -128,11 +128,9 @@ def verify(
     preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None,
     dtypes: Annotated[tuple[ComputeDtype, ...], Parameter(name="--dtype")] = ("float32", "bfloat16"),
     own: Annotated[bool, Parameter(negative=())] = False,
-    against: Annotated[str | None, Parameter(metavar="jax|FILE")] = None,
+    against: Literal["jax"] | None = None,
     jax_python: Annotated[Path, Parameter(show_default="this one")] = Path(sys.executable),
-    target: Annotated[Path | None, Parameter(metavar="FASTA|A3M")] = None,
     device: Annotated[str, Parameter(metavar="NAME")] = "cpu",
-    report: Annotated[Path | None, Parameter(metavar="PAGE.html")] = None,
 ) -> int:
     """Verify that a parameter file is intact and produces the expected outputs. The exit code is 1 if it does not.
 
@@ -150,15 +148,11 @@ def verify(
     own
         The parameters are not DeepMind's: skip comparisons with published values.
     against
-        jax: also run DeepMind's program. FILE: compare bit by bit with another file of the same parameters.
+        jax: also run DeepMind's program.
     jax_python
         Python interpreter that has jax and alphafold.
-    target
-        Also run this sequence or alignment.
     device
         auto, cpu, cuda or cuda:N.
-    report
-        Also write the results to this page.
     """
     from helixfold.verification.command import run
 
@@ -169,7 +163,5 @@ def verify(
         own=own,
         against=against,
         jax_python=jax_python,
-        target=target,
         device=device,
-        report=report,
     )

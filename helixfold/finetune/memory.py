@@ -14,7 +14,6 @@ from helixfold.finetune.adapted import HEADS
 from helixfold.finetune.settings import FinetuneConfig
 from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
-from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.layout import Layout
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.training import ALONE, TrainedParameters
@@ -76,13 +75,6 @@ def number_bytes(config: FinetuneConfig, dtype: torch.dtype) -> tuple[int, int]:
     by_sample = config.run.optimizer.clipping == "sample"
     of_micro_batch = (dtype.itemsize if rounded else _FLOAT) if by_sample or rounded else 0
     return numbers * (_FLOAT + (dtype.itemsize if rounded else 0)), numbers * (4 * _FLOAT + of_micro_batch)
-
-
-def held_bytes(optimizer: FlatOptimizer) -> int:
-    """Return the bytes of gradients, moments and averages that an optimizer has in memory (see `number_bytes`)."""
-    tensors = [tensor for name, tensor in optimizer.tensors().items() if name not in ("master", "updates")]
-    held = [*tensors, optimizer.gradient_sum, *(each.gradient for each in optimizer.gathered)]
-    return sum({each.data_ptr(): each.nbytes() for each in (tensor.untyped_storage() for tensor in held)}.values())
 
 
 def with_settled_memory(config: FinetuneConfig, card: Card, memory: int, layout: Layout = ALONE) -> FinetuneConfig:

@@ -9,9 +9,6 @@ holds the input until the wait, and what is computed after the wait sees the who
 while a collective reads or writes it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Literal
 
 import torch
@@ -33,20 +30,6 @@ _ADJOINT: dict[Kind, Kind] = {
 # Their names since PyTorch 2.13, and before.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-
-_waits_at_once = ContextVar("waits_at_once", default=False)
-
-
-@contextmanager
-def waiting_at_once() -> Iterator[None]:
-    """Await every collective where it starts, so that nothing is computed meanwhile, to see what overlap is worth."""
-    token = _waits_at_once.set(True)
-    try:
-        yield
-    finally:
-        _waits_at_once.reset(token)
-
 
 # A collective that this rank took part in, and the bytes that it sent in it.
 Message = tuple[Kind, int]
@@ -131,9 +114,6 @@ class Pending:
         """Start the collective or its adjoint."""
         # The input must live until it has been sent.
         output, work = self.channel.start(kind, tensor, self.root)
-        if _waits_at_once.get():
-            work.wait()
-            work = _Done()
         self._under_way = tensor, output, work
 
     def finish(self) -> Tensor:

@@ -43,7 +43,6 @@ from helixfold.predict.search_plan import search_identities
 from helixfold.predict.together import sizes_of_lots
 from helixfold.predict.variants import variant_settings
 from helixfold.presets import Preset
-from helixfold.report.drawing import Drawers
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry, write_entries
 from helixfold.weights.adapters import parse_adapters
@@ -67,7 +66,6 @@ def predict(
     searches: SearchPlan,
     workers: WorkerGroup,
     pulldown: Sequence[PulldownEntry] = (),
-    drawing: Drawers | None = None,
 ) -> int:
     """Fold every target with every model into `<output>/<target>/`; return `exit_code_for` the failures.
 
@@ -75,8 +73,7 @@ def predict(
     same settings are not made again unless `overwrite` is set. A target that fails is recorded in `failures.json` and
     never stops the others. A dry run writes and searches nothing; 1 then says that a target does not fit into memory.
 
-    The complexes of a `pulldown` are also ranked in one table. Plots are drawn by the processes
-    `drawing`, or by this one.
+    The complexes of a `pulldown` are also ranked in one table.
 
     All processes of a `workers` call this. Each group of them takes the next target when it is free, and the first
     process returns the exit code of all.
@@ -119,7 +116,6 @@ def predict(
             command=recorded_command(options.targets.command),
             prints_json=options.screen.progress == "json",
             targets_at_once=options.devices.targets_at_once,
-            drawing=drawing,
         )
 
     settings = workers.world.run_together(prepare)

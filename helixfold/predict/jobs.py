@@ -34,7 +34,6 @@ from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import OutputFormat, ToRelax
 from helixfold.predict.search import FEATURES_FILE, prepare_in, write_templates
-from helixfold.report.drawing import Drawers
 from helixfold.report.searches import summary
 from helixfold.weights.find import ReadyModel
 from helixfold.write.origin import templates_read as templates_read_by
@@ -76,7 +75,6 @@ class RunSettings:
     command: tuple[str, ...] = ()  # its words, as results record them
     passes: Passes = LAUNCHED
     targets_at_once: int | None = None  # the most short targets that share passes; None: many on a GPU, else 1
-    drawing: Drawers | None = None  # draw the plots of targets; None: this process does
 
     def predictions(self, variants: Iterable[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[RequestedPrediction]:
         """Return the predictions of a target from variants of its alignment, in the order in which they are made.

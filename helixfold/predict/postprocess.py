@@ -15,8 +15,8 @@ from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.record import model_origin, read_record
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.report.ensemble import remove_ensemble, write_ensemble
-from helixfold.report.plot_files import PlotFiles, write_plots
-from helixfold.report.target_page import prepare_report, write_report
+from helixfold.report.plot_files import write_plots
+from helixfold.report.target_page import write_report
 from helixfold.write.colabfold import done_file, model_type, write_colabfold
 from helixfold.write.origin import ModelOrigin
 from helixfold.write.ranking import (
@@ -41,7 +41,6 @@ class PredictedTarget:
     settings: RunSettings
     facts: Mapping[str, object]  # for timings.json
     stages: Stages
-    plots: PlotFiles
     say: Callable[[str], None]
 
 
@@ -78,8 +77,6 @@ def _write_ensemble(target: PredictedTarget, order: list[FinishedPrediction]) ->
 
 
 def _write_report(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
-    prepare_report()
-    target.plots.write()  # which the report lists
     write_report(target.directory, [prediction.name for prediction in order])
 
 
@@ -91,12 +88,11 @@ def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -
 
 
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
-# that is written. What changes structures goes before "ranking", and the mark is last. From "report" on, they wait for
-# plots that other processes draw.
+# that is written. What changes structures goes before "ranking", and the mark is last.
 STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
     ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
-    ("plots", lambda target, order: write_plots(target.directory, order, target.plots)),
+    ("plots", lambda target, order: write_plots(target.directory, order)),
     ("tables", lambda target, order: write_tables(target.directory, order)),
     ("timings", _write_times),
     ("ensemble", _write_ensemble),
@@ -106,7 +102,6 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
 )
 
 
-_WAITING = ("report", "ColabFold's files", "mark")
 # Steps that make files which a slim target has not, and the files that it has: logits are there only if asked for.
 _NOT_SLIM = ("plots", "tables", "timings", "ensemble", "report")
 _SLIM_FILES = re.compile(
@@ -134,27 +129,17 @@ def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction],
 
 
 def postprocess(target: PredictedTarget) -> list[FinishedPrediction]:
-    """Carry out the steps before those that wait for plots, and return the predictions, best first."""
+    """Carry out all steps, and return the predictions, best first."""
     predictions = (read_finished(target.directory, name) for name in target.names)
     order = ranked([prediction for prediction in predictions if prediction is not None])
-    _carry_out(target, order, waiting=False)
-    return order
-
-
-def finish(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
-    """Carry out the steps that wait for plots, after `postprocess`, which gave `order`."""
-    _carry_out(target, order, waiting=True)
-    if target.settings.is_slim:
-        slim_down(target.directory)
-
-
-def _carry_out(target: PredictedTarget, order: list[FinishedPrediction], *, waiting: bool) -> None:
     for name, step in STEPS:
-        is_left_out = target.settings.is_slim and name in _NOT_SLIM
-        if is_left_out or (name in _WAITING) != waiting:
+        if target.settings.is_slim and name in _NOT_SLIM:
             continue
         with target.stages.stage(name):
             step(target, order)
+    if target.settings.is_slim:
+        slim_down(target.directory)
+    return order
 
 
 def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str, object], list[str]]:

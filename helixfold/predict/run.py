@@ -33,19 +33,16 @@ from helixfold.predict.search import (
 )
 from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
 from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets, with_search_files
-from helixfold.report.drawing import Drawers
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.standard_streams import optional_output
 
 
-def run(
-    options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, drawing: Drawers | None = None
-) -> int:
+def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
     """Predict all targets and return the exit code: 0, or 1 or 3 if a target failed.
 
-    `given_targets` take the place of those in the files that `options` name. Plots are drawn by the processes
-    `drawing`, or by this one. Raise `InputError` for wrong input, before anything is written.
+    `given_targets` take the place of those in the files that `options` name. Raise `InputError` for wrong
+    input, before anything is written.
     """
     allocator.keep_few_kernels()
     limit_threads()
@@ -68,7 +65,6 @@ def run(
                 searches=searches,
                 workers=workers,
                 pulldown=pulldown,
-                drawing=drawing,
             )
     except OtherRankError:
         return 0  # the process with the error reports it and returns the exit code

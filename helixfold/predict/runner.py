@@ -5,7 +5,6 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -24,7 +23,7 @@ from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.predict.search import exit_code_for, written_directories
 from helixfold.predict.together import fold_targets
-from helixfold.predict.under_way import Outcome, TargetUnderWay, fold_target
+from helixfold.predict.under_way import Outcome, fold_target
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
@@ -36,26 +35,7 @@ from helixfold.write.results import FAILURES_FILE, write_failures
 _SECONDS_BETWEEN_INDEXES = 30
 # Errors that a target is known to end with; any other is a mistake in the program.
 EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
-# Seconds that folding the next targets may take while plots of those before are drawn.
-_QUICK = 1.0
 _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
-
-
-@dataclass(frozen=True)
-class _Lot:
-    """Targets that were folded together, and the seconds that this took."""
-
-    numbers: Sequence[int]
-    targets: Sequence[TargetUnderWay]
-    seconds: float
-
-    def finish(self) -> Iterator[tuple[int, Outcome, float]]:
-        """Finish all targets, and yield the number of each, its outcome and its seconds."""
-        start = time.perf_counter()
-        outcomes = [target.finish() for target in self.targets]
-        seconds = (self.seconds + time.perf_counter() - start) / len(self.numbers)
-        for number, outcome in zip(self.numbers, outcomes, strict=True):
-            yield number, outcome, seconds
 
 
 class BatchRunner:
@@ -129,35 +109,14 @@ class BatchRunner:
             raise
 
     def _outcomes(self, shared_stages: Sequence[Stage], bar: tqdm) -> Iterator[tuple[int, Outcome, float]]:
-        """Yield the number of each target, its outcome and its seconds.
-
-        While other processes draw the plots of a lot, the next one is folded, if that takes no longer than a moment:
-        nobody should wait for a report until another target is done. Runs that share an output directory wait for
-        each other's targets, so they finish each before they take another.
-        """
-        is_alone = self._shared is None and self._workers.group.size == 1
-        waiting: _Lot | None = None
+        """Yield the number of each target, its outcome and its seconds."""
         for numbers in self._taken():
-            if waiting is not None and not self._are_quick(numbers):
-                yield from waiting.finish()
-                waiting = None
             bar.set_postfix_str(self._postfix(numbers))
             start = time.perf_counter()
-            lot = _Lot(numbers, self._fold(numbers, shared_stages), time.perf_counter() - start)
-            if waiting is not None:
-                yield from waiting.finish()
-            waiting = lot
-            if not is_alone or self._settings.drawing is None:
-                yield from waiting.finish()
-                waiting = None
-        if waiting is not None:
-            yield from waiting.finish()
-
-    def _are_quick(self, numbers: Sequence[int]) -> bool:
-        """Return whether targets may be folded before those before them are finished, by the pace so far."""
-        targets = [(job.residues, status.missing) for job, status in (self._remaining[number] for number in numbers)]
-        seconds = remaining_seconds(self._finished, targets)
-        return seconds is not None and seconds <= _QUICK
+            outcomes = self._fold(numbers, shared_stages)
+            seconds = (time.perf_counter() - start) / len(numbers)
+            for number, outcome in zip(numbers, outcomes, strict=True):
+                yield number, outcome, seconds
 
     def _taken(self) -> Iterator[Sequence[int]]:
         """Yield the numbers of the targets to fold next: of those in this run's queue, then of other runs that died.
@@ -174,8 +133,8 @@ class BatchRunner:
         remove_partial_files(written_directories(self._output, [job.name])[1:])
         return not resume_status(job, directory, self._settings, overwrite=self._overwrite).finished
 
-    def _fold(self, numbers: Sequence[int], shared_stages: Sequence[Stage]) -> list[TargetUnderWay]:
-        """Fold the targets of a lot, and return them when they wait for their plots or have ended."""
+    def _fold(self, numbers: Sequence[int], shared_stages: Sequence[Stage]) -> list[Outcome]:
+        """Fold the targets of a lot, and return how each ended."""
         targets = []
         for number in numbers:
             job = self._remaining[number][0]

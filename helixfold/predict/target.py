@@ -1,5 +1,6 @@
 """Fold one target: make its features, then each missing prediction, then what follows on all of them."""
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,7 +29,7 @@ from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
-from helixfold.predict.postprocess import PredictedTarget, finish, postprocess
+from helixfold.predict.postprocess import PredictedTarget, postprocess
 from helixfold.predict.record import model_origin
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
@@ -36,7 +37,8 @@ from helixfold.predict.search_plan import recorded_searches
 from helixfold.predict.variants import TargetVariants, find_variants
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
-from helixfold.report.plot_files import PlotFiles, write_alignment
+from helixfold.report.plot_files import write_alignment, write_coverage
+from helixfold.report.plots import import_matplotlib
 from helixfold.write.origin import templates_read
 from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
@@ -68,8 +70,7 @@ class Answer:
     measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json
 
 
-# None is yielded when nothing is left but to wait for plots that other processes draw.
-TargetSteps = Generator[FoldRequest | None, Answer | None, list[FinishedPrediction]]
+TargetSteps = Generator[FoldRequest, Answer, list[FinishedPrediction]]
 # Predictions of a target up to which timings.json is written for each, and the seconds between for more of them.
 _FEW, _SECONDS_BETWEEN_TIMES = 50, 10
 # Residues of a target from which on the plot of its alignment is written before the first prediction.
@@ -90,22 +91,18 @@ def target_steps(
     All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
     raised on all.
 
-    The answer to a request is sent. After the last one, None is yielded while plots are drawn, and then the target's
-    predictions are returned.
+    The answer to a request is sent. The target's predictions are returned.
     """
     group, is_leader = settings.workers.group, settings.workers.is_leader
     resumed = group.run_together(
         lambda: resume_target(job, directory, settings, overwrite=overwrite) if is_leader else None
     )
-    plots = PlotFiles(settings.drawing)
     with stages.stage("features"):
         made = group.run_together(
             lambda: None if resumed is None else job.prepare(directory, settings, resumed.templates_read)
         )
         features = group.run_together(lambda: load_features(directory / FEATURES_FILE) if made is None else made)
-        depth = group.run_together(
-            lambda: write_alignment(directory, alignment_of(features), plots) if is_leader else None
-        )
+        depth = group.run_together(lambda: write_alignment(directory, alignment_of(features)) if is_leader else None)
         found = group.run_together(
             lambda: find_variants(settings.variants, job, features, directory if is_leader else None)
         )
@@ -124,8 +121,11 @@ def target_steps(
             resumed, directory, settings, features=features, depth=depth, stages=stages, facts=facts, count=len(planned)
         )
     guess = job.guessed_positions(features) if planned else None
+    draw_coverage = partial(_draw_coverage, directory, features, depth, settings)
     if job.residues > _LONG:  # a prediction may take hours
-        plots.write()
+        group.run_together(draw_coverage)
+    elif planned and depth is not None and not settings.is_slim:
+        threading.Thread(target=import_matplotlib).start()  # while the network runs
     hides_bar = not shows_bar or len(planned) == 1 or settings.no_bars
     for requested, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=hides_bar):
         spill = settings.memory.spill_directory or directory
@@ -140,7 +140,7 @@ def target_steps(
             request = FoldRequest(
                 requested=requested, plan=plan, features=varied, stages=stages, spill=spill, initial_guess=guess
             )
-            answer = _given((yield request))
+            answer = yield request
             models[requested.name] = {"executor": answer.executor, **answer.measurements}
             if settings.num_seeds > 1 and not _depends_on_seed(model, varied, settings):
                 same[model.name, alignment.name] = answer
@@ -151,32 +151,46 @@ def target_steps(
             group.run_together(partial(writer.write, requested, answer, prediction) if writer else lambda: None)
         if group.all_gather(_is_enough(prediction, settings))[0]:
             break
-    target = None
-    if resumed is not None:
-        target = PredictedTarget(
+    if job.residues <= _LONG:
+        group.run_together(draw_coverage)
+    return group.run_together(partial(_postprocess, resumed, directory, settings, facts, stages))
+
+
+def _draw_coverage(
+    directory: Path, features: TargetFeatures, depth: AlignmentDepth | None, settings: RunSettings
+) -> None:
+    """Write the plot of the alignment's coverage, whose `depth` only the first rank of a group knows."""
+    if depth is not None and not settings.is_slim:
+        write_coverage(directory, alignment_of(features), depth)
+
+
+def _postprocess(
+    resumed: ResumedTarget | None,
+    directory: Path,
+    settings: RunSettings,
+    facts: Mapping[str, object],
+    stages: Stages,
+) -> list[FinishedPrediction]:
+    """Do what follows on all predictions of a target, and return them; only the first rank of a group does it."""
+    if resumed is None:
+        return []
+    job = resumed.job
+    return postprocess(
+        PredictedTarget(
             directory=directory,
             title=job.title,
             names=tuple(resumed.record.finished(directory, job.residues)),
             settings=settings,
             facts=facts,
             stages=stages,
-            plots=plots,
             say=lambda line: settings.say(f"{job.name}: {line}"),
         )
-    order = group.run_together(lambda: [] if target is None else postprocess(target))
-    yield None
-    group.run_together(lambda: None if target is None else finish(target, order))
-    return order
+    )
 
 
 def _is_enough(prediction: Prediction, settings: RunSettings) -> bool:
     score = settings.options.stop_at_score
     return score is not None and bool(prediction.plddt.mean() >= score)
-
-
-def _given(answer: Answer | None) -> Answer:
-    assert answer is not None, "only a wait for plots has no answer"
-    return answer
 
 
 class PredictionWriter:

@@ -18,7 +18,7 @@ from helixfold.planning.executors import RESERVE, executor, memory_kept, release
 from helixfold.planning.size import PassSize
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.target import Answer, FoldRequest, fold_request, shown_progress, target_steps
-from helixfold.predict.under_way import TargetUnderWay
+from helixfold.predict.under_way import Outcome, TargetUnderWay
 
 # The most targets of a lot on a GPU.
 AT_ONCE = 64
@@ -55,7 +55,7 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
 
 def fold_targets(
     targets: Sequence[tuple[Job, Path, Stages]], settings: RunSettings, *, overwrite: bool
-) -> list[TargetUnderWay]:
+) -> list[Outcome]:
     """Do for each of these targets what `fold_target` does, in its directory, with passes that they share.
 
     The failure of one concerns no other.
@@ -77,7 +77,7 @@ def fold_targets(
                 target.fail(error)
             else:
                 target.go_on(answer)
-    return begun
+    return [target.ended() for target in begun]
 
 
 def _alike(waiting: Sequence[TargetUnderWay]) -> list[TargetUnderWay]:

@@ -12,10 +12,7 @@ Outcome = list[FinishedPrediction] | Exception
 
 
 class TargetUnderWay:
-    """A target under way: the prediction that it needs next, or once it has ended its outcome.
-
-    With neither, it waits for its plots: `finish` does the rest.
-    """
+    """A target under way: the prediction that it needs next, or once it has ended its outcome."""
 
     def __init__(self, steps: TargetSteps) -> None:
         self._steps = steps
@@ -23,9 +20,9 @@ class TargetUnderWay:
         self.outcome: Outcome | None = None
 
     def go_on(self, answer: Answer | None = None) -> None:
-        """Go on with the answer to the last request, or begin, until another one is needed or the target waits."""
+        """Go on with the answer to the last request, or begin, until another one is needed or the target ends."""
         try:
-            self.request = self._steps.send(answer)
+            self.request = next(self._steps) if answer is None else self._steps.send(answer)
         except StopIteration as end:
             self.request, self.outcome = None, end.value
         except Exception as error:  # a mistake of ours in one target must not end a night's batch either
@@ -36,21 +33,16 @@ class TargetUnderWay:
         self._steps.close()
         self.request, self.outcome = None, error
 
-    def finish(self) -> Outcome:
-        """Wait for the plots, write what follows them, and return the outcome."""
-        if self.outcome is None:
-            self.go_on()
-        assert self.outcome is not None, "only a target without a request can be finished"
+    def ended(self) -> Outcome:
+        """Return the outcome of a target that has ended."""
+        assert self.outcome is not None, "a target without a request has ended"
         return self.outcome
 
 
 def fold_target(
     job: Job, directory: Path, settings: RunSettings, stages: Stages, *, overwrite: bool = False
-) -> TargetUnderWay:
-    """Make what is missing of one target in its directory, and return it when it waits for its plots or has ended.
-
-    All ranks of a group call this.
-    """
+) -> Outcome:
+    """Make what is missing of one target in its directory, and return how it ended; all ranks of a group call this."""
     target = TargetUnderWay(target_steps(job, directory, settings, stages, overwrite=overwrite))
     target.go_on()
     while target.request is not None:
@@ -60,4 +52,4 @@ def fold_target(
             target.fail(error)
         else:
             target.go_on(answer)
-    return target
+    return target.ended()

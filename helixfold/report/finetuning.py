@@ -42,7 +42,7 @@ def write_finetuning_page(
     """Write a page with numbers at its head (`figures`, by what they are), tables, facts and a PNG of curves."""
     text = page(
         "finetuning.html",
-        styles=("page.css", "verification.css", "finetuning.css"),
+        styles=("page.css", "finetuning.css"),
         scripts=(),
         version=__version__,
         kind=kind,

@@ -42,11 +42,6 @@ def page(
     )
 
 
-def prepare_page(template: str) -> None:
-    """Read and compile a template, which `page` then fills at once."""
-    _environment().get_template(template)
-
-
 @cache
 def asset(name: str) -> str:
     """Return the text of a file in `pages/`."""

@@ -202,6 +202,12 @@ def _round_numbers(most: int) -> "MaxNLocator":
     return MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
+def import_matplotlib() -> None:
+    """Import what draws, which takes most of a second, so that a thread can do it before the first plot."""
+    import matplotlib.backends.backend_agg  # noqa: PLC0415
+    import matplotlib.figure  # noqa: F401, PLC0415
+
+
 def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> "Figure":
     """Return an empty figure, with sizes in inches, and the notes as small print under it."""
     # Takes long to import, and only drawing needs it.

@@ -12,7 +12,7 @@ from helixfold import __version__
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import PredictionFiles, TargetFiles, read_order, read_target
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
-from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page, prepare_page
+from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
 from helixfold.report.provenance import earlier_version, made_by
 from helixfold.report.structures import Superposer
 from helixfold.report.tables import (
@@ -75,12 +75,6 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     """
     names = tuple(order or read_order(directory))
     write_file(directory / REPORT_FILE, _page(read_target(directory, names[:_MOST_PREDICTIONS]), len(names)))
-
-
-def prepare_report() -> None:
-    """Make what all reports have in common, which takes a while once in a process."""
-    packed_asset(VIEWER)
-    prepare_page("report.html")
 
 
 def _page(target: TargetFiles, predictions: int) -> str:

@@ -42,11 +42,10 @@ class Table:
 
 @dataclass
 class Findings:
-    """All checks, tables and facts about one parameter file."""
+    """All checks and tables about one parameter file."""
 
     checks: list[Check] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:

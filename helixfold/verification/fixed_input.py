@@ -1,4 +1,4 @@
-"""Run a fixed small input, or a target, through our network and DeepMind's program, and compare all outputs."""
+"""Run a fixed small input through our network and DeepMind's program, and compare all outputs."""
 
 import copy
 from collections.abc import Sequence
@@ -9,13 +9,11 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import SearchError
-from data_pipeline.pipeline import Target, prepare
 from helixfold.batch import Batch
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model_input import batch_of, draw, model_input
 from helixfold.planning.size import dtype_name
 from helixfold.presets import Preset
 from helixfold.verification.checks import Check, Table
@@ -69,12 +67,6 @@ def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
     beta = pseudo_beta(batch.template_aatype, atoms)
     batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=beta)
     return [with_tensors_changed(lambda tensor: tensor.to(device), batch)] * PASSES
-
-
-def target_batches(target: Target, preset: Preset, device: torch.device) -> list[Batch]:
-    """Return the features of a target for as many passes as the model's preset makes."""
-    given = model_input(prepare(target).features, preset)
-    return [batch_of(draw(given, preset, [0, cycle, 0]), preset, device) for cycle in range(preset.num_recycles + 1)]
 
 
 def compare_runs(

@@ -1,7 +1,6 @@
 """Compare a network with the outputs that are published for DeepMind's `model_1_ptm`: ten residues, 5AWL."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -12,14 +11,10 @@ import torch
 from helixfold.batch import Batch, batch_of_one, sampled_fields
 from helixfold.model.alphafold import AlphaFold
 from helixfold.verification.checks import Check, Table
-from helixfold.verification.layers import pairs_by_distance
 from helixfold.verification.passes import (
-    PAE,
-    PLDDT,
     POSITIONS,
     PTM,
     Arrays,
-    Run,
     alpha_rmsd,
     is_frame_dependent,
     mean_deviation,
@@ -32,8 +27,6 @@ MODEL = "model_1_ptm"
 TIMES_SPREAD = 4.0
 # Angstrom, pLDDT and pTM. The two published runs differ by 0.008, 0.003 and 0.00006.
 LARGEST_RMSD, LARGEST_MEAN_PLDDT, LARGEST_PTM = 0.1, 0.1, 0.001
-# The search for exchanged layers runs the network once for each pair of layers.
-EXCHANGED, MAX_PAIRS, MAX_SECONDS = "exchanged layers", 100, 120.0
 # The names in the published file of outputs that have other names in a run.
 _THEIRS = {
     "representations/msa_first_row": "prev/prev_msa_first_row",
@@ -91,9 +84,7 @@ def published_run(device: torch.device) -> PublishedRun:
     )
 
 
-def check_published(
-    network: AlphaFold, expected: PublishedRun, dtype: torch.dtype, name: str
-) -> tuple[Check, Table, Run]:
+def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dtype, name: str) -> tuple[Check, Table]:
     """Run the published features and compare every published output by what rounding in bfloat16 explains."""
     run = run_network(network, expected.batches, dtype)
     rows, failed = [], []
@@ -128,61 +119,4 @@ def check_published(
             rows=rows,
             note="root mean square deviation over that of the values; the published trunk ran in bfloat16",
         ),
-        run,
     )
-
-
-def score_of(network: AlphaFold, expected: PublishedRun) -> float:
-    """Return how far pLDDT and PAE are from the published ones, in units of the two published runs' difference."""
-    found = run_network(network, expected.batches, torch.float32).outputs
-    names = [name for name in (PLDDT, PAE, "distogram/logits", "masked_msa/logits") if name in expected.spread]
-    each = [mean_deviation(found[name], expected.outputs[name]) / expected.spread[name] for name in names]
-    return float(np.max(each))
-
-
-def find_exchanged_layers(
-    network: AlphaFold,
-    expected: PublishedRun,
-    *,
-    say: Callable[[str], None] = lambda _: None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Check:
-    """Exchange pairs of layers, neighbours first, until the outputs are the published ones; report which pair it was.
-
-    The search ends after `MAX_PAIRS` pairs or `MAX_SECONDS`. The network is left as it was.
-    """
-    start = clock()
-    for tried, (stack, one, two) in enumerate(_pairs(network), start=1):
-        blocks = _stacks(network)[stack]
-        _exchange(blocks, one, two)
-        score = score_of(network, expected)
-        _exchange(blocks, one, two)
-        pair = f"layers {one} and {two} of {stack}"
-        say(f"{pair} exchanged: {score:.1f} times the published runs' difference")
-        if score <= TIMES_SPREAD:
-            found = f"{pair} are exchanged: exchanged back, the outputs are the published ones"
-            return Check(name=EXCHANGED, holds=False, found=found)
-        if tried == MAX_PAIRS or clock() - start >= MAX_SECONDS:
-            break
-    found = (
-        f"none of the first {tried} pairs of layers gives the published outputs when exchanged; no further pairs were "
-        f"tried; if these are not DeepMind's parameters of {MODEL}, verify them with --own"
-    )
-    return Check(name=EXCHANGED, holds=None, found=found)
-
-
-def _pairs(network: AlphaFold) -> Iterator[tuple[str, int, int]]:
-    every = [
-        (two - one, stack, one, two)
-        for stack, blocks in _stacks(network).items()
-        for one, two in pairs_by_distance(len(blocks))
-    ]
-    return ((stack, one, two) for _, stack, one, two in sorted(every))
-
-
-def _stacks(network: AlphaFold) -> dict[str, torch.nn.ModuleList]:
-    return {"evoformer": network.evoformer.blocks, "extra_msa_stack": network.extra_msa_stack.blocks}
-
-
-def _exchange(blocks: torch.nn.ModuleList, one: int, two: int) -> None:
-    blocks[one], blocks[two] = blocks[two], blocks[one]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
 from helixfold.benchmark.precision import Cost, PrecisionOptions, Way, run, table, ways
 from helixfold.benchmark.rounding import PARTS, rounded
 from helixfold.execution.whole import Whole
@@ -82,18 +81,6 @@ def test_the_parts_are_all_that_the_trunk_computes_by_operators() -> None:
     with torch.no_grad(), intercepted(note):
         model.trunk(Whole(), random_batch(), None, torch.float32)
     assert names <= {name for part in PARTS for name in part.operators}
-
-
-def test_random_parameters_are_not_read_from_a_file(two_targets: Path) -> None:
-    with pytest.raises(InputError, match="--trained-ranges makes random parameters"):
-        run(PrecisionOptions(targets=(two_targets,), models=("tiny",), weights=two_targets, trained_ranges=True))
-
-
-def test_a_model_without_parameters_is_measured_with_random_ones(
-    two_targets: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(PrecisionOptions(targets=(two_targets,), models=("tiny",), trained_ranges=True, max_residues=18))
-    assert "bfloat16, spilled" in capsys.readouterr().out
 
 
 def test_the_table_counts_pairs_whose_order_changes() -> None:

@@ -49,7 +49,6 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("train store --set steps=1 batch_size=2", "'batch_size=2' is one word too many"),
         ("report", "DIRECTORY is required (see helixfold report --help)"),
         ("relax", "STRUCTURE is required (see helixfold relax --help)"),
-        ("benchmark data", "--structures is required (see helixfold benchmark data --help)"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(

@@ -11,7 +11,6 @@ import pytest
 
 from helixfold.benchmark import machine
 from helixfold.benchmark.block import block_flops
-from helixfold.cli import benchmark
 from helixfold.cli.main import main
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
@@ -106,20 +105,6 @@ def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
     assert recorder.replayed == 5 + 2
     assert all("2 recycling iterations" in row["name"] for row in rows)
     assert not any("recording failed" in note for row in rows for note in row["notes"])
-
-
-def test_all_measures_every_part_at_its_own_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {}
-    for part in benchmark.MEASURED:
-        monkeypatch.setattr(
-            f"helixfold.benchmark.{part}.readings",
-            lambda options, common, machine, part=part: asked.update({part: (options, common)}) or iter(()),
-        )
-    assert main(["benchmark", "all", "--dtypes", "bfloat16", "--repeats", "2"]) == 0
-    assert list(asked) == list(benchmark.MEASURED)
-    assert asked["ops"][0].residues == (256,)
-    assert asked["block"][0].residues == 256
-    assert all((common.dtypes, common.repeats) == (("bfloat16",), 2) for _, common in asked.values())
 
 
 def test_a_machine_with_little_more_than_torch_can_be_measured() -> None:

@@ -14,7 +14,7 @@ PAGES = [
     *([command] for command in COMMANDS),
     *(["weights", action] for action in ("download", "inspect", "convert")),
     *(["databases", action] for action in ("download", "build", "check")),
-    *(["benchmark", part] for part in (*BENCHMARKS, "all")),
+    *(["benchmark", part] for part in BENCHMARKS),
     *(["serve", *words] for words in (["worker"], *(["token", action] for action in ("create", "list", "revoke")))),
 ]
 

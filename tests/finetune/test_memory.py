@@ -7,10 +7,11 @@ import torch
 
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
-from helixfold.finetune.memory import held_bytes, number_bytes, parameter_bytes, run_memory
+from helixfold.finetune.memory import number_bytes, parameter_bytes, run_memory
 from helixfold.finetune.settings import AdapterKind, finetuning
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS
+from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.trained import AllParameters, Trained
 from helixfold.presets import preset
 from helixfold.training.forecast import parameter_count
@@ -19,6 +20,13 @@ from helixfold.weights.untrained import untrained_model
 from tests.finetune.runs import PRESET
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
+
+
+def held_bytes(optimizer: FlatOptimizer) -> int:
+    """Return the bytes of gradients, moments and averages that an optimizer has in memory."""
+    tensors = [tensor for name, tensor in optimizer.tensors().items() if name not in ("master", "updates")]
+    held = [*tensors, optimizer.gradient_sum, *(each.gradient for each in optimizer.gathered)]
+    return sum({each.data_ptr(): each.nbytes() for each in (tensor.untyped_storage() for tensor in held)}.values())
 
 
 @pytest.mark.parametrize("adapter", ["lora", "heads", "full"])

@@ -13,7 +13,6 @@ from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from helixfold.verification.passes import mean_deviation
 from helixfold.verification.published import published_run
-from helixfold.verification.trained_ranges import LARGEST_LOGIT, LARGEST_PADDING, measured_ranges
 from tests.parity.cases import (
     DATA,
     Case,
@@ -24,6 +23,7 @@ from tests.parity.cases import (
     real_part,
     stored_spec,
 )
+from tests.parity.range_factors import LARGEST_LOGIT, LARGEST_PADDING, measured_ranges
 from tests.parity.test_cases import RANGES, expected_outputs
 
 pytestmark = pytest.mark.parity

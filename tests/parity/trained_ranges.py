@@ -9,10 +9,10 @@ from helixfold.batch import Batch
 from helixfold.config import ModelConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset
-from helixfold.verification.trained_ranges import RangeFactors, find_range_factors, with_trained_ranges
 from helixfold.weights.alphafold import from_state_dict, to_state_dict
 from helixfold.weights.demonstration import NAME, WEIGHTS
 from helixfold.weights.load import load_weights
+from tests.parity.range_factors import RangeFactors, find_range_factors, with_trained_ranges
 
 Arrays = dict[str, np.ndarray]
 

@@ -4,11 +4,11 @@ import gc
 import itertools
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from helixfold.benchmark.recompute import EXTRA_MSA, Point, prepared
 from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -21,11 +21,14 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
 from helixfold.ops import sizes
 from helixfold.ops.card import CARDS, Card, described
+from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
 from helixfold.planning.prediction import META, forecast_prediction
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs
 from helixfold.presets import preset, tiny
+from tests.planning.extra_msa_stack import PRESET, StackPass, peak_in_plain_pytorch
+from tests.support.forked_ranks import fork_ranks
 from tests.support.networks import tiny_config
 
 CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "inputs", "block")
@@ -79,13 +82,20 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
     most beside them. What is counted of meta tensors is what is counted of real ones.
     """
     size = PassSize(residues=40, msa_rows=4, extra_rows=400, templates=0, dtype=torch.float32)
-    point = Point(part=EXTRA_MSA, preset="model_1", size=size, device="cpu", keep=keep)
-    run = prepared(point, torch.device("cpu"))
+    stack = StackPass(size=size, keep=keep)
+    run = stack.prepared(torch.device("cpu"))
     with Counter() as counter:
-        run(point)
-    assert point.predicted() - beside_tensors(CPU, preset("model_1").model, size) == pytest.approx(
-        counter.peak, rel=0.1
+        run()
+    assert stack.estimate() - beside_tensors(CPU, preset(PRESET).model, size) == pytest.approx(counter.peak, rel=0.1)
+
+
+def test_a_recomputed_stack_takes_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_ranks(monkeypatch, tmp_path / "printed.txt")
+    size = PassSize(residues=24, msa_rows=124, extra_rows=384, templates=4, dtype=torch.float32)
+    plain, block = (
+        on_ranks(1, peak_in_plain_pytorch, StackPass(size=size, keep=keep, blocks=3)) for keep in ("none", "block")
     )
+    assert 0 < block < 0.8 * plain
 
 
 @pytest.mark.parametrize("stream", ["pair", "MSA", "extra MSA"])
@@ -115,7 +125,7 @@ def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(stream: str, monke
 
 def test_a_prediction_does_not_depend_on_when_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     size = PassSize(residues=16, msa_rows=4, extra_rows=64, templates=0, dtype=torch.float32)
-    point = Point(part=EXTRA_MSA, preset="model_1", size=size, device="cpu", keep="block")
+    stack = StackPass(size=size, keep="block")
     passes = itertools.count()
 
     def whole() -> Whole:
@@ -125,10 +135,10 @@ def test_a_prediction_does_not_depend_on_when_garbage_is_collected(monkeypatch: 
 
     gc.disable()
     try:
-        uncollected = point.predicted()
+        uncollected = stack.estimate()
         # The second of its two passes is the one that counts.
-        monkeypatch.setattr("helixfold.benchmark.recompute.Whole", whole)
-        assert point.predicted() == uncollected
+        monkeypatch.setattr("tests.planning.extra_msa_stack.Whole", whole)
+        assert stack.estimate() == uncollected
     finally:
         gc.enable()
 

@@ -18,7 +18,7 @@ _NO_LAUNCH = {"promote_types"}
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCall:
-    """One launch: the operator's name, or that of our kernel, bytes read and written, and FLOP of products.
+    """One launch: the operator's name, or that of our kernel, and the bytes of the tensors that it reads and writes.
 
     `cast` says of what the operator changes only the dtype, and `waits` that the host waits for the GPU.
     """
@@ -26,8 +26,6 @@ class OperatorCall:
     name: str
     is_kernel: bool = False
     moved: int = 0
-    flop: int = 0
-    in_float32: bool = False
     cast: Literal["parameter", "other"] | None = None
     waits: bool = False
 
@@ -62,7 +60,7 @@ class OperatorLog(Counter):
         if on_meta and (to_host or wait_of_call(name, args, kwargs) is not None):
             self.calls.append(OperatorCall(name=name, waits=True))
             return pretended(name, args)
-        launches, moved, products = self.launches, self.moved, self.products
+        launches, moved = self.launches, self.moved
         found = super().__torch_dispatch__(func, types, args, kwargs)
         on_meta = on_meta or any(each.is_meta for each in tensors(found))
         if on_meta and self.launches > launches and name not in _NO_LAUNCH:
@@ -72,8 +70,6 @@ class OperatorLog(Counter):
                     name=args[0].lstrip("_") if is_kernel else name,
                     is_kernel=is_kernel,
                     moved=self.moved - moved,
-                    flop=self.products - products,
-                    in_float32=isinstance(found, Tensor) and found.dtype == torch.float32,
                     cast=self._cast(name, args, found),
                     waits=wait_of_copy(name, args, found) is not None,
                 )

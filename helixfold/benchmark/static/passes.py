@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,11 @@ from helixfold.benchmark.static.operator_log import META, OperatorCall, Operator
 from helixfold.execution.nested import tensors
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock
-from helixfold.ops.card import Card, described
+from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import recorded
 
 if TYPE_CHECKING:
-    from helixfold.ops.triton.compiled import Launch
+    from helixfold.ops.triton.compiled import CompiledKernel
 
 # The updates of a block in the paper's order: name, stream, and the stream that the context comes from.
 UPDATES = (
@@ -34,6 +34,18 @@ UPDATES = (
 BLOCK = "Evoformer block"
 # Other parts whose kernels differ from the block's.
 PARTS = ("extra-MSA block", "template embedding", "structure module")
+# A GPU for each architecture that kernels are compiled for.
+ARCHITECTURES: Mapping[str, Card] = {
+    "sm_75": CARDS["t4"],
+    "sm_80": CARDS["a100-80"],
+    "sm_86": CARDS["rtx3090"],
+    "sm_89": CARDS["rtx4090"],
+    "sm_90": CARDS["h200"],
+    "sm_100": replace(CARDS["h200"], name="NVIDIA B200", capability=(10, 0), memory=178 * 2**30, multiprocessors=148),
+    "sm_120": replace(
+        CARDS["rtx4090"], name="NVIDIA GeForce RTX 5090", capability=(12, 0), memory=31 * 2**30, multiprocessors=170
+    ),
+}
 NAMES = (*(name.replace("_", " ") for name, _, _ in UPDATES), BLOCK, *PARTS)
 
 
@@ -41,17 +53,17 @@ NAMES = (*(name.replace("_", " ") for name, _, _ in UPDATES), BLOCK, *PARTS)
 class Pass:
     """The forward or backward pass of an update, of the whole block, or of another part of the network.
 
-    `launches` is the kernels' and `operators` the calls of PyTorch's. `floor` is the bytes of memory that any
-    implementation moves: each input and output once. The inputs are the streams, their masks and the parameters, and
-    for the backward pass also the gradient of the output; the outputs are the new stream, or the gradients of streams
-    and parameters. The floor of the Evoformer block is the sum of its updates'. `kept` is the bytes that the forward
-    pass keeps for the backward pass, without parameters.
+    `kernels` has the compiled kernel of each launch of ours, and `calls` everything that is launched, our kernels in
+    the same order. `floor` is the bytes of memory that any implementation moves: each input and output once. The
+    inputs are the streams, their masks and the parameters, and for the backward pass also the gradient of the output;
+    the outputs are the new stream, or the gradients of streams and parameters. The floor of the Evoformer block is the
+    sum of its updates'. `kept` is the bytes that the forward pass keeps for the backward pass, without parameters.
     """
 
     name: str
     backward: bool
-    launches: list["Launch"]
-    operators: list[OperatorCall]
+    kernels: list["CompiledKernel"]
+    calls: list[OperatorCall]
     floor: int
     kept: int
 
@@ -60,12 +72,12 @@ class Pass:
 class Recorder:
     """Recorder of both passes of any code on a card that is only described.
 
-    `compiled` makes a context that yields the list of kernel launches inside it. `refusals` has the reasons why kernels
-    do not compute an operator on the card, by the operator's name, as far as passes have been recorded.
+    `compiled` makes a context that yields the list of kernels launched inside it. `refusals` has the reasons why
+    kernels do not compute an operator on the card, by the operator's name, as far as passes have been recorded.
     """
 
     card: Card
-    compiled: Callable[[], AbstractContextManager[list["Launch"]]]
+    compiled: Callable[[], AbstractContextManager[list["CompiledKernel"]]]
     refusals: dict[str, str] = field(default_factory=dict)
 
     def both(
@@ -82,20 +94,18 @@ class Recorder:
         """
         with ExitStack() as place:
             place.enter_context(described(self.card))
-            calls, launches = place.enter_context(recorded()), place.enter_context(self.compiled())
+            calls, kernels = place.enter_context(recorded()), place.enter_context(self.compiled())
             log, kept = place.enter_context(OperatorLog()), place.enter_context(KeptMemory(module))
             outputs = [each for each in tensors(run()) if each.requires_grad]
-        yield Pass(
-            name=name, backward=False, launches=launches, operators=_others(log), floor=floor[0], kept=kept.bytes
-        )
+        yield Pass(name=name, backward=False, kernels=kernels, calls=log.calls, floor=floor[0], kept=kept.bytes)
         for operator, arguments in calls:
             reason = operator.refusals(self.card, *arguments).get("triton")
             if reason is not None:
                 self.refusals[operator.name] = reason
         gradients = [torch.empty_like(each) for each in outputs]
-        with described(self.card), self.compiled() as launches, OperatorLog() as log:
+        with described(self.card), self.compiled() as kernels, OperatorLog() as log:
             torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
-        yield Pass(name=name, backward=True, launches=launches, operators=_others(log), floor=floor[1], kept=kept.bytes)
+        yield Pass(name=name, backward=True, kernels=kernels, calls=log.calls, floor=floor[1], kept=kept.bytes)
 
 
 def passes(sizes: PassSizes, names: Sequence[str], recorder: Recorder) -> Iterator[Pass]:
@@ -149,8 +159,3 @@ class _Block:
 
     def _leaves(self, module: nn.Module, streams: Iterable[str]) -> list[Tensor]:
         return [*(self._streams[each] for each in streams), *module.parameters()]
-
-
-def _others(log: OperatorLog) -> list[OperatorCall]:
-    """Return the calls of PyTorch's operators, without those of our kernels."""
-    return [call for call in log.calls if not call.is_kernel]

@@ -1,8 +1,7 @@
 """Compile the kernels that are launched on meta tensors for any compute capability, on a machine without a GPU."""
 
-import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,56 +22,41 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 class CompiledKernel:
     """A kernel as compiled for one compute capability and one specialisation of its arguments.
 
-    `ttir` is the text of Triton's first intermediate representation and `cubin` the machine code. `shared_memory` is
-    in bytes for each thread block of `warps` warps.
+    `cubin` is the machine code. `shared_memory` is in bytes for each thread block of `warps` warps.
     """
 
     name: str  # module and function, such as "transition.forward"
-    ttir: str
     cubin: bytes
     warps: int
     shared_memory: int
 
 
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """One launch of a compiled kernel, with the arguments by the names of the function's parameters."""
-
-    kernel: CompiledKernel
-    grid: tuple[int, ...]
-    arguments: Mapping[str, Any]
-
-
 @contextmanager
-def compiled_launches(capability: int) -> Iterator[list[Launch]]:
-    """Yield a list to which every launch on meta tensors is appended, compiled for a capability such as 90 (9.0).
+def compiled_launches(capability: int) -> Iterator[list[CompiledKernel]]:
+    """Yield a list to which the kernel of every launch on meta tensors is appended.
 
-    Raise `RuntimeError` where Triton was imported with TRITON_INTERPRET, since kernels are then not compiled.
+    Kernels are compiled for a capability such as 90 (9.0). Raise `RuntimeError` where Triton was imported with
+    TRITON_INTERPRET, since kernels are then not compiled.
     """
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         raise RuntimeError("kernels are interpreted where TRITON_INTERPRET is set; unset it to compile them")
-    launches: list[Launch] = []
+    launched: list[CompiledKernel] = []
 
     def compile_(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        function = kernel.jitted.fn
         compiled = kernel.jitted.run(*args, grid=grid, warmup=True, **kwargs)
         if compiled not in _known:
             _known[compiled] = CompiledKernel(
-                name=f"{function.__module__.rpartition('.')[2]}.{kernel.name.lstrip('_')}",
-                ttir=compiled.asm["ttir"],
+                name=f"{kernel.jitted.fn.__module__.rpartition('.')[2]}.{kernel.name.lstrip('_')}",
                 cubin=compiled.asm["cubin"],
                 warps=compiled.metadata.num_warps,
                 shared_memory=compiled.metadata.shared,
             )
-        # Options such as the number of warps are no parameters of the function.
-        signature = inspect.signature(function)
-        named = {name: value for name, value in kwargs.items() if name in signature.parameters}
-        launches.append(Launch(_known[compiled], grid, signature.bind(*args, **named).arguments))
+        launched.append(_known[compiled])
 
     driver.set_active(_Driver(capability))
     try:
         with watched(compile_):
-            yield launches
+            yield launched
     finally:
         if torch.cuda.is_available():
             driver.reset_active()

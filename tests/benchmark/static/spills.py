@@ -10,10 +10,9 @@ import json
 import sys
 from functools import partial
 
-from helixfold.benchmark.static.gpus import GPUS
 from helixfold.benchmark.static.machine_code import spilled_bytes
 from helixfold.benchmark.static.network_parts import PassSizes
-from helixfold.benchmark.static.passes import Recorder, passes
+from helixfold.benchmark.static.passes import ARCHITECTURES, Recorder, passes
 from helixfold.ops.triton.compiled import compiled_launches
 
 SIZES = PassSizes(preset="model_1", residues=256, rows=128, extra_rows=1024)
@@ -21,10 +20,9 @@ SIZES = PassSizes(preset="model_1", residues=256, rows=128, extra_rows=1024)
 
 def spilled(architecture: int, names: list[str]) -> dict[str, int]:
     """Return the bytes of a thread's stack of every kernel of these parts, of the version of it that has most."""
-    recorder = Recorder(card=GPUS[f"sm_{architecture}"].card, compiled=partial(compiled_launches, architecture))
+    recorder = Recorder(card=ARCHITECTURES[f"sm_{architecture}"], compiled=partial(compiled_launches, architecture))
     found: dict[str, int] = {}
-    launches = [launch for each in passes(SIZES, names, recorder) for launch in each.launches]
-    for kernel in dict.fromkeys(launch.kernel for launch in launches):
+    for kernel in dict.fromkeys(kernel for each in passes(SIZES, names, recorder) for kernel in each.kernels):
         found[kernel.name] = max(found.get(kernel.name, 0), spilled_bytes(kernel))
     return found
 

@@ -38,7 +38,10 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
     path = tmp_path / "kernels.json"
     size = ["--preset", "tiny", "--residues", "16", "--rows", "4", "--only", "pair transition"]
-    (done,) = run(["--static", "--arch", "sm_80", "sm_75", *size, "--json", str(path)])
+    done, unknown = run(
+        ["--static", "--arch", "sm_80", "sm_75", *size, "--json", str(path)],
+        ["--static", "--only", "column transition"],
+    )
     assert done["code"] == 0, done["err"]
     ampere, turing = json.loads(path.read_text())
     forward, backward = ampere["passes"]
@@ -48,38 +51,20 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     assert kernel["code"]["spilled"] == kernel["code"]["spills"] == 0
     assert set(kernel["code"]["matrix"]) == {"HMMA"}
     assert 16 <= kernel["code"]["registers"] <= 255
-    # The pair is read and written, with few parameters beside it.
+    # The pair is read and written. Nothing else is launched, and of the update's inputs the mask alone is not read.
     pair = 16 * 16 * 32 * 2
-    assert 2 * pair < kernel["cost"]["moved"] < 4 * pair
-    assert kernel["cost"]["moved"] <= kernel["cost"]["asked"]
-    assert kernel["cost"]["flop"] == 2 * 2 * 16 * 16 * 32 * (2 * 32)
-    # Nothing else is launched, and of the update's inputs the mask alone is not read.
-    assert forward["cost"]["moved"] == kernel["cost"]["moved"] == forward["floor"] - 16 * 16 * 4
+    assert forward["moved"] == kernel["moved"] == forward["floor"] - 16 * 16 * 4
+    assert 2 * pair < kernel["moved"] < 4 * pair
     # A transition keeps its input and no more.
     assert forward["kept"] == backward["kept"] == pair
     assert "transition.hidden_gradients" in [each["kernel"] for each in backward["kernels"]]
     assert sum(backward["operators"].values()) > 0
+    assert backward["moved"] == backward["operators_moved"] + sum(each["moved"] for each in backward["kernels"])
     reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
     assert turing["refusals"]["transition"] == reason
     assert not turing["passes"][0]["kernels"]
     assert "transition.forward " in done["out"]
     assert f"no kernel of ours computes transition: {reason}" in done["out"]
-    assert "only\nratios between two versions of the code count" in done["out"]
-
-    earlier = json.loads(path.read_text())
-    earlier[0]["passes"][0]["cost"]["moved"] *= 4
-    path.write_text(json.dumps(earlier))
-    wrong = {"list.json": "is no table that --json wrote", "none.json": "cannot be read: No such"}
-    (tmp_path / "list.json").write_text("[3]")
-    files = [path, *(tmp_path / name for name in wrong)]
-    commands = [["--static", "--arch", "sm_80", *size, "--against", str(file)] for file in files]
-    again, *refused, unknown = run(*commands, ["--static", "--only", "column transition"])
-    sums = again["out"][again["out"].index("moved/before us/before") :].splitlines()
-    assert sums[1].split()[-2:] == ["0.25", "1.00"]
-    assert sums[2].split()[-2:] == ["1.00", "1.00"]
-    for each, (name, sentence) in zip(refused, wrong.items(), strict=True):
-        assert each["code"] == 2
-        assert f"{name} {sentence}" in each["err"]
     assert unknown["code"] == 2
     assert "no part's name contains 'column transition'; they are row attention, column attention" in unknown["err"]
 

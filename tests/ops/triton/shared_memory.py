@@ -109,14 +109,14 @@ def shared_memory(case: str, capability: int) -> tuple[int, int]:
     """Return the most bytes of the kernels of a case's forward pass, and of both passes."""
     # On a card with room for whatever the kernels take.
     card = replace(CARDS["h200"], capability=divmod(capability, 10), shared_memory=2**30)
-    with compiled_launches(capability) as launches, described(card), forced("triton"):
+    with compiled_launches(capability) as launched, described(card), forced("triton"):
         outputs = CASES[case]()
-        forward = len(launches)
+        forward = len(launched)
         torch.autograd.backward(outputs, [torch.empty_like(each) for each in outputs])
-    taken = [launch.kernel.shared_memory for launch in launches]
+    taken = [kernel.shared_memory for kernel in launched]
     if "-v" in sys.argv:
-        for launch in launches:
-            print(case, launch.kernel.name, launch.kernel.shared_memory, file=sys.stderr, flush=True)
+        for kernel in launched:
+            print(case, kernel.name, kernel.shared_memory, file=sys.stderr, flush=True)
     return max(taken[:forward], default=0), max(taken)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from helixfold.presets import tiny, tiny_multimer
 from helixfold.verification.fixed_input import fixed_batches
-from helixfold.verification.trained_ranges import (
+from tests.parity.range_factors import (
     LARGEST_LOGIT,
     MSA,
     PAIR,
