@@ -102,7 +102,7 @@ def test_the_readme_begins_with_the_example_and_ends_with_the_tests() -> None:
         assert len(first_and_last.splitlines()) == 1
         assert first_and_last.startswith("python -m pip install -c constraints.txt ")
     assert "&& helixfold predict " in commands[0]
-    assert commands[-1].endswith("&& python -m pytest\n")
+    assert commands[-1].endswith("&& python -m pytest -n auto\n")
 
 
 def test_no_page_has_a_placeholder_for_the_address_of_the_repository() -> None:

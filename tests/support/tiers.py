@@ -11,6 +11,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 # Files and folders of the tier `integration`, below tests/.
 INTEGRATION = (
+    "analysis/test_complexes.py",
     "bad_input",  # commands with some four hundred wrong inputs
     "benchmark",
     "cli/test_benchmark.py",
@@ -44,11 +45,8 @@ INTEGRATION = (
     "data_pipeline/search/test_server_archive.py",
     "data_pipeline/transforms/test_alignment_clusters.py",
     "databases",  # builds databases
-    "design/test_command.py",
-    "design/test_designer.py",
-    "design/test_interrupted_steps.py",
-    "docs/test_counted_figures.py",
-    "docs/test_figures.py",
+    "design",
+    "docs",  # commands and Python of the documentation
     "earlier_versions",
     "evaluation",
     "examples",
@@ -76,22 +74,27 @@ INTEGRATION = (
     "parity/test_pairing.py",
     "parity/test_trained_ranges.py",
     "planning",  # whole passes and steps on meta tensors
-    "predict/test_devices.py",
-    "predict/test_interrupted_steps.py",
-    "predict/test_interruptions.py",
-    "predict/test_search_to_structure.py",
-    "predict/test_shared.py",
+    "predict",  # whole runs of commands
     "relax",
+    "report/test_plots.py",
+    "report/test_target_page.py",
     "report/test_target_page_in_browser.py",
-    "scoring/test_interrupted_steps.py",
-    "serve/test_browser.py",
-    "serve/test_cluster_worker.py",
-    "serve/test_interrupted_steps.py",
-    "serve/test_interruptions.py",
-    "serve/test_overload.py",
-    "serve/test_power_cut.py",
-    "serve/test_worker.py",
+    "report/test_training_curves.py",
+    "scoring",
+    "scripts/test_mutations.py",
+    "serve",  # servers, workers and clients
     "test_bare_machine.py",
+    "test_complex_folding.py",
+    "test_folding_together.py",
+    "test_host_waits.py",
+    "test_imports.py",  # a process for each library that is absent
+    "test_inference.py",
+    "test_initial_guess.py",
+    "test_openmp.py",
+    "test_representations.py",
+    "training/test_checkpoint_files.py",
+    "training/test_complex_batches.py",
+    "training/test_complex_evaluation.py",
     "training/test_complex_runs.py",  # several ranks
     "training/test_elastic.py",
     "training/test_interrupted_steps.py",
@@ -100,6 +103,7 @@ INTEGRATION = (
     "training/test_memory.py",
     "training/test_outer_sync.py",
     "training/test_workload.py",
+    "verification",
     "weights/test_interrupted_steps.py",
 )
 _INTEGRATION = {TESTS / name for name in INTEGRATION}
