@@ -47,7 +47,7 @@ def test_directory_is_private_when_a_token_is_created_before_the_server_starts(t
             url = process.stdout.readline().split()[-1]
             with Client(url) as client:
                 client.service()  # asked again until the server answers
-            server = Running(None, int(url.rpartition(":")[2]), token)  # type: ignore[arg-type]
+            server = Running(None, int(url.rpartition(":")[2]), token, {})  # type: ignore[arg-type]
             rows = {"name": "rows.a3m", "content": ">query\nMKTAYIAKQR\n"}
             job = server.json("POST", "/api/v1/jobs", {"sequence": "MKTAYIAKQR", "alignments": [rows]})["id"]
             server.finish(server.claim(), {"report.html": b"x", "msas/rows.a3m": b"x"})
