@@ -50,6 +50,9 @@ INTEGRATION = (
     "earlier_versions",
     "evaluation",
     "examples",
+    "execution/test_bfloat16.py",
+    "execution/test_recompute.py",
+    "execution/test_recorded_passes.py",
     "finetune/test_adapted.py",  # several ranks
     "finetune/test_distillation.py",
     "finetune/test_finetune.py",  # a whole fine-tuning and predictions with it
@@ -72,6 +75,7 @@ INTEGRATION = (
     "parity/test_initial_guess.py",
     "parity/test_make_cases.py",
     "parity/test_pairing.py",
+    "parity/test_range_factors.py",
     "parity/test_trained_ranges.py",
     "planning",  # whole passes and steps on meta tensors
     "predict",  # whole runs of commands
@@ -92,16 +96,21 @@ INTEGRATION = (
     "test_initial_guess.py",
     "test_openmp.py",
     "test_representations.py",
+    "test_residue_offsets.py",
     "training/test_checkpoint_files.py",
     "training/test_complex_batches.py",
     "training/test_complex_evaluation.py",
     "training/test_complex_runs.py",  # several ranks
     "training/test_elastic.py",
+    "training/test_evaluate.py",
     "training/test_interrupted_steps.py",
     "training/test_interruptions.py",
     "training/test_learning.py",
+    "training/test_loader.py",  # worker processes
+    "training/test_log.py",
     "training/test_memory.py",
     "training/test_outer_sync.py",
+    "training/test_recorded_step.py",
     "training/test_workload.py",
     "verification",
     "weights/test_interrupted_steps.py",
