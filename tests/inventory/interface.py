@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 import tomllib
 import types
@@ -59,7 +60,7 @@ def _option(argument: Any) -> list[str]:
     default = argument.field_info.default
     if default is inspect.Parameter.empty:
         default = None
-    text = "required" if argument.required else str(default).replace(sys.executable, "PYTHON")
+    text = "required" if argument.required else _without_places(str(default))
     found = [_type(argument.hint), text]
     numbers, others = ([word for word in words if _accepts(argument, word)] for words in (_NUMBERS, _OTHERS))
     if argument.hint is not bool and 0 < len([*numbers, *others]) < len([*_NUMBERS, *_OTHERS]):
@@ -67,6 +68,14 @@ def _option(argument: Any) -> list[str]:
     if argument.parameter.choices:
         found.append(" ".join(map(str, argument.parameter.choices)))
     return found
+
+
+def _without_places(text: str) -> str:
+    """Return a text with words for the paths that differ between machines and runs."""
+    places = {sys.executable: "PYTHON", tempfile.gettempdir(): "TEMPORARY", str(ROOT): "PROJECT"}
+    for path, word in places.items():
+        text = text.replace(path, word)
+    return text
 
 
 def _type(hint: Any) -> str:
