@@ -1,6 +1,7 @@
 """What users name: options of the command line, routes of the service, Python names, files' keys and variables."""
 
 import ast
+import contextlib
 import copy
 import inspect
 import json
@@ -13,7 +14,7 @@ import time
 import tomllib
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
@@ -165,16 +166,18 @@ def service(root: Path) -> Digest:
                 return {"does not start": printed.read_text()[-300:]}
             time.sleep(0.05)
         port = int(address[1])
-        while _ask(port, "GET", "/v1/health/ready", "", b"")[0] != 200:
-            time.sleep(0.2)
+        _wait(lambda: _ask(port, "GET", "/v1/health/ready", "", b"")[0] == 200)
         found = _schema(json.loads(_ask(port, "GET", "/api/openapi.json", "", b"")[1]))
         counts: dict[str, int] = {}
         for method, path, kind, body in REQUESTS:
+            if (method, path) == ("GET", "/api/v1/jobs"):
+                # A job's record differs while it waits and runs.
+                _wait(lambda: b'"done"' in _ask(port, "GET", "/api/v1/jobs", "", b"")[1])
             status, content, headers = _ask(port, method, path, kind, body)
             name = f"{method} {path}"
             counts[name] = counts.get(name, 0) + 1
             found[f"answer: {name}{f' ({counts[name]})' * (counts[name] > 1)}"] = {
-                "status": status,
+                "code": status,
                 "type": headers.split(";")[0],
             } | _answer(content, headers)
     finally:
@@ -182,6 +185,16 @@ def service(root: Path) -> Digest:
             os.kill(child, signal.SIGTERM)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return found | {"exit code after SIGTERM": code}
+
+
+def _wait(is_ready: Callable[[], bool]) -> None:
+    """Wait for the service; it prints its address before it accepts connections."""
+    for _ in range(600):
+        with contextlib.suppress(ConnectionError):
+            if is_ready():
+                return
+        time.sleep(0.2)
+    raise TimeoutError("the service did not answer as expected within 600 attempts")
 
 
 def run_served(words: list[str], folder: Path) -> tuple[int, str, str]:
