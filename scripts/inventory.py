@@ -18,6 +18,7 @@ import fnmatch
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,8 @@ BASELINE = ROOT / "tests/inventory"
 REMOVED = BASELINE / "removed.toml"
 # Numbers may differ by this share or by this much: another processor rounds differently.
 RELATIVE, ABSOLUTE = 0.03, 0.03
+# A parameter in the text of a signature, such as `rows`, `*, seed=0` or `**more`.
+_PARAMETER = re.compile(r"""(?:\*, )?\*{0,2}\w+(?:=(?:'[^']*'|"[^"]*"|[^,]*))?""")
 # Items that a file's digest holds are written below it, separated by this.
 _BELOW = " > "
 
@@ -175,7 +178,22 @@ def compare(expected: Any, found: Any, name: str = "") -> tuple[list[tuple[str, 
         return sorted(differences), sorted(additions)
     if _is_equal(expected, found):
         return [], []
+    if isinstance(expected, str) and isinstance(found, str) and (added := _added_parameters(expected, found)):
+        return [], [f"{name}: {', '.join(added)}"]
     return [(name, f"was {_shown(expected)}, is {_shown(found)}")], []
+
+
+def _added_parameters(expected: str, found: str) -> list[str]:
+    """Return the parameters that a signature gained, or nothing if calls that worked before may fail."""
+    if not all(each.startswith("(") and each.endswith(")") for each in (expected, found)):
+        return []
+    before, after = (_PARAMETER.findall(each[1:-1]) for each in (expected, found))
+    added = [each for each in after if each not in before]
+    kept = [each for each in after if each in before]
+    # Positional arguments keep their places.
+    first, now = ([each for each in parameters if not each.startswith("*, ")] for parameters in (before, after))
+    is_safe = kept == before and now[: len(first)] == first and all("=" in each for each in added)
+    return added if is_safe else []
 
 
 def _is_equal(one: Any, other: Any) -> bool:

@@ -17,7 +17,7 @@ Digest = dict[str, Any]
 # Names of values that differ from run to run or from machine to machine; only their kind is recorded.
 _VARIES = re.compile(
     r"second|time|date|memory|bytes|version|host|device|processor|cores|threads|pid|started|ended|digest|sha|size|"
-    r"duration|speed|peak|available|points|forecast|estimate|created|seen|per_|median|torch|numpy|python|rate$",
+    r"duration|speed|peak|available|points|forecast|estimate|created|seen|per_|median|torch|numpy|python|rate$|longest",
     re.IGNORECASE,
 )
 

@@ -84,6 +84,23 @@ def test_an_addition_is_no_difference() -> None:
     assert inventory.compare(BASELINE, found) == ([], additions)
 
 
+@pytest.mark.parametrize(
+    ("found", "added"),
+    [
+        ("(a, b='x, y', c=1, *, key=...)", ["c=1"]),
+        ("(a, b='x, y', *, other=..., *, key=...)", ["*, other=..."]),
+        ("(a, b='x, y', *, key=..., *, needed)", None),
+        ("(a, c=1, b='x, y', *, key=...)", None),
+        ("(a, b='x', *, key=...)", None),
+        ("(a, b='x, y')", None),
+    ],
+)
+def test_only_an_optional_parameter_that_moves_no_other_is_an_addition(found: str, added: list[str] | None) -> None:
+    differences, additions = inventory.compare({"f": "(a, b='x, y', *, key=...)"}, {"f": found})
+    assert additions == ([] if added is None else [f"f: {', '.join(added)}"])
+    assert len(differences) == (added is None)
+
+
 def test_rounding_of_another_processor_is_no_difference() -> None:
     found = copy.deepcopy(BASELINE)
     found["runs"]["predict"]["out/t/confidence.json"]["plddt"] = 50.9
