@@ -10,10 +10,10 @@ from tests.support.sources import ROOT
 
 # A package whose import, which precedes every function of a new process, takes long enough to be interrupted.
 CHILD = """
-import multiprocessing, os, sys, time
+import os, sys, time
 from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
 os.write(1, b"importing\\n")
-if multiprocessing.parent_process() is not None:
+if "__mp_main__" in sys.modules:  # in a new process
     time.sleep({importing})
 
 def child():
