@@ -247,7 +247,8 @@ def test_a_wrong_result_is_said_and_ends_with_code_1(
         return [Reading(setup=each, seconds=[1.0], faults=["gradient is off by 0.01"]) for each in setups]
 
     monkeypatch.setattr(ablation, "on_ranks", measured)
-    assert main(["benchmark", "ablation", "--repeats", "1", "--crop", "8"]) == 1
+    sizes = ["--crop", "6", "--rows", "2", "--extra-rows", "2", "--blocks", "1", "--recycles", "0"]
+    assert main(["benchmark", "ablation", "--repeats", "1", *sizes]) == 1
     assert "WRONG, with: gradient is off by 0.01" in capsys.readouterr().out
 
 

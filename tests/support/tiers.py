@@ -91,12 +91,14 @@ INTEGRATION = (
     "test_complex_folding.py",
     "test_folding_together.py",
     "test_host_waits.py",
+    "test_import_graph.py",
     "test_imports.py",  # a process for each library that is absent
     "test_inference.py",
     "test_initial_guess.py",
     "test_openmp.py",
     "test_representations.py",
     "test_residue_offsets.py",
+    "test_safety.py",
     "training/test_checkpoint_files.py",
     "training/test_complex_batches.py",
     "training/test_complex_evaluation.py",
@@ -111,6 +113,7 @@ INTEGRATION = (
     "training/test_memory.py",
     "training/test_outer_sync.py",
     "training/test_recorded_step.py",
+    "training/test_trainer.py",  # whole runs
     "training/test_workload.py",
     "verification",
     "weights/test_interrupted_steps.py",

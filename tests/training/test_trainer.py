@@ -251,7 +251,6 @@ def test_weights_say_from_which_packaged_model_they_descend(tmp_path: Path) -> N
     assert (tmp_path / LOG_FILE).read_text().count(began) == 1
 
 
-@pytest.mark.integration
 def test_equal_runs_leave_equal_bytes(tmp_path: Path) -> None:
     for directory in ("one", "two"):
         small_run(tmp_path / directory).run(StopRequest())

@@ -372,6 +372,7 @@ def test_a_prediction_that_makes_no_sense_is_refused(values: dict[str, Any], mes
         prediction(**values)
 
 
+@pytest.mark.integration
 def test_every_byte_is_the_same_in_another_process(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from tests.write.test_results import finished, prediction;"

@@ -37,6 +37,7 @@ def x_of(chain: Chain, residue: int, atom: str) -> float:
     return float(chain.atom_positions[residue, ATOM_ORDER[atom], 0])
 
 
+@pytest.mark.integration
 @given(st.lists(residues(), min_size=1, max_size=3))
 def test_what_gemmi_writes_is_read_back(contents: list[list[Residue]]) -> None:
     chains = dict(zip("ABC", contents, strict=False))
