@@ -85,10 +85,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """As many as this process may use, which is what a container has and not what its machine has."""
+    """One more than there are processors for this process: some tests wait for time to pass, or for other processes."""
     from data_pipeline.processors import available_processors  # noqa: PLC0415  imported once shapes are checked
 
-    return available_processors()
+    return available_processors() + 1
 
 
 @pytest.fixture(scope="module")

@@ -188,17 +188,18 @@ def _fold_all(
                 write_entries(output, pulldown)
             if options.output_format == "colabfold":
                 write_run(output, *colabfold_run(jobs, settings))
+        finished = [output / status.name for status in statuses if status.finished]
         # In a shared directory, each target is cleared and searched for when it is claimed.
         if workers.mesh.is_first and not options.is_shared:
             shared = shared_directories(job.target for job in jobs if job.target is not None)
             remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
-            finished = [output / status.name for status in statuses if status.finished]
             if options.slim:
                 for directory in finished:
                     slim_down(directory)
-            if options.zip:
-                archive_finished(finished)
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
+        # A run that was killed between the last prediction and the archive leaves this to the next one.
+        if workers.mesh.is_first and options.zip:
+            archive_finished(finished)
 
     lots = sizes_of_lots([None if job.is_complex else job.residues for job, _ in remaining], settings)
     with loading.stage("searches for all targets"):

@@ -15,7 +15,7 @@ from helixfold.weights.untrained import untrained_model
 from tests.support.interruptions import State, check_interruptions, check_kills
 from tests.support.run_values import values
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.long
 
 ADVANCE = "helixfold.design.designer:Designer.advance"
 

@@ -10,7 +10,7 @@ from tests.finetune.runs import jobs_file, result
 from tests.support.interruptions import check_kills, temporary_files
 from tests.training.ranks import finetune
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.long
 
 STEP = "helixfold.training.trainer:Trainer._make_step"
 JOBS = ('name = "low"\nlearning_rate = 0.01', 'name = "heads"\nadapter = "heads"\nsteps = 1')

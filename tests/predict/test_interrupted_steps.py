@@ -19,7 +19,7 @@ from tests.predict.commands import BAD, batch, predict
 from tests.support.interruptions import State, check_interruptions, check_kills, spread, states
 from tests.support.run_values import values
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("undrawn")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 FOLD = "helixfold.inference:fold"
 # Every directory of a run that searches, predicts, relaxes and archives.

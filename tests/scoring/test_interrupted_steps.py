@@ -11,7 +11,7 @@ from tests.scoring.structure_files import write
 from tests.support.interruptions import State, check_interruptions, check_kills
 from tests.support.run_values import values
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.long
 
 TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu", "--at-once", "1"]
 FOLD = "helixfold.scoring.network:Network.fold"

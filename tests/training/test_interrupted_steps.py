@@ -11,7 +11,7 @@ from tests.support.interruptions import Event, State, check_kills, count_changes
 from tests.training.command_runs import STEP, Run
 from tests.training.ranks import train
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.long
 
 SHORT = {"steps": 4}
 

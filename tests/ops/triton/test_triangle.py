@@ -89,9 +89,10 @@ def test_channels_of_the_model_equal_the_reference() -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_bfloat16_is_as_near_as_plain_bfloat16(turned: bool) -> None:
     operand = for_operand(1, 9, 33, 32, 32, turned=turned)
-    assert_as_near(by_triton(triangle_operand), triangle_operand.reference, operand)
+    # How near plain PyTorch comes depends on the processor: with AVX2, nearer than two roundings to bfloat16.
+    assert_as_near(by_triton(triangle_operand), triangle_operand.reference, operand, floor=2**-7)
     update = for_update(1, 17, 32, 32, turned=turned)
-    assert_as_near(by_triton(triangle_update), triangle_update.reference, update)
+    assert_as_near(by_triton(triangle_update), triangle_update.reference, update, floor=2**-7)
 
 
 def test_rows_without_mask_are_zero_and_all_masked_is_finite() -> None:
