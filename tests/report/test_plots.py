@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import matplotlib.colors
 import numpy as np
@@ -18,7 +19,7 @@ from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report import plots
 from helixfold.report.maps import LARGEST_ERROR
-from helixfold.report.plot_files import write_alignment, write_plots
+from helixfold.report.plot_files import write_alignment, write_coverage, write_plots
 from helixfold.report.plots import coverage_plot, heat_maps, pae_plot, plddt_plot
 from helixfold.write.ranking import ranked, read_finished
 from helixfold.write.results import write_prediction
@@ -295,28 +296,32 @@ def test_the_files_plots_are_of_the_predictions_and_of_the_chains(
         write_prediction(tmp_path, special_complex.prediction(f"m_{place}", ranking_confidence=score, **changed))
     order = ranked([each for place in range(3) if (each := read_finished(tmp_path, f"m_{place}")) is not None])
     monkeypatch.setattr("helixfold.report.plot_files._MOST_DRAWN", 2)
-    drawn: dict[str, tuple[object, tuple[object, ...]]] = {}
+    drawn: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    for name in ("plddt", "pae", "coverage"):
 
-    class Remembered:
-        def add(self, path: Path, plot: object, *arguments: object) -> None:
-            drawn[path.name] = plot, arguments
+        def draw(*arguments: Any, name: str = name, **named: Any) -> bytes:
+            drawn[name] = arguments, named
+            return b"a plot"
 
-    write_plots(tmp_path, order, Remembered())  # type: ignore[arg-type]
-    plot, (plddts, notes) = drawn["plddt.png"]
-    assert (plot, notes) == (plddt_plot, [])
+        monkeypatch.setattr(f"helixfold.report.plot_files.{name}_plot", draw)
+    write_plots(tmp_path, order)
+    (plddts, notes), _ = drawn["plddt"]
+    assert notes == []
     assert [(name, values.round(2).tolist()) for name, values in plddts.items()] == [
         (f"m_{place}", np.roll(plddt, place).round(2).tolist()) for place in (1, 2)
     ]
-    plot, (paes, largest, _) = drawn["pae.png"]
-    assert (plot, largest) == (pae_plot, 31.75)
+    (paes, largest, _), _ = drawn["pae"]
+    assert largest == 31.75
     for place in (1, 2):
         np.testing.assert_allclose(paes[f"m_{place}"], np.roll(special_complex.pae(), place, axis=1), atol=1e-5)
 
     chains = [Chain(name=name, features=random_features(6, length)) for name, length in (("H", 5), ("L", 9), ("x", 4))]
     features = complex_features(chains)
-    depth = write_alignment(tmp_path, features, Remembered())  # type: ignore[arg-type]
-    plot, (msa, given) = drawn["coverage.png"]
+    depth = write_alignment(tmp_path, features)
+    write_coverage(tmp_path, features, depth)
+    (msa, given), named = drawn["coverage"]
     assert given is depth
     np.testing.assert_array_equal(msa, features.msa)
-    assert plot.keywords == {"paired": features.paired_rows, "chain_ends": [5, 14]}
+    assert named == {"paired": features.paired_rows, "chain_ends": [5, 14]}
+    assert all((tmp_path / f"{name}.png").read_bytes() == b"a plot" for name in drawn)
     np.testing.assert_array_equal(depth.coverage, [sum(kind != GAP for kind in column) for column in features.msa.T])
