@@ -10,7 +10,7 @@ and keys of files (formats.json), and what small runs and bad inputs come to (ru
     python scripts/inventory.py --losses             make ten losses in a scratch copy, and see that each is reported
 
 Something that is removed or changed on purpose needs an entry in tests/inventory/removed.toml until the baseline is
-renewed. Additions are printed and are no differences.
+renewed. Additions are printed but do not fail the check.
 """
 
 import argparse
@@ -215,7 +215,7 @@ def without_removals(
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the differences that no entry of removed.toml explains, and the entries that explain none.
 
-    The name of an entry is that of a difference or of what it is part of; `*` stands for any letters.
+    An entry explains differences whose name equals or begins with its own; `*` matches any characters.
     """
 
     def explains(pattern: str, name: str) -> bool:

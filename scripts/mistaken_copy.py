@@ -200,7 +200,7 @@ def _run_child(root: Path, arguments: list[str], log: _Log, *, is_compiled: bool
             os.dup2(file.fileno(), 2)
         work = root.parent / "work"
         shutil.rmtree(work, ignore_errors=True)
-        # Numba sees changes of the file of a function, but not of those of functions that it calls.
+        # Numba notices changes to a function's own file, but not to the functions it calls.
         cache = root.parent / "numba" / ("changed" if is_compiled else "unchanged")
         if is_compiled:
             shutil.rmtree(cache, ignore_errors=True)

@@ -113,7 +113,7 @@ def find_pattern(pattern: Pattern, root: Path, origin: str) -> Mistake:
         origin=origin,
     )
     if mistake is None:
-        raise ValueError(f"{pattern.replace!r} in place of {pattern.find!r} changes nothing, or is not valid there")
+        raise ValueError(f"{pattern.replace!r} does not change {pattern.find!r}, or is not valid there")
     return mistake
 
 

@@ -47,8 +47,8 @@ _WRONG = 1
 _MIB = 2**20
 # A reading lasts at least so long; shorter steps are repeated.
 _LEAST_SECONDS = 0.3
-# Largest errors of results, relative to the norm of those of plain PyTorch in float32: of a setup in float32, and in
-# its own precision, where twice the error of plain PyTorch in that precision is also allowed.
+# Largest allowed error, relative to the norm of plain PyTorch's result in float32: for float32 and for lower precision.
+# In lower precision, twice plain PyTorch's own error is allowed as well.
 _EXACT, _LOW, _TIMES_PLAIN = 1e-4, 2e-3, 2.0
 _HEADER = (
     f"{'':38} {'with, ms':>10} {'without':>10} {'faster':>8} {'(range)':>13}  {'with, MiB':>10} {'without':>10} "
@@ -191,8 +191,7 @@ def comparisons(techniques: Sequence[Technique], problem: Problem, repeats: int,
 def measure(mesh: Mesh, problem: Problem, setups: Sequence[Setup], repeats: int) -> list[Reading]:
     """Return a reading of each setup.
 
-    In each of the rounds every setup is built anew and read once, so that none of them alone has the times in which
-    the machine is faster.
+    Each round rebuilds every setup and measures it once, so that changes in the machine's speed affect all setups.
     """
     if all(isinstance(setup, PredictionSetup) for setup in setups):
         keep_few_kernels()  # as `helixfold predict` does, and `helixfold train` does not

@@ -150,7 +150,7 @@ def _operators_and_dtype(on: Setup) -> Iterator[Technique]:
 class AdamByTensor:
     """The optimizer's work done tensor by tensor with `torch.optim.Adam`: clipping, update, moving average, rounding.
 
-    Gradients are those of the model's parameters, which `dtype` rounds outside the submodules that stay float32.
+    Gradients are with respect to the model's parameters. `dtype` applies to all submodules that do not stay in float32.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -284,7 +284,7 @@ class PredictionRun:
 
 
 class NotInPlace(Slabs):
-    """Executor that works as `Slabs` does, and writes each update's result into memory of its own."""
+    """`Slabs`, but each update's result is written to new memory."""
 
     @torch.no_grad()
     def apply(

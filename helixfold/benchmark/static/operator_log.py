@@ -18,9 +18,10 @@ _NO_LAUNCH = {"promote_types"}
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCall:
-    """One launch: the operator's name, or that of our kernel, and the bytes of the tensors that it reads and writes.
+    """One launch: the name of the operator or kernel, and the bytes of its input and output tensors.
 
-    `cast` says of what the operator changes only the dtype, and `waits` that the host waits for the GPU.
+    `cast` is set if the operator only converts a parameter or another tensor to a different dtype. `waits` is true if the
+    host waits for the GPU.
     """
 
     name: str

@@ -89,7 +89,7 @@ class PassRow:
 def show(sizes: PassSizes, architectures: Sequence[str], only: str, path: Path | None) -> None:
     """Print the tables of all parts for each architecture; with a path, also write them there as JSON.
 
-    Only parts whose name contains `only` are shown. Raise `InputError` if there is no such part.
+    Show the parts whose name contains `only`. Raise `InputError` if there are none.
     """
     names = [name for name in NAMES if only in name]
     if not names:
