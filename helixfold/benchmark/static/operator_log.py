@@ -20,8 +20,8 @@ _NO_LAUNCH = {"promote_types"}
 class OperatorCall:
     """One launch: the name of the operator or kernel, and the bytes of its input and output tensors.
 
-    `cast` is set if the operator only converts a parameter or another tensor to a different dtype. `waits` is true if the
-    host waits for the GPU.
+    `cast` is set if the operator only converts a parameter or another tensor to a different dtype. `waits` is true if
+    the host waits for the GPU.
     """
 
     name: str
