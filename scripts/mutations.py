@@ -154,6 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if invalid else 0
     os.environ.setdefault("HELIXFOLD_SHARED", str(ROOT.parent / "shared"))
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.pop("PYTEST_ADDOPTS", None)  # options of a test run that runs this script
     results, failing = _try_all(mistakes, options) if mistakes else ([], set())
     for test in sorted(failing):
         print(f"left out, as it fails without a mistake: {test}")
