@@ -66,7 +66,9 @@ def tops(names: set[str]) -> set[Path]:
 
 
 def run_there(bare: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "TRITON"))
+    }
     environment["PYTHONPATH"] = os.pathsep.join([str(bare), str(ROOT)])
     # Without site, Python sees nothing but its own library and this path.
     command = [sys.executable, "-S", *arguments]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, os_errors_as_input_errors, require_file
+from data_pipeline.files import atomic_write, os_errors_as_input_errors, remove_partial_files, require_file
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.weights.checkpoint import save_checkpoint
@@ -49,7 +49,11 @@ class RunFiles:
             )
 
     def write_config(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        """Write the settings of the run, and other facts about it, as `config.json`."""
+        """Write the settings of the run, and other facts about it, as `config.json`.
+
+        Remove the files that a killed run had not finished writing.
+        """
+        remove_partial_files([self.directory, self.directory / "weights"])
         content = json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1)
         with (
             os_errors_as_input_errors(self.directory, "cannot be written"),
