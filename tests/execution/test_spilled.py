@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_iter
 from helixfold.config import ConfigError
 from helixfold.execution import spilled, spilled_stream
 from helixfold.execution.slabs import Held, Slabs
-from helixfold.execution.spilled import Spilled
-from helixfold.execution.spilled_stream import HostMemory, SpilledStream
+from helixfold.execution.spilled import Lane, Spilled
+from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
 from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.update import transposed
@@ -97,6 +97,26 @@ def test_parts_of_a_stream_share_its_memory_and_what_is_written_there_is_read(tm
     assert (expected[:, 1:3] == 1).all()
     doubled = run.map_rows(lambda _, rows: 2 * rows, msa[:, :4].transpose(1, 2))
     assert torch.equal(run.gather(doubled).transpose(1, 2), 2 * expected[:, :4])
+
+
+def test_whatever_writes_to_a_new_stream_first_is_read_back(tmp_path: Path) -> None:
+    """A stream that nothing was written to is not read; both ways of writing end that."""
+    values = torch.randn(1, 4, 3)
+
+    def written_by_slabs(made: SpilledStream) -> None:
+        lane = Lane(made, 2)
+        for part in (slice(0, 2), slice(2, 4)):
+            lane.slab(0, part).copy_(values[:, part])
+            lane.store(0, part)
+
+    for write in (written_by_slabs, lambda made: made.copy_(values)):
+        tensor, home = mapped_tensor(tmp_path, values.shape, torch.float32)
+        assert home.blank
+        made = SpilledStream(tensor, home, CPU)
+        write(made)
+        lane = Lane(made, 2)
+        lane.fetch(0, slice(2, 4))
+        assert torch.equal(lane.slab(0, slice(2, 4)), values[:, 2:])
 
 
 @pytest.mark.usefixtures("everything_spilled")

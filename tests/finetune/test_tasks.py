@@ -1,17 +1,20 @@
 """Heads learn values of whole targets that follow from what the network makes of them, and nothing where none do."""
 
+import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from jaxtyping import config
 from scipy import stats
+from torch import Tensor
 
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.pipeline import target_features
@@ -21,9 +24,10 @@ from data_pipeline.pipeline import Target
 from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
+from helixfold.finetune import task_training
 from helixfold.finetune.base import base_file, load_base
 from helixfold.finetune.settings import finetuning
-from helixfold.finetune.task_heads import fit, published_binder_head, summary
+from helixfold.finetune.task_heads import fit, loss_of, published_binder_head, summary
 from helixfold.finetune.task_run import Task, with_frozen_network
 from helixfold.finetune.task_table import TaskRow, read_table
 from helixfold.finetune.task_training import TaskTraining
@@ -182,6 +186,23 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert main(command) == 2
     assert "this run began with another table" in capsys.readouterr().err
     assert files_of(output) == before
+
+
+def test_good_steps_between_those_that_are_not_finite_let_a_task_go_on(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+
+    def loss(*given: Any) -> Tensor:
+        return loss_of(*given) * (math.nan if next(calls) in (0, 2) else 1)
+
+    monkeypatch.setattr(task_training, "loss_of", loss)
+    rows = [(f"c{n}", sequence, n / 10) for n, sequence in enumerate(sequences(5))]
+    file = table(tmp_path / "table.csv", rows, ["train"] * 3 + ["test"] * 2)
+    command = ["finetune", "--table", str(file), "--weights", str(weights), "--device=cpu"]
+    settings = ["--steps=3", "--set=batch_size=1", "--set=max_skipped=2"]
+    assert main([*command, "--output", str(tmp_path / "out"), *settings]) == 0
+    assert next(calls) == 3
 
 
 def predict_with(adapter: Path, weights: Path) -> list[Prediction]:
