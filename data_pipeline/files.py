@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 from data_pipeline.errors import DiskFullError, InputError, error_reason
 
@@ -65,11 +64,6 @@ def sha256_of(path: Path) -> str:
 def _without_waiting(path: str, flags: int) -> int:
     """Open a file, also one that has become a pipe meanwhile, without waiting for whoever writes into it."""
     return os.open(path, flags | os.O_NONBLOCK)
-
-
-def open_lock(path: Path, mode: int = 0o666) -> TextIO:
-    """Open a lock file for reading and writing, and make it if it is missing; never follow a link or wait at a pipe."""
-    return open(path, "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode))
 
 
 LINK_PROBLEM = "a symbolic link leads out of the output directory; put a directory here, or choose another --output"

@@ -4,7 +4,6 @@ A result (a chain's record, the summary of a structure file, or the clusters) is
 inputs. It survives a killed run, and an existing key always has the right content, so nothing is computed twice.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,8 +14,9 @@ from pathlib import Path
 
 from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.store import DATABASE_FILE, write_database
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write, open_lock, os_errors_as_input_errors, read_file, unmoved_directory
+from data_pipeline.errors import InputError, error_reason
+from data_pipeline.file_lock import NO_LOCKS, acquire_lock
+from data_pipeline.files import atomic_write, os_errors_as_input_errors, read_file, unmoved_directory
 
 WORK_DIRECTORY, LOCK_FILE = "work", ".lock"
 
@@ -97,20 +97,15 @@ def store_lock(store: Path) -> Iterator[None]:
 
     The operating system releases the lock when the process ends, even if it is killed.
     """
+    problem = "another run is building this feature store; wait for it, or choose another --output"
     with os_errors_as_input_errors(store, "cannot be used as a feature store"):
         store.mkdir(parents=True, exist_ok=True)
-        file = open_lock(store / LOCK_FILE)
-    with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError.at(
-                store, "another run is building this feature store; wait for it, or choose another --output"
-            ) from error
+            lock = acquire_lock(store / LOCK_FILE, problem, timeout=0)
         except OSError as error:
-            raise InputError.at(
-                store,
-                f"the directory cannot be locked: {os.strerror(error.errno or 0)}; build on another file system",
-            ) from error
-        with unmoved_directory(store):
-            yield
+            if error.errno not in NO_LOCKS:
+                raise
+            problem = f"the directory cannot be locked: {error_reason(error)}; build on another file system"
+            raise InputError.at(store, problem) from error
+    with lock, unmoved_directory(store):
+        yield

@@ -48,8 +48,14 @@ GROUPS = {
     },
 }
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
-# Commands of earlier versions, which are still understood.
-EARLIER = ("layouts",)
+# Commands of earlier versions, and what does the same now.
+RENAMED = {
+    "layouts": "plan --layouts, with --hardware h100x128 for --machine h100 --ranks 128",
+    "benchmark data": "benchmark loader",
+    "benchmark layouts": "plan --layouts",
+    "benchmark optimizer": "benchmark step",
+    "benchmark recompute": "train --dry-run",
+}
 
 
 def application(words: Sequence[str]) -> App:
@@ -81,8 +87,6 @@ def application(words: Sequence[str]) -> App:
             text = None if name in words[:1] else summary
             app.command(f"helixfold.cli.{name}:app", name=name, help=text, group=group, sort_key=number)
     app.group_commands = Group.create_ordered("Options")  # --help and --version
-    for name in EARLIER:
-        app.command(f"helixfold.cli.{name}:app", name=name, show=False)
     return app
 
 
@@ -97,9 +101,9 @@ def run(words: Sequence[str]) -> Any:
     try:
         command, bound, _ = app.parse_args(list(words))
     except cyclopts.UnknownCommandError:
-        raise InputError(
-            f"there is no command {rest[0]!r}; choose one of {', '.join(commands)} {help_option}"
-        ) from None
+        renamed = RENAMED.get(" ".join((*chain, rest[0])))
+        advice = f"choose one of {', '.join(commands)}" if renamed is None else f"use helixfold {renamed}"
+        raise InputError(f"there is no command {rest[0]!r}; {advice} {help_option}") from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
     if "console" in bound.arguments:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from helixfold.serve.worker.options import WorkerOptions
 
 _DATA, _WORK = Path("helixfold-service"), Path("helixfold-worker")
-_EXTRA = ("fastapi", "uvicorn", "python_multipart")
+_EXTRA = ("fastapi", "prometheus_client", "uvicorn", "python_multipart")
 _EXAMPLES = """examples:
   helixfold serve
       for this machine only, at http://127.0.0.1:8000

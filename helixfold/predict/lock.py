@@ -1,4 +1,7 @@
-"""Lock an output directory for one run at a time."""
+"""Lock an output directory for one run at a time.
+
+Processes of one run share its lock, and so do runs that divide the targets, which locks of `filelock` do not allow.
+"""
 
 import fcntl
 import os
@@ -10,10 +13,11 @@ from pathlib import Path
 from typing import TextIO
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import open_lock, unmoved_directory
+from data_pipeline.files import unmoved_directory
 from helixfold.parallel.worker_group import WorkerGroup
 
 LOCK_FILE = ".helixfold.lock"
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextmanager
@@ -64,7 +68,8 @@ def only_run(output: Path, name: str) -> Iterator[None]:
 
 def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
     try:
-        return open_lock(output / name)  # closed by the context of its caller
+        # Links are not followed, and no pipe is waited for. The caller's context closes the file.
+        return open(output / name, "a+", opener=lambda path, flags: os.open(path, flags | _FLAGS, 0o666))
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
 

@@ -4,7 +4,6 @@ A token is "hf_", its public id, and a secret of 256 random bits; the file has o
 cannot be found. Whoever shows a token is its user.
 """
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write, open_lock
+from data_pipeline.file_lock import acquire_lock
+from data_pipeline.files import atomic_write
 from data_pipeline.json_files import read_json
 from helixfold.serve.storage import TOKEN_FILE, TOKEN_LOCK, make_private
 
@@ -129,8 +129,7 @@ class TokenFile:
     def _changing(self) -> Iterator[dict[str, Token]]:
         """Yield the tokens, and write them when the context ends well; other commands wait meanwhile."""
         make_private(self._path.parent)
-        with open_lock(self._path.with_name(TOKEN_LOCK), 0o600) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with acquire_lock(self._path.with_name(TOKEN_LOCK), "tokens are being changed", mode=0o600):
             self._read()
             tokens = dict(self._tokens)
             yield tokens

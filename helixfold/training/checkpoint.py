@@ -1,11 +1,6 @@
 """Checkpoints of a run that survive a kill, a full disk or a damaged file."""
 
-import errno
-import fcntl
 import json
-import os
-import time
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from data_pipeline.errors import InputError, error_reason
+from data_pipeline.file_lock import NO_LOCKS, acquire_lock
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.json_files import read_json
 from helixfold.config import ConfigError
@@ -142,30 +138,17 @@ class Checkpoints:
     def _open(self) -> None:
         with os_errors_as_input_errors(self._directory, "cannot hold checkpoints"):
             self._directory.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-            weakref.finalize(self, os.close, lock)
-            self._lock(lock)
-            remove_leftovers(self._directory)
-
-    def _lock(self, descriptor: int) -> None:
-        deadline = time.monotonic() + LOCK_TIMEOUT
-        while True:
+            problem = "another run writes its checkpoints here; wait for it, or train in another directory"
             try:
-                # Unlike flock's, this lock is not inherited by forked workers, which may outlive a killed run.
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                # The lock is released when this object is freed. One process may open its directory again.
+                self._lock = acquire_lock(self._directory / LOCK, problem, timeout=LOCK_TIMEOUT, is_singleton=True)
             except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    # Some cluster file systems have no locks; that is no reason to fail.
-                    reason = f"cannot be locked ({error_reason(error)})"
-                    self._problems.append(f"{self._directory} {reason}, so see that no other run writes there")
-                    return
-                if time.monotonic() > deadline:
-                    raise InputError.at(
-                        self._directory,
-                        "another run writes its checkpoints here; wait for it, or train in another directory",
-                    ) from error
-            time.sleep(0.1)
+                # Some cluster file systems have no locks; training there is possible.
+                if error.errno not in NO_LOCKS:
+                    raise
+                reason = f"cannot be locked ({error_reason(error)})"
+                self._problems.append(f"{self._directory} {reason}, so see that no other run writes there")
+            remove_leftovers(self._directory)
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copy tensors to CPU memory that is reused by every save, and page-locked for tensors on a GPU."""

@@ -22,8 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+from torch.distributed.checkpoint import DefaultSavePlanner, HuggingFaceStorageWriter
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import read_file, sha256_of
@@ -200,8 +199,8 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     state: dict[str, Any] = dict(_pieces({name: tensor.reshape(-1) for name, tensor in tensors.items()}))
     starts = itertools.accumulate((piece.nbytes for piece in state.values()), initial=0)
     file_of = {key: 1 + start // PIECE_BYTES for key, start in zip(state, starts, strict=False)}
-    # What `torch.distributed.checkpoint.save` does for one process; that function warns when there is no process
-    # group, and takes part in collectives when there is one.
+    # What `torch.distributed.checkpoint.save` does for one process; that function warns without a process group or
+    # with `no_dist`, takes part in collectives otherwise, and hides a full disk in an exception of its own.
     writer = HuggingFaceStorageWriter(str(path), fqn_to_index_mapping=file_of)
     writer.per_thread_copy_ahead = 0  # nothing is on a GPU here, and looking for one would take memory on the first
     planner = DefaultSavePlanner()

@@ -4,6 +4,9 @@ A model of 1,000 residues has a million pairs, which are 35 MB of text. ModelCIF
 with an entry (`_ma_entry_associated_files`), and depositions in ModelArchive keep pairwise scores in one; AlphaFold DB
 keeps its PAE outside the model's file, too. Here it is BinaryCIF, one of the formats that the dictionary names for such
 files: 2 bytes for each error, which gzip makes 1.5. python-ihm and Mol* read it.
+
+Columns are encoded from their runs. biotite's encoder, which needs a value or text for each pair, gives a file of the
+same size with 4.5 times the CPU time and 0.8 GB of memory, compared with 0.12 GB, for 3,000 residues.
 """
 
 import gzip

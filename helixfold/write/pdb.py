@@ -1,4 +1,8 @@
-"""Write a structure as a PDB file."""
+"""Write a structure as a PDB file.
+
+gemmi's writer would give other bytes: no MODEL record for a single model, NUMMDL for several, 0.000 for -0.000,
+B-factors rounded from float32, and other lengths in SEQRES from 10,000 residues on.
+"""
 
 import textwrap
 from collections.abc import Iterator, Sequence

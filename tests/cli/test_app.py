@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helixfold.cli.app import COMMANDS, EARLIER, application
+from helixfold.cli.app import COMMANDS, application
 from helixfold.cli.main import main
 from helixfold.predict.options import PredictOptions
 
@@ -21,6 +21,15 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
     [
         ("", "name a COMMAND: predict, features, relax,"),
         ("fold a.fasta", "there is no command 'fold'; choose one of predict, features,"),
+        (
+            "layouts --ranks 4 --machine a100",
+            "there is no command 'layouts'; use helixfold plan --layouts, with --hardware h100x128 for",
+        ),
+        ("layouts", "there is no command 'layouts'; use helixfold plan --layouts"),
+        (
+            "benchmark data --json x",
+            "there is no command 'data'; use helixfold benchmark loader (see helixfold benchmark",
+        ),
         ("--fold", "there is no command '--fold'"),
         ("weights", "name a COMMAND: download, inspect, convert, merge, verify (see helixfold weights --help)"),
         (
@@ -119,4 +128,4 @@ def test_settings_are_collected() -> None:
 def test_every_command_has_a_module() -> None:
     folder = Path(__file__).parents[2] / "helixfold" / "cli"
     others = {"__init__", "main", "app", "help"}
-    assert {path.stem for path in folder.glob("*.py")} == {*others, *COMMANDS, *EARLIER}
+    assert {path.stem for path in folder.glob("*.py")} == {*others, *COMMANDS}

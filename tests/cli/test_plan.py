@@ -177,11 +177,3 @@ def test_too_little_memory_is_one_sentence(capsys: pytest.CaptureFixture[str]) -
     error = capsys.readouterr().err
     assert error.startswith("helixfold: error: no layout of 2 ranks has room")
     assert len(error.splitlines()) == 1
-
-
-def test_the_command_of_version_0_1_still_shows_layouts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["layouts", "--ranks", "4", "--machine", "a100", "--set", "batch_size=4"]) == 0
-    earlier = capsys.readouterr().out
-    words = ["--hardware", "a100x4", "--preset", "initial_training", "--layouts", "--set", "batch_size=4"]
-    assert main(["plan", *words]) == 0
-    assert capsys.readouterr().out == earlier

@@ -1,15 +1,13 @@
-"""Every target is done once or fails once, wherever it fits, whatever is lost on the way; and pools are busy."""
+"""Every target is done once or fails once, wherever it fits, whatever is lost on the way."""
 
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helixfold.cluster.schedule import MOST_RETRIES, PoolForecast, Schedule, Task
-from helixfold.cluster.simulation import Fleet, OneByOne, simulated_seconds
 
 ANY_LENGTH = 10**9
 MINUTE = 60.0
@@ -155,22 +153,3 @@ def test_a_pool_that_is_given_up_leaves_only_what_fits_elsewhere() -> None:
     found = schedule([100, 800, 200], search=False)
     assert found.give_up("large") == [1]
     assert found.next_task("small") is not None
-
-
-def test_packed_tasks_reach_nine_tenths_of_the_bound_and_are_better_than_one_by_one() -> None:
-    random = np.random.default_rng(0)
-    residues = np.clip(random.lognormal(5.7, 0.7, 20_000), 30, 3000).astype(int).tolist()
-    factors = np.exp(random.normal(0, 0.3, len(residues)))
-    search = pool("search", 10, ANY_LENGTH, 0.2)
-    folding = [pool("small", 8, 1500, 0.03), pool("large", 2, 3000, 0.03)]
-
-    def seconds(name: str, target: int) -> float:
-        length = residues[target]
-        return float(factors[target]) * (0.02 * length if name == "search" else 1e-4 * length**2)
-
-    fleet = Fleet(search=search, folding=folding, seconds=seconds, startup=40.0)
-    least = fleet.least_seconds(residues)
-    packed = simulated_seconds(Schedule(residues, range(len(residues)), search, folding), fleet)
-    longest_first = simulated_seconds(OneByOne(residues, fleet, longest_first=True), fleet)
-    assert least / packed > 0.9
-    assert packed < longest_first

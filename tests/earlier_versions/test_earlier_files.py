@@ -22,7 +22,14 @@ from helixfold.training.presets import training_preset
 
 HERE = Path(__file__).parent / "0.1"
 # What tests/inventory/removed.toml lists.
-REMOVED = ("benchmark all", "benchmark data", "benchmark recompute", "benchmark layouts", "benchmark optimizer")
+REMOVED = (
+    "layouts",
+    "benchmark all",
+    "benchmark data",
+    "benchmark recompute",
+    "benchmark layouts",
+    "benchmark optimizer",
+)
 OPTIONS: dict[str, list[str]] = {
     command: options
     for command, options in json.loads((HERE / "options.json").read_text()).items()

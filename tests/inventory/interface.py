@@ -36,7 +36,7 @@ def options() -> Digest:
     from helixfold.cli import app as commands  # noqa: PLC0415
 
     found: Digest = {}
-    for name in [*commands.COMMANDS, *commands.EARLIER]:
+    for name in commands.COMMANDS:
         _add_command([name], commands.application, found)
     return found
 

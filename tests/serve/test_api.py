@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from helixfold.cli.main import main
 from helixfold.serve.client import Client, ServerError
@@ -170,6 +171,33 @@ def test_commands_submit_tell_and_fetch(server: Running, tmp_path: Path, capsys:
 
 
 def test_metrics_count_jobs_and_requests(server: Running) -> None:
+    server.asked("WRONG", "/api/v1/jobs/" + "0" * 32)
     text = server.asked("GET", "/metrics")[2].decode()
-    assert 'helixfold_jobs{kind="prediction",state="done"}' in text
-    assert 'route="/api/v1/jobs/{job_id}"' in text
+    samples = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+    def value(name: str, **labels: str) -> float:
+        return samples["helixfold_" + name, frozenset(labels.items())]
+
+    jobs = server.service.views.counts()
+    for state in ("queued", "running", "done", "failed", "cancelled", "expired"):
+        assert value("jobs", kind="prediction", state=state) == jobs.get(("prediction", state), 0)
+        assert value("jobs", kind="alignment", state=state) == jobs.get(("alignment", state), 0)
+    assert value("workers") == len(server.service.workers.present())
+    assert value("start_time_seconds") == pytest.approx(server.service.started)
+    route = "/api/v1/jobs/{job_id}"
+    count = sum(
+        value
+        for (name, labels), value in samples.items()
+        if name == "helixfold_requests_total" and ("route", route) in labels
+    )
+    assert value("requests_total", method="OTHER", route=route, status="405") == 1
+    assert value("request_seconds_count", route=route) == value("request_seconds_bucket", route=route, le="+Inf")
+    assert value("request_seconds_count", route=route) == count
+    below = [value("request_seconds_bucket", route=route, le=le) for le in ("0.005", "0.2", "1.0", "5.0")]
+    assert below == sorted(below)
+    assert value("request_seconds_sum", route=route) > 0
+    assert {name for name, _ in samples if name.endswith("_created")} == set()

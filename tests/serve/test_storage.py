@@ -14,6 +14,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.serve.client import Client
+from helixfold.serve.only_server import only_server
 from helixfold.serve.queue.database import Database
 from helixfold.serve.queue.jobs import JobKind, NewJob
 from helixfold.serve.queue.limits import QueueOptions
@@ -96,6 +97,14 @@ def test_revoke_does_not_wait_for_a_lock_that_another_user_opened_earlier(tmp_pa
             assert process.stdout is not None
             assert "of anna is revoked" in process.stdout.read()
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+
+
+def test_second_server_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    refused = pytest.raises(InputError, match="another server uses this directory")
+    with only_server(tmp_path), refused, only_server(tmp_path):
+        pass
+    with only_server(tmp_path):
+        assert modes_of(tmp_path)["server.lock"] == "0o600"
 
 
 def test_directory_that_all_users_share_is_refused(tmp_path: Path) -> None:

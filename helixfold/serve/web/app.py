@@ -18,9 +18,9 @@ from helixfold.serve.web import (
     page_user,
 )
 from helixfold.serve.web.errors import add_error_answers
-from helixfold.serve.web.identity import CurrentUser, ServiceOf, Sessions
+from helixfold.serve.web.identity import CurrentUser, Sessions
 from helixfold.serve.web.local_tokens import LocalTokens
-from helixfold.serve.web.metrics import CONTENT_TYPE, RequestCounts, metrics
+from helixfold.serve.web.metrics import CONTENT_TYPE, Metrics
 from helixfold.serve.web.request_limits import RequestLimits
 from helixfold.serve.web.response_headers import ResponseHeaders
 from helixfold.serve.web.threads import add_threads
@@ -39,7 +39,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # to an address that is made of the Host header
     )
-    counts = RequestCounts()
+    metrics = Metrics(service)
     app.state.service = service
     app.state.sessions = Sessions(service.storage.secret())
     app.state.local_workers = LocalTokens()
@@ -57,10 +57,10 @@ def create_app(service: Service) -> FastAPI:
         return Response(described(), media_type="application/json")
 
     @app.get("/metrics", tags=["service"])
-    def show_metrics(service: ServiceOf, user: CurrentUser) -> Response:
+    def show_metrics(user: CurrentUser) -> Response:
         """Send counts of jobs, workers and requests for Prometheus."""
-        return Response(metrics(service, counts), media_type=CONTENT_TYPE)
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     app.add_middleware(RequestLimits, settings=service.settings)
-    app.add_middleware(ResponseHeaders, counts=counts)
+    app.add_middleware(ResponseHeaders, metrics=metrics)
     return app

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from helixfold.serve.web.metrics import RequestCounts
+from helixfold.serve.web.metrics import Metrics
 
 LOGGER: Final = logging.getLogger("helixfold.serve")
 # Pages load nothing but this service's own style and script, and are in nobody's frame.
@@ -31,8 +31,8 @@ HEADERS: Final = {
 class ResponseHeaders:
     """Middleware that adds the headers which an answer does not set itself, counts it, and writes one line of log."""
 
-    def __init__(self, app: ASGIApp, counts: RequestCounts) -> None:
-        self._app, self._counts = app, counts
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and complete its answer."""
@@ -55,7 +55,7 @@ class ResponseHeaders:
         finally:
             seconds = time.perf_counter() - start
             route = getattr(scope.get("route"), "path", "other")
-            self._counts.add(scope["method"], route, status, seconds)
+            self._metrics.add(scope["method"], route, status, seconds)
             client = scope.get("client") or ("", 0)
             # A path may hold the secret of a shared link, its route does not.
             line = {
