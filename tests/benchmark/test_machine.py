@@ -1,4 +1,4 @@
-"""The rate of a machine is that of a large product where one takes little time, and of a small one elsewhere."""
+"""The rate of matrix products is measured on a large product, or on a small one on slow processors."""
 
 from functools import partial
 
