@@ -18,7 +18,7 @@ from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions,
 from data_pipeline.search.mmseqs import Mmseqs
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
 
-# Fields that change where a search runs, how fast, and for how long at most.
+# Fields that say where a search runs, on how many processors and for how long at most.
 _OF_THE_MACHINE = {"program", "hmmbuild", "cpus", "timeout", "cache"}
 _OF_A_SERVER = {"batch", "max_wait", "connect_timeout", "read_timeout", "instead", "timeout"}
 PROGRAM = Path("program")
@@ -36,7 +36,7 @@ def database(path: Path, size: int = 8) -> Path:
 
 
 def searches(tmp_path: Path) -> dict[str, tuple[Any, set[str]]]:
-    """A search of each kind, and its fields without effect on the results, other than those of the machine."""
+    """Return a search of each kind, with the fields that do not affect its results beside `_OF_THE_MACHINE`."""
     one, two = database(tmp_path / "one"), database(tmp_path / "two")
     batch, server = MmseqsBatch(program=PROGRAM), AlignmentServer(ServerOptions(url="http://127.0.0.1:1"))
     colabfold = ColabfoldSearch(batch=batch, uniref=ClusterDatabase(one), environmental=ClusterDatabase(two))
