@@ -33,7 +33,7 @@ from helixfold.ops.dispatch import forced
 from helixfold.options import File, Integer, Positive
 from helixfold.planning.prediction import META
 from helixfold.presets import PRESETS, Preset, preset
-from helixfold.verification.peer import MISSING, run_deepmind
+from helixfold.verification.runs import MISSING, run_deepmind
 from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"

@@ -19,7 +19,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import forced
 from helixfold.presets import preset
-from helixfold.verification.peer import deepmind_features
+from helixfold.verification.runs import deepmind_features
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
 
