@@ -10,10 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark import model
-from helixfold.benchmark.machine import BenchmarkDevice
+from helixfold.benchmark.measurement import BenchmarkDevice, CommonOptions, Readings
 from helixfold.benchmark.model import PEER, ModelOptions, Way, _flops, readings
-from helixfold.benchmark.options import CommonOptions
-from helixfold.benchmark.table import Readings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold

@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 
-from helixfold.benchmark.timing import replayed
+from helixfold.benchmark.measurement import replayed
 
 GPU = torch.device("cuda", 0)
 
