@@ -12,10 +12,9 @@ from helixfold.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 # What only drawing, relaxation, training and evaluation need; each takes long to import, or may not be installed.
-# PyTorch imports Triton and SymPy with its rules for tensors on the meta device, by which estimates are counted.
-NOT_FOR_A_DRY_RUN = ("biotite", "lmdb", "matplotlib", "openmm", "pdbfixer", "scipy", "tensorboard")
-# What only searches, templates, downloads and batches need.
-NOT_FOR_A_TARGET = ("Bio.Align", "pyhmmer", "scipy", "urllib3")
+NOT_FOR_A_DRY_RUN = ("biotite", "lmdb", "matplotlib", "openmm", "pdbfixer", "scipy", "tensorboard", "triton")
+# What only searches, templates, downloads and batches need, and what only compilers need.
+NOT_FOR_A_TARGET = ("Bio.Align", "pyhmmer", "scipy", "sympy", "urllib3")
 NOT_INSTALLED_BY_DEFAULT = ("biotite", "lmdb", "openmm", "pdbfixer", "tensorboard")
 
 

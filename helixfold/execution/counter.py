@@ -5,13 +5,15 @@ for another machine, and at sizes that would not fit into this one.
 """
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial, reduce
+from math import ceil, prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -131,9 +133,12 @@ def counted_as_offloaded() -> Iterator[None]:
 
 
 # Layouts of operators' results for tensors on the meta device, by everything that they depend on: PyTorch takes long to
-# find them, and a network repeats the same calls in every block.
+# find them, and a network repeats the same calls.
 _known: dict[Hashable, Any] = {}
 _Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+# Elementwise functions that return integers for integers, and those that return booleans.
+_OF_INTEGERS = {"add", "sub", "rsub", "mul", "neg", "clamp", "where", "clone", "_to_copy", "bitwise_and", "bitwise_or"}
+_TRUTH = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isfinite", "isnan", "isinf"}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -146,6 +151,7 @@ class _Operator:
     run: Any
     name: str
     is_given: bool
+    is_pointwise: bool
     written: int | str | None
 
 
@@ -161,13 +167,16 @@ def _operator(func: Any) -> _Operator:
         run=func,
         name=func._overloadpacket.__name__,
         is_given=any(each.alias_info is not None for each in returns),
+        is_pointwise=torch.Tag.pointwise in func.tags,
         written=written[0] if len(written) == len(returns) == 1 else None,
     )
 
 
 def _result(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return an operator's result; for meta tensors an empty one of the right layout, without running the operator."""
-    func = operator.run
+    func, name = operator.run, operator.name
+    if name in _ALLOCATE and name not in _SIMPLE:
+        return func(*args, **kwargs)
     try:
         key = func, _signature(args), _signature(tuple(kwargs.items())) if kwargs else ()
     except _NotOnMetaError:
@@ -176,6 +185,8 @@ def _result(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         # Nothing is written on the meta device, and the operator returns the argument that it writes.
         return kwargs[written] if isinstance(written, str) else args[written]
     layouts = _known.get(key)
+    if layouts is None and (layout := _simple(operator, args, kwargs)) is not None:
+        layouts = _known[key] = layout
     if layouts is None:
         found = func(*args, **kwargs)
         given = {_storage(tensor) for tensor in tensors(args)}
@@ -188,6 +199,172 @@ def _result(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if isinstance(layouts[-1], torch.dtype):
         return _made(layouts)
     return tuple(_made(each) for each in layouts)
+
+
+def _simple(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the layout of the result of the most frequent operators; None for others."""
+    if operator.is_pointwise:
+        return _pointwise(operator.name, args, kwargs)
+    return _SIMPLE[operator.name](*args, **kwargs) if operator.name in _SIMPLE else None
+
+
+def _product(left: Tensor, right: Tensor) -> _Layout:
+    return _dense((*left.shape[:-1], *right.shape[left.ndim - 1 :]), left.dtype)
+
+
+def _layer_norm(x: Tensor, channels: Sequence[int], *_: Any) -> tuple[_Layout, ...]:
+    of_rows = _dense((*x.shape[: x.ndim - len(channels)], *[1] * len(channels)), torch.float32)
+    return _dense(x.shape, x.dtype), of_rows, of_rows
+
+
+def _glu(x: Tensor, dim: int = -1) -> _Layout:
+    return _dense([size // 2 if each == dim % x.ndim else size for each, size in enumerate(x.shape)], x.dtype)
+
+
+def _joined(parts: Sequence[Tensor], dim: int = 0, *, stacks: bool = False) -> _Layout:
+    shape = list(parts[0].shape)
+    if stacks:
+        shape.insert(dim % (len(shape) + 1), len(parts))
+    else:
+        shape[dim] = sum(part.shape[dim] for part in parts)
+    return _dense(shape, reduce(torch.promote_types, (part.dtype for part in parts)))
+
+
+def _reduced(
+    x: Tensor, dims: Sequence[int] | None = None, keeps: bool = False, *, dtype: torch.dtype | None = None
+) -> _Layout | None:
+    if not dims or not x.is_floating_point():
+        return None
+    over = {dim % x.ndim for dim in dims}
+    shape = [1 if dim in over else size for dim, size in enumerate(x.shape) if keeps or dim not in over]
+    return _dense(shape, dtype or x.dtype)
+
+
+def _reduced_to_one(x: Tensor, dim: int | None = None, keeps: bool = False, *, dtype: Any = None) -> _Layout | None:
+    return None if dim is None else _reduced(x, [dim], keeps, dtype=dtype)
+
+
+def _range(*bounds: float, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> _Layout | None:
+    start, stop, step = bounds if len(bounds) == 3 else (*(0, *bounds)[-2:], 1)
+    default = torch.int64 if all(isinstance(bound, int) for bound in bounds) else torch.get_default_dtype()
+    return _on_meta(device, max(0, ceil((stop - start) / step)), dtype or default)
+
+
+def _spaced(_first: float, _last: float, steps: int, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+    return _on_meta(device, steps, dtype or torch.get_default_dtype())
+
+
+def _on_meta(device: Any, size: int, dtype: torch.dtype) -> _Layout | None:
+    return None if device is None or torch.device(device).type != "meta" else _dense([size], dtype)
+
+
+def _padded(x: Tensor, sizes: Sequence[int], *_: Any) -> _Layout | None:
+    if not x.is_contiguous():
+        return None
+    shape = list(x.shape)
+    for place in range(0, len(sizes), 2):  # the last dim's sizes come first
+        shape[-1 - place // 2] += sum(sizes[place : place + 2])
+    return _dense(shape, x.dtype)
+
+
+def _looked_up(table: Tensor, indices: Sequence[Tensor | None]) -> _Layout | None:
+    first, *others = indices
+    if others or first is None or first.dtype != torch.int64:
+        return None
+    shape = *first.shape, *table.shape[1:]
+    given = [(*[0] * first.ndim, *table.stride()[1:]), (*first.stride(), *[0] * (table.ndim - 1))]
+    return shape, _pointwise_strides(shape, given), table.dtype
+
+
+_SIMPLE: dict[str, Callable[..., Any]] = {
+    "index": _looked_up,
+    "arange": _range,
+    "linspace": _spaced,
+    "constant_pad_nd": _padded,
+    "gather": lambda x, _, index, **__: _dense(index.shape, x.dtype),
+    **dict.fromkeys(("mm", "bmm", "mv"), _product),
+    **dict.fromkeys(("addmm", "baddbmm"), lambda _, left, right, **factors: _product(left, right)),
+    **dict.fromkeys(("_softmax", "_log_softmax"), lambda x, *_: _dense(x.shape, x.dtype)),
+    **dict.fromkeys(("sum", "mean", "amax"), _reduced),
+    "prod": lambda x, *dim_and_keeps, dtype=None: _reduced_to_one(x, *dim_and_keeps, dtype=dtype),
+    "argmax": lambda x, *dim_and_keeps: _reduced_to_one(x, *dim_and_keeps, dtype=torch.int64),
+    "flip": lambda x, _: _pointwise("clone", (x,), {}),
+    "linalg_cross": lambda x, other, **_: _dense(np.broadcast_shapes(x.shape, other.shape), x.dtype),
+    "linalg_vector_norm": lambda x, _=2, *others, **named: _reduced(x, *others, **named),
+    "native_layer_norm": _layer_norm,
+    "empty_like": lambda x, *, dtype=None, memory_format=None, **_: _pointwise(
+        "clone", (x,), {"dtype": dtype, "memory_format": memory_format}
+    ),
+    "glu": _glu,
+    "cat": _joined,
+    "stack": partial(_joined, stacks=True),
+}
+
+
+def _dense(shape: Sequence[int], dtype: torch.dtype) -> _Layout:
+    return tuple(shape), tuple(prod(shape[dim + 1 :]) for dim in range(len(shape))), dtype
+
+
+def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Layout | None:
+    """Return the layout that PyTorch gives an elementwise function's result; None for cases left to PyTorch."""
+    tensors = [each for each in args if isinstance(each, Tensor)]
+    shape = np.broadcast_shapes(*(each.shape for each in tensors))
+    dtypes = [each.dtype for each in tensors[name == "where" :] if each.ndim or not shape]
+    if not dtypes or kwargs.keys() - {"dtype", "memory_format", "alpha", "value"}:
+        return None
+    dtype = kwargs.get("dtype") or reduce(torch.promote_types, dtypes)
+    if not dtype.is_floating_point and name not in _OF_INTEGERS | _TRUTH:
+        return None
+    dtype = torch.bool if name in _TRUTH else dtype
+    if kwargs.get("memory_format") == torch.contiguous_format or all(each.is_contiguous() for each in tensors):
+        return _dense(shape, dtype)
+    expanded = [each.expand(shape) for each in tensors]
+    if len(expanded) == 1 and _is_dense(expanded[0]):
+        return tuple(shape), expanded[0].stride(), dtype
+    return tuple(shape), _pointwise_strides(shape, [each.stride() for each in expanded]), dtype
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Return whether a tensor fills its memory without gaps, in whatever order of its dims."""
+    size = 1
+    for stride, length in sorted(zip(x.stride(), x.shape, strict=True)):
+        if length > 1:
+            if stride != size:
+                return False
+            size *= length
+    return True
+
+
+def _pointwise_strides(shape: Sequence[int], given: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the strides that PyTorch gives an elementwise function's result, from those of its operands.
+
+    The result is dense, with its dims in the order of the strides of the first operand that tells them apart (see
+    `TensorIterator` in PyTorch's source). PyTorch's function in Python imports what it needs for symbols.
+    """
+
+    def is_faster(one: int, other: int) -> bool | None:
+        for strides in given:
+            if strides[one] and strides[other]:
+                if strides[one] != strides[other]:
+                    return strides[one] < strides[other]
+                if shape[one] > shape[other]:
+                    return False
+        return None
+
+    order: list[int] = []  # the dim whose elements lie next to each other comes first
+    for dim in reversed(range(len(shape))):
+        place = len(order)
+        for before in reversed(range(len(order))):
+            found = is_faster(order[before], dim)
+            if found:
+                break
+            if found is not None:
+                place = before
+        order.insert(place, dim)
+    strides, size = [0] * len(shape), 1
+    for dim in order:
+        strides[dim], size = size, size * shape[dim]
+    return tuple(strides)
 
 
 class _NotOnMetaError(Exception):

@@ -113,7 +113,7 @@ def _skip_middle_iterations(module: StructureModule) -> None:
 
 
 def _model(config: ModelConfig) -> AlphaFold:
-    with META, Counter():  # with a counter this is faster, since it remembers layouts
+    with META, Counter():  # with a counter this is faster, since it does not run operators on meta tensors
         return AlphaFold(config).eval()
 
 

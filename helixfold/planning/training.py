@@ -247,7 +247,7 @@ class Pass:
         self.loss = loss or initial_training(config.method)
         self.learns = keep is not None
         self.blocks = 2 if self.device.type == "meta" else 1
-        with Counter(), self.device:  # a counter makes this faster: it remembers layouts
+        with Counter(), self.device:  # a counter makes this faster, since it does not run operators on meta tensors
             self.model = AlphaFold(replace(of_blocks(config, self.blocks), template=config.template)).train()
             if self.device.type != "meta":
                 FlatOptimizer(self.model, OptimizerConfig(), working_dtype=size.dtype)
