@@ -8,7 +8,7 @@ import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,8 @@ from helixfold.presets import PRESETS
 Action = Callable[[], object]
 # A reading on a CPU lasts at least so long; shorter work is repeated.
 _LEAST_SECONDS = 5e-3
+# A large product that would take longer on a CPU is not measured.
+_MOST_SECONDS = 1.0
 _LINE_LENGTH = 200
 # Calls before a recording, in which kernels are compiled and libraries allocate what they keep.
 _CALLS_BEFORE = 3
@@ -277,12 +279,17 @@ def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats
 def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> float:
     """Return the FLOPs per second of a large matrix product.
 
-    On a CPU, the faster of PyTorch's two libraries counts.
+    On a CPU, the faster of PyTorch's two libraries counts, and the product is small where a large one takes minutes,
+    as in bfloat16 on processors without instructions for it.
     """
-    size = 8192 if device.type == "cuda" else 2048
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    ways = [lambda: a @ b, lambda: mapped(a, b)][: 2 if device.type == "cpu" else 1]
-    return 2 * size**3 / min(median_seconds(way, device, repeats) for way in ways)
+    rate = math.inf
+    for size in (8192,) if device.type == "cuda" else (256, 2048):
+        if 2 * size**3 / rate > _MOST_SECONDS:
+            break
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        ways = [partial(torch.matmul, a, b), partial(mapped, a, b)][: 2 if device.type == "cpu" else 1]
+        rate = 2 * size**3 / min(median_seconds(way, device, repeats) for way in ways)
+    return rate
 
 
 def copy_rate(device: torch.device, repeats: int) -> float:

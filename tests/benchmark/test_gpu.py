@@ -26,7 +26,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_parts_are_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gpu.json"
-    assert main(["--tiny", "--repeats", "1", "--json", str(file)]) == 0
+    assert main(["--tiny", "--dtypes", "float32", "--repeats", "1", "--json", str(file)]) == 0
     readings = json.loads(file.read_text())["readings"]
     assert {row["part"] for row in readings} == {"ops", "block", "model", "step", "long"}
     failed = {row["by"] for row in readings if row["failure"]}
@@ -60,7 +60,7 @@ def test_a_chain_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_traces_of_a_block_and_a_step_are_written(tmp_path: Path) -> None:
-    assert main(["--tiny", "--trace", str(tmp_path / "traces")]) == 0
+    assert main(["--tiny", "--dtypes", "float32", "--trace", str(tmp_path / "traces")]) == 0
     for name in ("block", "step"):
         assert "aten::" in (tmp_path / "traces" / f"{name}.txt").read_text()
         assert json.loads(gzip.decompress((tmp_path / "traces" / f"{name}.json.gz").read_bytes()))["traceEvents"]

@@ -24,7 +24,7 @@ def two_targets(tmp_path: Path) -> Path:
 def test_each_way_stands_beside_float32(two_targets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = two_targets.with_name("costs.json")
     dtypes = ("bfloat16", "float16")
-    sizes = PrecisionOptions(targets=(two_targets,), max_residues=30, num_recycles=1)
+    sizes = PrecisionOptions(targets=(two_targets,), max_residues=30, num_recycles=0)
     run(replace(sizes, dtypes=dtypes, by_part=True, json=output))
     costs = [Cost(**each) for each in json.loads(output.read_text())]
     assert {cost.target for cost in costs} == {"one", "two"}

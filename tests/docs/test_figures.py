@@ -61,7 +61,13 @@ def totals(words: str) -> dict[str, float]:
     return {"days": float(days), "s": float(seconds)}
 
 
-@pytest.mark.parametrize("command", PLANS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "helixfold plan --hardware a100x128",
+        pytest.param("helixfold plan --hardware a100x256+512", marks=pytest.mark.long),  # a minute and a half
+    ],
+)
 def test_documented_training_days_match_the_command(command: str) -> None:
     found = passages(command, {page: page.read_text() for page in PAGES})
     each = [totals(f"{command} {more}") for more in PLANS[command]]

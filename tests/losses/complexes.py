@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.residues import ATOM37_MASK
+from data_pipeline.residues import ATOM37_MASK, RESTYPES, UNKNOWN
 from helixfold.batch import MultimerBatch
 from helixfold.execution.whole import Whole
 from helixfold.losses.labels import ComplexLabels, Labels
@@ -16,9 +16,11 @@ from tests.support.networks import random_complex, tiny_multimer_config, with_ev
 
 
 def a_complex(chains: str = "ABA", residues: int = 15) -> MultimerBatch:
-    """A complex in which equal chains have equal sequences."""
+    """A complex in which equal chains have equal sequences, each with a glycine and an unknown residue."""
     batch = random_complex(chains, residues)
     first = {letter: batch.aatype[batch.asym_id == 1 + chains.index(letter)] for letter in chains}
+    for types in first.values():
+        types[1], types[2] = RESTYPES.index("G"), UNKNOWN
     for number, letter in enumerate(chains, start=1):
         batch.aatype[batch.asym_id == number] = first[letter]
     return batch

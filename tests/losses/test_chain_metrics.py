@@ -28,7 +28,7 @@ def by_loops(positions: Tensor, labels: Labels, batch: MultimerBatch) -> dict[st
     """The same, pair by pair."""
     found, true = positions[0].double().numpy(), labels.all_atom_positions[0].double().numpy()
     mask, chain = labels.all_atom_mask[0].numpy(), batch.asym_id[0].numpy()
-    beta = [CA if RESTYPES[int(each)] == "G" else CB for each in batch.aatype[0]]
+    beta = [CA if int(each) == RESTYPES.index("G") else CB for each in batch.aatype[0]]
     within, between, contacts = [], [], []
     for i, j in itertools.permutations(range(len(chain)), 2):
         if mask[i, CA] and mask[j, CA] and (distance := np.linalg.norm(true[i, CA] - true[j, CA])) < 15:
