@@ -10,6 +10,8 @@ import json
 import sys
 from functools import partial
 
+import torch
+
 from helixfold.benchmark.kernels import spilled_bytes
 from helixfold.benchmark.op_cases import Shape
 from helixfold.benchmark.passes import ARCHITECTURES, passes

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from helixfold.benchmark.launches import Launches, counted
 from helixfold.benchmark.op_cases import Shape
