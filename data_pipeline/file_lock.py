@@ -17,9 +17,9 @@ def acquire_lock(
     """Lock a file, which is created if missing, until the result's context or the process ends.
 
     Wait `timeout` seconds for the lock of another process, by default until it is free. A `mode` is set whatever the
-    umask is. With `is_singleton`, a process can acquire its own lock again. Raise `InputError` with the problem of the
-    directory if the lock is not free in time, and `OSError` if the file cannot be opened, is a link, or is on a file
-    system without locks (`NO_LOCKS`).
+    umask is. With `is_singleton`, a process can acquire its own lock again. Raise `InputError` with `problem`
+    for the directory if the lock is not free in time, and `OSError` if the file cannot be opened, is a link, or is on a
+    file system without locks (`NO_LOCKS`).
 
     A killed process leaves no lock behind, and forked processes do not inherit one.
     """

@@ -66,6 +66,7 @@ def tops(names: set[str]) -> set[Path]:
 
 
 def run_there(bare: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Leave out the settings of this test run, and Triton's interpreter, in which the measurement takes minutes.
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "TRITON"))
     }

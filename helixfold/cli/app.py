@@ -103,7 +103,7 @@ def run(words: Sequence[str]) -> Any:
     except cyclopts.UnknownCommandError:
         renamed = RENAMED.get(" ".join((*chain, rest[0])))
         advice = f"choose one of {', '.join(commands)}" if renamed is None else f"use helixfold {renamed}"
-        raise InputError(f"there is no command {rest[0]!r}; {advice} {help_option}") from None
+        raise InputError(f"unknown command {rest[0]!r}; {advice} {help_option}") from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
     if "console" in bound.arguments:

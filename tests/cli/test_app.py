@@ -20,21 +20,21 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
     ("words", "message"),
     [
         ("", "name a COMMAND: predict, features, relax,"),
-        ("fold a.fasta", "there is no command 'fold'; choose one of predict, features,"),
+        ("fold a.fasta", "unknown command 'fold'; choose one of predict, features,"),
         (
             "layouts --ranks 4 --machine a100",
-            "there is no command 'layouts'; use helixfold plan --layouts, with --hardware h100x128 for",
+            "unknown command 'layouts'; use helixfold plan --layouts, with --hardware h100x128 for",
         ),
-        ("layouts", "there is no command 'layouts'; use helixfold plan --layouts"),
+        ("layouts", "unknown command 'layouts'; use helixfold plan --layouts"),
         (
             "benchmark data --json x",
-            "there is no command 'data'; use helixfold benchmark loader (see helixfold benchmark",
+            "unknown command 'data'; use helixfold benchmark loader (see helixfold benchmark",
         ),
-        ("--fold", "there is no command '--fold'"),
+        ("--fold", "unknown command '--fold'"),
         ("weights", "name a COMMAND: download, inspect, convert, merge, verify (see helixfold weights --help)"),
         (
             "weights fetch",
-            "there is no command 'fetch'; choose one of download, inspect, convert, merge, verify (see helixfold",
+            "unknown command 'fetch'; choose one of download, inspect, convert, merge, verify (see helixfold",
         ),
         ("predict a.fasta --num-recyles 3", "there is no option --num-recyles; did you mean --num-recycles? (see"),
         ("predict a.fasta --wieghts=w", "there is no option --wieghts; did you mean --weights? (see"),

@@ -99,8 +99,8 @@ def test_parts_of_a_stream_share_its_memory_and_what_is_written_there_is_read(tm
     assert torch.equal(run.gather(doubled).transpose(1, 2), 2 * expected[:, :4])
 
 
-def test_whatever_writes_to_a_new_stream_first_is_read_back(tmp_path: Path) -> None:
-    """A stream that nothing was written to is not read; both ways of writing end that."""
+def test_a_new_stream_is_read_after_either_kind_of_write(tmp_path: Path) -> None:
+    """A blank stream is not read; writing by slabs, or as a whole, changes that."""
     values = torch.randn(1, 4, 3)
 
     def written_by_slabs(made: SpilledStream) -> None:

@@ -188,7 +188,7 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert files_of(output) == before
 
 
-def test_good_steps_between_those_that_are_not_finite_let_a_task_go_on(
+def test_only_consecutive_skipped_steps_stop_a_task(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = itertools.count()

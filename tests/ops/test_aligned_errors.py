@@ -1,4 +1,4 @@
-"""Points where they should be have the least errors of DeepMind's two programs: 0.01 Å, and 0.0001 Å of complexes."""
+"""Exact points count the minimum error of DeepMind's programs: 0.01 Å for chains and 0.0001 Å for complexes."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ CHAINS = torch.tensor([[1, 1, 2]])
         (ChainPairs(frames=CHAINS, points=CHAINS, within=False), 1e-4, 4),
     ],
 )
-def test_each_pair_without_an_error_counts_the_least_one(pairs: ChainPairs | None, least: float, count: int) -> None:
+def test_an_exact_pair_counts_the_minimum_error(pairs: ChainPairs | None, least: float, count: int) -> None:
     points, mask = torch.randn(1, 3, 7, dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64)
     total, *gradients = aligned_errors(
         torch.zeros(1, 3, 3, 7, dtype=torch.float64), points, mask, mask, torch.full((1,), 10.0).double(), pairs=pairs

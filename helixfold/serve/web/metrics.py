@@ -22,7 +22,7 @@ _STATES: Final[tuple[JobState, ...]] = ("queued", "running", "done", "failed", "
 
 
 class Metrics:
-    """Numbers of jobs, workers and requests of a service, and how long answers took."""
+    """Counts of jobs, workers and requests of a service, and its response times."""
 
     def __init__(self, service: Service) -> None:
         disable_created_metrics()  # a second series for each of the counts

@@ -1,4 +1,4 @@
-"""The line that identifies a search tells apart all that changes results, and nothing that does not."""
+"""The identity of a search changes with every option that changes its results, and with no other option."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -18,7 +18,7 @@ from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions,
 from data_pipeline.search.mmseqs import Mmseqs
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
 
-# What tells where and how fast something is computed, and for how long at most.
+# Fields that say where a search runs, on how many processors and for how long at most.
 _OF_THE_MACHINE = {"program", "hmmbuild", "cpus", "timeout", "cache"}
 _OF_A_SERVER = {"batch", "max_wait", "connect_timeout", "read_timeout", "instead", "timeout"}
 PROGRAM = Path("program")
@@ -36,7 +36,7 @@ def database(path: Path, size: int = 8) -> Path:
 
 
 def searches(tmp_path: Path) -> dict[str, tuple[Any, set[str]]]:
-    """A search of each kind, and the fields beside those of the machine that do not change its results."""
+    """Return a search of each kind, with the fields that do not affect its results beside `_OF_THE_MACHINE`."""
     one, two = database(tmp_path / "one"), database(tmp_path / "two")
     batch, server = MmseqsBatch(program=PROGRAM), AlignmentServer(ServerOptions(url="http://127.0.0.1:1"))
     colabfold = ColabfoldSearch(batch=batch, uniref=ClusterDatabase(one), environmental=ClusterDatabase(two))
