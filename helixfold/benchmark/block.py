@@ -118,8 +118,11 @@ def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: b
     meta = torch.device("meta")
     stack = evoformer(name, 1, meta).requires_grad_(gradients)
     given = leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
-    with FlopCounterMode(display=False) as counter:
-        block_pass(stack, Whole(), given, "reference")()
+    with FlopCounterMode(display=False) as counter, forced("reference"), torch.set_grad_enabled(gradients):
+        outputs = stack(Whole(), *given)
+        if gradients:
+            # Not `torch.autograd.grad`, in which the counter's hooks on modules fail.
+            torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
     return int(counter.get_total_flops())
 
 
