@@ -78,6 +78,18 @@ def test_domains_of_one_target_are_drawn_together() -> None:
     assert as_if_independent.high - as_if_independent.low < 0.7 * (alone.high - alone.low)
 
 
+def test_targets_with_many_values_count_as_often_in_resamples_as_in_the_mean() -> None:
+    # One target of 100 domains and 20 of one: the mean of targets' means would lie near 0.
+    values, targets = [1.0] * 100 + [0.0] * 20, [0] * 100 + list(range(1, 21))
+    found = mean(values, targets)
+    assert found.value == pytest.approx(100 / 120)
+    # Without the large target a resample's mean is 0; with one, two or five copies of it, as follows.
+    possible = [100 * copies / (100 * copies + 21 - copies) for copies in range(8)]
+    for end in (found.low, found.high):
+        assert min(abs(end - each) for each in possible) < 1e-9
+    assert found.high > found.value
+
+
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     rng = np.random.default_rng(1)
     covered = 0

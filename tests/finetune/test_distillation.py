@@ -1,5 +1,6 @@
 """One's own confident predictions become a training set, thinned, and marked as predictions."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from data_pipeline.datasets import clustering
 from data_pipeline.datasets.store import FeatureStore
 from helixfold.cli.main import main
+from helixfold.finetune import distillation
+from helixfold.write.ranking import FinishedPrediction, read_finished
 
 SEQUENCES = {"one": "MKTAYIAKQRQISFVKSHFSRQ", "same": "MKTAYIAKQRQISFVKSHFSRQ", "two": "GSHMSLLNVPAGKDLPEDIYVV"}
 
@@ -22,6 +25,27 @@ def predictions(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "out"
 
 
+@pytest.mark.parametrize(("kept", "left"), [("one", "same"), ("same", "one")])
+def test_of_equal_chains_the_most_confident_is_taken(
+    kept: str, left: str, predictions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are equal in all else: one is made more confident when it is read."""
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
+
+    def read(folder: Path, best: str) -> FinishedPrediction | None:
+        found = read_finished(folder, best)
+        if found is None or folder.name != kept:
+            return found
+        return replace(found, plddt=found.plddt + 1)
+
+    monkeypatch.setattr(distillation, "read_finished", read)
+    selected = distillation.select_predictions(predictions, tmp_path, 0)
+    assert (selected.taken, selected.left_out) == (2, 2)
+    rows = [line.split("\t") for line in (tmp_path / "selected/selected.tsv").read_text().splitlines()[1:]]
+    reasons = {name: reason for name, _, _, reason in rows}
+    assert reasons == {kept: "", left: f"{kept} is similar and more confident", "two": "", "pair": "it has 2 chains"}
+
+
 def test_confident_chains_are_taken_once(
     predictions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -30,7 +54,7 @@ def test_confident_chains_are_taken_once(
     assert main([*command, "--least-plddt", "0"]) == 0
     store = FeatureStore.open(tmp_path / "set")
     names = {entry.name for entry in store.entries}
-    (kept,) = names - {"two_A"}  # the more confident one of the two equal ones
+    (kept,) = names - {"two_A"}  # of the two equal ones
     assert kept in ("one_A", "same_A")
     assert all(entry.is_distillation for entry in store.entries)
     _, labels = store.load(kept)

@@ -48,6 +48,13 @@ def test_the_error_is_the_mean_over_iterations_and_observed_angles() -> None:
     torch.testing.assert_close(torsion_loss(found, truth), torch.tensor([2 / 3 / 2]))
 
 
+def test_each_iteration_chooses_the_nearer_of_two_symmetric_angles() -> None:
+    truth = torsions_of(sequence="FD")
+    found = torch.stack([truth.sin_cos, truth.alternative_sin_cos])
+    assert not torch.equal(found[0], found[1])
+    assert torsion_loss(found, truth) < 1e-10
+
+
 def test_no_observed_angle_gives_no_error() -> None:
     truth = torsions_of(sequence="GA")
     found = torch.randn(2, 1, 2, 7, 2, requires_grad=True)

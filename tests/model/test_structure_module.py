@@ -160,13 +160,23 @@ def test_gradients_do_not_pass_through_rotations_between_iterations() -> None:
 
 def test_dropout_comes_before_both_norms_of_every_iteration() -> None:
     """AlphaFold 2, Suppl. Alg. 20 lines 7 and 9."""
-    module, norms = randomised(StructureModule(CONFIG, C_S, C_Z)).train(), []
+    module, norms, drawn = randomised(StructureModule(CONFIG, C_S, C_Z)).train(), [], []
+
+    def keep(_module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        unscaled, factors = given[0] + given[1], given[3]
+        norms.append(unscaled * factors)
+        drawn.append((unscaled, factors, norms[-1]))
+
     for norm in (module.norm_attention, module.norm_transition):
-        norm.register_forward_pre_hook(lambda _module, given: norms.append((given[0] + given[1]) * given[3]))
+        norm.register_forward_pre_hook(keep)
     module(RUN, *inputs())
     assert len(norms) == 2 * CONFIG.layers
     zeros = sum((each == 0).sum() for each in norms) / sum(each.numel() for each in norms)
     assert abs(zeros - CONFIG.dropout) < 0.05
+    # What is kept is scaled up, so that its mean stays.
+    kept = 1 - CONFIG.dropout
+    for unscaled, factors, dropped in drawn:
+        torch.testing.assert_close(dropped, unscaled * (factors > 0) / kept)
     # Each has a mask of its own.
     assert len({tuple((normed == 0).flatten().tolist()) for normed in norms}) == len(norms)
 
