@@ -5,7 +5,7 @@
 
 import sys
 
-from helixfold.benchmark.gpu import command as gpu
+from helixfold.benchmark import gpu
 from helixfold.cli.main import main
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ MODULES = [
     *(f"helixfold.benchmark.{name}" for name in ("ops", "block", "model", "step", "kernels", "launches")),
     "helixfold.benchmark.memory",
     *(
-        "helixfold.benchmark.gpu.command",
+        "helixfold.benchmark.gpu",
         "helixfold.folding",
         "helixfold.training.step",
         "helixfold.training.config",
         "helixfold.training.loader",
     ),
     *("helixfold.parallel.gradients", "helixfold.optim.flat", "helixfold.execution.spilled"),
-    *("helixfold.benchmark.gpu.command", "scripts.benchmark"),
+    *("helixfold.benchmark.gpu", "scripts.benchmark"),
 ]
 # Where the tests for a GPU are.
 TESTED = ("execution", "gpu", "ops", "parallel")

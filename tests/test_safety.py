@@ -82,7 +82,7 @@ ROOMS = {
         "helixfold.cli",
         "data_pipeline.child_processes",
         "data_pipeline.datasets.workers",
-        "helixfold.benchmark.gpu.tiles",
+        "helixfold.benchmark.gpu",
         *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
     ),
 }

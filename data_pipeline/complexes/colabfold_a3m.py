@@ -25,7 +25,6 @@ from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.parse.text_files import read_lines
 
 _HEADER = re.compile(rb"#(\d{1,9}(?:,\d{1,9})*)\t(\d{1,9}(?:,\d{1,9})*)")
-_FIRST_NUMBER = 101  # ColabFold's names of the sequences
 
 
 @dataclass(frozen=True, kw_only=True)

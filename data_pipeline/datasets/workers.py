@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -10,15 +10,78 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_pipeline.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
-from data_pipeline.datasets.assembly_builder import AcceptedChain, assembly_key, build_assembly
-from data_pipeline.datasets.assembly_record import AssemblyRecord
-from data_pipeline.datasets.build_cache import BuildCache, file_digest
+from data_pipeline.datasets.assembly_record import ASSEMBLY_VERSION, AssemblyRecord, PlacedChain, motion_of
+from data_pipeline.datasets.build_cache import BuildCache, content_key, file_digest
+from data_pipeline.datasets.chain_alignment import alignment_for_chain
 from data_pipeline.datasets.chain_record import ChainRecord, ChainRecordHeader
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.datasets.record_builder import RecordBuilder, StructureSummary
+from data_pipeline.datasets.source_files import AlignmentFile
 from data_pipeline.errors import InputError, printable
+from data_pipeline.features.pairing import PairingRows
+from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.assemblies import read_assembly
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
+
+# Differs from AlphaFold: features of larger assemblies do not fit the memory of a loader's worker.
+MAX_ASSEMBLY_RESIDUES = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedChain:
+    """A chain that has a record: its name in the training set, its sequence, and the search for paired rows."""
+
+    name: str
+    sequence: str
+    key: str
+    pairing: AlignmentFile | None
+
+
+def assembly_key(path: Path, digest: str, chains: Mapping[str, AcceptedChain]) -> str:
+    """Return the hash of all inputs of an assembly's record; `chains` are those of the file, by the author's id."""
+    inputs = [
+        [chain, each.name, each.key, each.pairing and [each.pairing.path.name, file_digest(each.pairing.path)]]
+        for chain, each in sorted(chains.items())
+    ]
+    return content_key("assembly", ASSEMBLY_VERSION, path.name, digest, inputs)
+
+
+def build_assembly(name: str, path: Path, chains: Mapping[str, AcceptedChain]) -> AssemblyRecord:
+    """Build the record of a file's first assembly, with the chains that have a record.
+
+    Raise `InputError` if the file or a search for paired rows cannot be read.
+    """
+    assembly = read_assembly(path)
+    if assembly.problem:
+        return AssemblyRecord(name=name, pairing={}, problem=assembly.problem)
+    copies = [copy for copy in assembly.copies if copy.chain in chains]
+    residues = sum(len(chains[copy.chain].sequence) for copy in copies)
+    if not copies:
+        problem = "none of its assembly's chains is in the training set"
+        return AssemblyRecord(name=name, pairing={}, problem=problem)
+    if residues > MAX_ASSEMBLY_RESIDUES:
+        problem = f"its assembly has {residues:,} residues, and at most {MAX_ASSEMBLY_RESIDUES:,} are allowed"
+        return AssemblyRecord(name=name, pairing={}, problem=problem)
+    different = {chains[copy.chain].sequence: chains[copy.chain] for copy in copies}
+    # The rows of one sequence have no others to be paired with.
+    paired = [chain for chain in different.values() if chain.pairing is not None and len(different) > 1]
+    return AssemblyRecord(
+        name=name,
+        chains=tuple(
+            PlacedChain(name=chains[copy.chain].name, motion=motion_of(copy.rotation, copy.translation))
+            for copy in copies
+        ),
+        pairing={chain.name: _pairing_rows(chain) for chain in paired},
+    )
+
+
+def _pairing_rows(chain: AcceptedChain) -> PairingRows:
+    assert chain.pairing is not None
+    path = chain.pairing.path
+    alignment = read_alignment(path, max_rows=chain.pairing.max_rows)
+    return PairingRows.of(chain.sequence, alignment_for_chain(alignment, chain.sequence, path))
+
 
 _TASKS_PER_WORKER = 4  # submitted ahead, not all at once: a set has 200,000 files
 

@@ -38,11 +38,6 @@ class PairAlignment:
         return _K * len(self.partner) * partner_length * exp(-_LAMBDA * self.score)
 
 
-def local_score(first: str, second: str) -> float:
-    """Return the score of a local alignment in a fraction of its time, to find the best of many sequences."""
-    return float(_aligner("local").score(first.translate(_TO_X), second.translate(_TO_X)))
-
-
 def identity(query: str, letters: np.ndarray) -> float:
     """Return the fraction (0..1) of a template's residues that equal the target's; 0 if it has none.
 

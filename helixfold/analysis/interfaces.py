@@ -19,15 +19,6 @@ _CA, _CB, _GLYCINE = ATOM_ORDER["CA"], ATOM_ORDER["CB"], RESTYPES.index("G")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contacts:
-    """Contacts between two chains: pairs of residues whose C-beta atoms (C-alpha of glycine) are within 8 Angstrom."""
-
-    first: Int[np.ndarray, " n"]  # index of the residue of the first chain in the protein's arrays
-    second: Int[np.ndarray, " n"]
-    distance: Float[np.ndarray, " n"]  # Angstrom
-
-
-@dataclass(frozen=True, kw_only=True)
 class DirectedScores:
     """Scores of one chain's residues when the complex is aligned on residues of another chain, from 0 to 1."""
 
@@ -155,14 +146,6 @@ def complex_scores(
         chains=chains,
         interfaces=interfaces,
     )
-
-
-def contacts_between(protein: Protein, first: int, second: int) -> Contacts:
-    """Return the contacts between two chains, which are given by their numbers in `protein.chain_index`."""
-    places = [np.flatnonzero(protein.chain_index == number) for number in (first, second)]
-    distances = _distances(protein, places[0], places[1])
-    rows, columns = np.nonzero(distances <= CONTACT)
-    return Contacts(first=places[0][rows], second=places[1][columns], distance=distances[rows, columns])
 
 
 def _interface(

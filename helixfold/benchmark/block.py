@@ -10,11 +10,17 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.annotations import Parameter
-from helixfold.benchmark.machine import BenchmarkDevice
-from helixfold.benchmark.op_cases import Work
-from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.table import Readings, show
-from helixfold.benchmark.timing import PLAIN, measure, replayed
+from helixfold.benchmark.measurement import (
+    PLAIN,
+    BenchmarkDevice,
+    CommonOptions,
+    Model,
+    Readings,
+    Work,
+    measure,
+    replayed,
+    show,
+)
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
@@ -39,10 +45,7 @@ class BlockOptions:
     """MSA rows."""
 
 
-_USUAL, _COMMON = BlockOptions(), CommonOptions()
-
-
-def run(options: BlockOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+def run(options: BlockOptions = BlockOptions(), common: CommonOptions = CommonOptions()) -> None:
     """Measure an Evoformer block and print the readings."""
     show(partial(readings, options, common), common)
 
@@ -57,15 +60,15 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
         streams = random_streams(options.preset, options.residues, options.rows, kind, machine.device)
         for passes, gradients in (("forward", False), ("forward and backward", True)):
             stack.requires_grad_(gradients)
-            given = _leaves(streams, gradients=gradients)
-            ways = {PLAIN: _way(stack, Whole(), given, "reference"), "ours": _way(stack, Whole(), given)}
+            given = leaves(streams, gradients=gradients)
+            ways = {PLAIN: block_pass(stack, Whole(), given, "reference"), "ours": block_pass(stack, Whole(), given)}
             if machine.device.type == "cuda":
                 ways["ours, replayed"] = replayed(ways["ours"], machine.device)
             repeats = common.repeats or 5
             costs = measure(ways, machine.device, repeats)
             if not gradients:
                 # Apart, since slabs return memory to a CPU's system, which takes the time of whoever computes next.
-                costs |= measure({"ours, in slabs": _way(stack, Slabs(), given)}, machine.device, repeats)
+                costs |= measure({"ours, in slabs": block_pass(stack, Slabs(), given)}, machine.device, repeats)
             flops = block_flops(options.residues, options.rows, options.preset, gradients=gradients)
             yield Readings(
                 part="block",
@@ -77,22 +80,32 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
             )
 
 
-def _leaves(streams: Streams, *, gradients: bool) -> Streams:
+def leaves(streams: Streams, *, gradients: bool) -> Streams:
+    """Return the streams as leaves that require gradients or not, with their masks."""
     msa, pair, *masks = streams
     msa, pair = (each.detach().requires_grad_(gradients) for each in (msa, pair))
     return msa, pair, masks[0], masks[1]
 
 
-def _way(stack: EvoformerStack, run: Executor, streams: Streams, backend: str | None = None) -> Callable[[], object]:
+def random_block(name: str, residues: int, rows: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+    """Return a call of both passes of a block of the preset `name` on random streams, everything in one dtype."""
+    stack = evoformer(name, 1, device).to(dtype).requires_grad_(True)
+    return block_pass(stack, Whole(), leaves(random_streams(name, residues, rows, dtype, device), gradients=True))
+
+
+def block_pass(
+    stack: EvoformerStack, run: Executor, streams: Streams, backend: str | None = None
+) -> Callable[[], object]:
+    """Return a call of the block on leaves: forward, and backward too if the streams require gradients."""
     gradients = streams[0].requires_grad
-    leaves = [*streams[:2], *stack.parameters()]
+    inputs = [*streams[:2], *stack.parameters()]
 
     def both() -> object:
         with forced(backend) if backend is not None else nullcontext(), torch.set_grad_enabled(gradients):
             outputs = stack(run, *streams)
             if not gradients:
                 return outputs
-            return torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])
+            return torch.autograd.grad(outputs, inputs, [torch.ones_like(each) for each in outputs])
 
     return both
 
@@ -104,10 +117,11 @@ def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: b
     """
     meta = torch.device("meta")
     stack = evoformer(name, 1, meta).requires_grad_(gradients)
-    given = _leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
+    given = leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
     with FlopCounterMode(display=False) as counter, forced("reference"), torch.set_grad_enabled(gradients):
         outputs = stack(Whole(), *given)
         if gradients:
+            # Not `torch.autograd.grad`, in which the counter's hooks on modules fail.
             torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
     return int(counter.get_total_flops())
 

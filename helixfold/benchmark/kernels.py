@@ -1,50 +1,46 @@
 """Compile the network's kernels without a GPU, for `helixfold benchmark kernels --static`."""
 
 import os
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from importlib.util import find_spec
-from typing import Annotated, Literal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
+from data_pipeline.search.process import run_program
 from helixfold.annotations import Parameter
-from helixfold.benchmark.options import Model
-from helixfold.benchmark.static.network_parts import PassSizes
-from helixfold.options import File, Positive
+from helixfold.benchmark.measurement import write_json
+from helixfold.benchmark.op_cases import Shape
+from helixfold.benchmark.passes import ARCHITECTURES, BLOCK, NAMES, Pass, PassOptions, passes
+from helixfold.planning.size import dtype_name
+
+if TYPE_CHECKING:
+    from helixfold.ops.triton.compiled import CompiledKernel
 
 Arch = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class KernelsOptions:
+class KernelsOptions(PassOptions):
     """Options of `helixfold benchmark kernels`."""
 
     static: Annotated[bool, Parameter(negative=())] = False
     """Compile only; nothing is run, so no GPU is needed."""
     arch: tuple[Arch, ...] = ("sm_90",)
     """Architectures to compile for."""
-    preset: Model = "model_1"
-    """Model whose channels and heads are taken."""
-    residues: Positive = 256
-    """Number of residues."""
-    rows: Positive = 128
-    """MSA rows."""
-    extra_rows: Positive = 1024
-    """Extra MSA rows."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Precision of streams and parameters."""
-    only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Compile only parts whose name contains this text."""
-    json: File | None = None
-    """Also write the table to this file."""
 
 
-_USUAL = KernelsOptions()
-
-
-def run(options: KernelsOptions = _USUAL) -> None:
+def run(options: KernelsOptions = KernelsOptions()) -> None:
     """Print registers and spills of every kernel in training, and the bytes of the tensors that launches are given."""
     if not options.static:
         raise InputError(
@@ -55,13 +51,215 @@ def run(options: KernelsOptions = _USUAL) -> None:
         raise InputError("kernels are compiled by Triton, which is not installed: pip install triton")
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         raise InputError("kernels are interpreted, not compiled, where TRITON_INTERPRET is set: unset it")
-    from helixfold.benchmark.static.table import show  # noqa: PLC0415 (needs Triton, and help pages do not)
+    _show(options.shape(getattr(torch, options.dtype)), options.arch, options.only, options.json)
 
-    sizes = PassSizes(
-        preset=options.preset,
-        residues=options.residues,
-        rows=options.rows,
-        extra_rows=options.extra_rows,
-        dtype=getattr(torch, options.dtype),
+
+# A line of machine code: its address, a predicate if there is one, and the instruction's name with its modifiers.
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
+# Names of the instructions that multiply matrices: those of a warp (before Hopper, and on consumer Blackwell), of a
+# group of four warps (Hopper), and of the tensor memory (data centre Blackwell).
+_MATRIX = re.compile(r"(?:HMMA|IMMA|DMMA|QMMA|OMMA|HGMMA|QGMMA|UTC\w*MMA)\b")
+_SECONDS = 120.0
+_LISTING_BYTES = 2**26
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineCode:
+    """Facts about a kernel's machine code.
+
+    `registers` and `spilled` (bytes of its stack) are those of a thread, `spills` the number of instructions that read
+    or write spilled values, `instructions` that of all, and `matrix` the number of matrix instructions by kind.
+    """
+
+    registers: int
+    spilled: int
+    spills: int
+    instructions: int
+    matrix: Mapping[str, int]
+
+
+def spilled_bytes(kernel: "CompiledKernel") -> int:
+    """Return the bytes of a thread's stack, which is where values are that have no register."""
+    with TemporaryDirectory() as folder:
+        return _resources(_written(kernel, Path(folder)))[1]
+
+
+def machine_code(kernel: "CompiledKernel") -> MachineCode:
+    """Return what NVIDIA's disassembler finds in a kernel."""
+    with TemporaryDirectory() as folder:
+        path = _written(kernel, Path(folder))
+        registers, spilled = _resources(path)
+        command = (_tool("nvdisasm"), "-c", path)
+        done = run_program(command, timeout=_SECONDS, directory=path.parent, kept_bytes=_LISTING_BYTES)
+    names = Counter(_INSTRUCTION.findall(done.stdout.decode()))
+    matrix = Counter[str]()
+    for name, count in names.items():
+        if _MATRIX.match(name):
+            matrix[name.partition(".")[0]] += count
+    spills = sum(count for name, count in names.items() if name.startswith(("LDL", "STL")))
+    return MachineCode(
+        registers=registers, spilled=spilled, spills=spills, instructions=names.total(), matrix=dict(matrix)
     )
-    show(sizes, options.arch, options.only, options.json)
+
+
+def _tool(name: str) -> Path:
+    from helixfold.ops.triton.compiled import TOOLS  # noqa: PLC0415 (needs Triton, and help pages do not)
+
+    return TOOLS / name
+
+
+def _written(kernel: "CompiledKernel", folder: Path) -> Path:
+    path = folder / "kernel.cubin"
+    path.write_bytes(kernel.cubin)
+    return path
+
+
+def _resources(path: Path) -> tuple[int, int]:
+    """Return the registers and the bytes of stack of a thread."""
+    command = (_tool("cuobjdump"), "--dump-resource-usage", path)
+    done = run_program(command, timeout=_SECONDS, directory=path.parent)
+    found = _RESOURCES.search(done.stdout.decode())
+    if found is None:
+        raise ValueError(f"cuobjdump says nothing of registers: {done.stdout.decode()!r}")
+    return int(found[1]), int(found[2])
+
+
+_HEADER = (
+    f"  {'kernel':36} {'launches':>8} {'registers':>9} {'spills':>6} {'shared KiB':>10} {'warps':>5} "
+    f"{'matrix':>16} {'MB moved':>8}"
+)
+_SUM_HEADER = (
+    f"{'':22} {'':8} {'kernels':>7} {'others':>6} {'MB moved':>8} {'floor':>7} {'ratio':>6} {'kept':>7} {'of both':>7}"
+)
+_code = cache(machine_code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRow:
+    """One distinct kernel in a pass of a part; `moved` is the bytes of the tensors that all its launches are given."""
+
+    kernel: str
+    launches: int
+    code: MachineCode
+    shared_memory: int
+    warps: int
+    moved: int
+
+    def line(self) -> str:
+        matrix = ", ".join(f"{count} {kind}" for kind, count in self.code.matrix.items())
+        return (
+            f"  {self.kernel:36} {self.launches:8} {self.code.registers:9} {self.code.spills:6} "
+            f"{self.shared_memory / 1024:10.1f} {self.warps:5} {matrix or '-':>16} {self.moved / 1e6:8.1f}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassRow:
+    """A pass of a part: its kernels, and the other operators by name."""
+
+    name: str
+    backward: bool
+    kernels: list[KernelRow]
+    operators: dict[str, int]
+    operators_moved: int
+    floor: int
+    kept: int
+
+    @property
+    def moved(self) -> int:
+        return sum(row.moved for row in self.kernels) + self.operators_moved
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.name}, {self.direction}"
+        yield from (row.line() for row in self.kernels)
+        if self.operators:
+            names = ", ".join(f"{count} {name}" for name, count in self.operators.items())
+            name = f"PyTorch's ({len(self.operators)} kinds)"
+            yield f"  {name:36} {sum(self.operators.values()):8} {'':50} {self.operators_moved / 1e6:8.1f}"
+            yield f"    {names}"
+
+    def sum_line(self) -> str:
+        launches = sum(row.launches for row in self.kernels)
+        return (
+            f"{self.name:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {self.moved / 1e6:8.1f} "
+            f"{self.floor / 1e6:7.1f} {self.moved / self.floor:6.2f} {self.kept / 1e6:7.1f} "
+            f"{self.moved / (self.floor + self.kept):7.2f}"
+        )
+
+    @property
+    def direction(self) -> str:
+        return "backward" if self.backward else "forward"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as a dict for JSON."""
+        return asdict(self) | {"moved": self.moved}
+
+
+def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | None) -> None:
+    """Print the tables of all parts for each architecture; with a path, also write them there as JSON.
+
+    Show the parts whose name contains `only`. Raise `InputError` if there are none.
+    """
+    from helixfold.ops.triton.compiled import compiled_launches  # noqa: PLC0415 (needs Triton)
+
+    names = [name for name in NAMES if only in name]
+    if not names:
+        raise InputError(f"no part's name contains {printable(only)!r}; they are {', '.join(NAMES)}")
+    tables = []
+    for architecture in architectures:
+        card = ARCHITECTURES[architecture]
+        refusals: dict[str, str] = {}
+        compiled = partial(compiled_launches, int(architecture.removeprefix("sm_")))
+        print(
+            f"{architecture} ({card.name}): {sizes.preset}, {sizes.residues} residues, "
+            f"{sizes.rows} + {sizes.extra_rows} rows, {dtype_name(sizes.dtype)}, in training"
+        )
+        print(_HEADER)
+        rows = []
+        for each in passes(sizes, names, card, compiled, refusals):
+            rows.append(_pass_row(each))
+            if each.name != BLOCK:
+                print("\n".join(rows[-1].lines()), flush=True)
+        for operator, reason in refusals.items():
+            print(f"no kernel of ours computes {operator}: {reason}")
+        print(f"\n{_SUM_HEADER}")
+        print("\n".join(row.sum_line() for row in rows))
+        block = [row for row in rows if row.name == BLOCK]
+        if block:
+            moved, floor = sum(row.moved for row in block), sum(row.floor for row in block)
+            with_kept = floor + sum(row.kept for row in block)
+            print(
+                f"the block forward and backward: {moved / floor:.2f} times the floor moved, "
+                f"{moved / with_kept:.2f} with what is kept"
+            )
+        print()
+        tables.append({"arch": architecture, "refusals": refusals, "passes": [row.to_dict() for row in rows]})
+    write_json(path, tables)
+
+
+def _pass_row(one: Pass) -> PassRow:
+    moved: Counter[CompiledKernel] = Counter()
+    for kernel, call in zip(one.kernels, (call for call in one.calls if call.is_kernel), strict=True):
+        moved[kernel] += call.moved
+    launches = Counter(one.kernels)
+    operators = [call for call in one.calls if not call.is_kernel]
+    return PassRow(
+        name=one.name,
+        backward=one.backward,
+        kernels=[
+            KernelRow(
+                kernel=kernel.name,
+                launches=launches[kernel],
+                code=_code(kernel),
+                shared_memory=kernel.shared_memory,
+                warps=kernel.warps,
+                moved=moved[kernel],
+            )
+            for kernel in launches
+        ],
+        operators=dict(Counter(call.name for call in operators).most_common()),
+        operators_moved=sum(call.moved for call in operators),
+        floor=one.floor,
+        kept=one.kept,
+    )

@@ -1,22 +1,16 @@
 """Count what the parts of the network launch on a GPU, for `helixfold benchmark launches`."""
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import torch
 
 from helixfold.annotations import Parameter
-from helixfold.benchmark.options import Model
-from helixfold.benchmark.static.kept import KeptMemory
-from helixfold.benchmark.static.network_parts import Part, PassSizes, parts
-from helixfold.benchmark.static.operator_log import OperatorCall, OperatorLog
-from helixfold.execution.nested import tensors
-from helixfold.ops.card import CARDS, Card, described
-from helixfold.optim.flat import add_together
-from helixfold.options import File, Positive
+from helixfold.benchmark.measurement import write_json
+from helixfold.benchmark.passes import Part, Pass, PassOptions, both_passes, parts
+from helixfold.ops.card import CARDS, Card
 
 _HEADER = (
     f"{'':47} {'':8} {'kernels':>7} {'others':>6} "
@@ -26,28 +20,13 @@ _HEADER = (
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class LaunchesOptions:
+class LaunchesOptions(PassOptions):
     """Options of `helixfold benchmark launches`."""
 
     card: Annotated[str, Parameter(choices=[name for name, card in CARDS.items() if card.kind == "cuda"])] = "h200"
     """GPU to count for; this machine need not have it."""
-    preset: Model = "model_1"
-    """Model whose parts are counted."""
-    residues: Positive = 256
-    """Number of residues."""
-    rows: Positive = 128
-    """MSA rows."""
-    extra_rows: Positive = 1024
-    """Extra MSA rows."""
-    only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Count only parts whose name contains this text."""
     names: Annotated[bool, Parameter(negative=())] = False
     """Also list the launches by name."""
-    json: File | None = None
-    """Also write the table to this file."""
-
-
-_USUAL = LaunchesOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +48,18 @@ class Launches:
     names: dict[str, int]
 
     @classmethod
-    def of(cls, part: Part, calls: Sequence[OperatorCall], *, backward: bool, kept: int = 0) -> "Launches":
+    def of(cls, one: Pass) -> "Launches":
+        calls = one.calls
         launched = [call for call in calls if call.is_kernel or call.moved or not call.waits]
         return cls(
-            part=part.name,
-            backward=backward,
+            part=one.name,
+            backward=one.backward,
             kernels=sum(call.is_kernel for call in launched),
             others=sum(not call.is_kernel for call in launched),
             parameter_casts=sum(call.cast == "parameter" for call in calls),
             other_casts=sum(call.cast == "other" for call in calls),
             waits=dict(Counter(call.name for call in calls if call.waits)),
-            kept=kept,
+            kept=0 if one.backward else one.kept,
             names=dict(Counter(call.name for call in launched).most_common()),
         )
 
@@ -91,12 +71,10 @@ class Launches:
         ).rstrip()
 
 
-def run(options: LaunchesOptions = _USUAL) -> None:
+def run(options: LaunchesOptions = LaunchesOptions()) -> None:
     """Print how many kernels and operators every part launches, and what it casts, waits for and keeps."""
     card = CARDS[options.card]
-    sizes = PassSizes(
-        preset=options.preset, residues=options.residues, rows=options.rows, extra_rows=options.extra_rows
-    )
+    sizes = options.shape(torch.bfloat16)
     print(
         f"{card.name}: {options.preset}, {options.residues} residues, {options.rows} + {options.extra_rows} rows, "
         "bfloat16, nothing recomputed"
@@ -112,32 +90,9 @@ def run(options: LaunchesOptions = _USUAL) -> None:
                     print(f"    the host waits {count} times for {name}")
                 if options.names:
                     print("    " + ", ".join(f"{count} {name}" for name, count in launches.names.items()))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
+    write_json(options.json, [asdict(each) for each in found])
 
 
 def counted(part: Part, card: Card) -> Iterator[Launches]:
-    """Yield the launches of a part's forward pass, and of its backward pass if it has one, on a described card.
-
-    The part is run twice, and the second run counts: tables of constants are then there.
-    """
-    with described(card), torch.set_grad_enabled(bool(part.leaves)):
-        with OperatorLog():
-            part.run()
-        with KeptMemory(part.module) as kept, OperatorLog(part.module) as log:
-            outputs = [each for each in tensors(part.run()) if each.requires_grad]
-        yield Launches.of(part, log.calls, backward=False, kept=kept.bytes)
-        if not part.leaves:
-            return
-        gradients = [torch.empty_like(each) for each in outputs]
-        if part.accumulates:
-            for leaf in part.leaves:
-                leaf.grad = torch.empty_like(leaf)
-        with OperatorLog(part.module) as log:
-            if part.accumulates:
-                found = torch.autograd.grad(outputs, part.leaves, gradients, allow_unused=True)
-                # One operator for each dtype, which on a GPU is a launch for each 64 parameters.
-                add_together([leaf.grad for leaf in part.leaves if leaf.grad is not None], found)
-            else:
-                torch.autograd.grad(outputs, part.leaves, gradients, allow_unused=True)
-        yield Launches.of(part, log.calls, backward=True)
+    """Yield the launches of a part's forward pass, and of its backward pass if it has one, on a described card."""
+    return map(Launches.of, both_passes(part, card))

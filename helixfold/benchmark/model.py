@@ -16,11 +16,19 @@ import torch
 from data_pipeline.errors import SearchError
 from helixfold.annotations import Parameter
 from helixfold.batch import Batch
-from helixfold.benchmark.machine import BenchmarkDevice
-from helixfold.benchmark.op_cases import Work
-from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.table import Readings, show
-from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
+from helixfold.benchmark.measurement import (
+    PLAIN,
+    WHOLE,
+    BenchmarkDevice,
+    CommonOptions,
+    Cost,
+    Model,
+    Readings,
+    Work,
+    measure_parts,
+    settle,
+    show,
+)
 from helixfold.execution.counter import Counter
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
@@ -33,14 +41,13 @@ from helixfold.ops.dispatch import forced
 from helixfold.options import File, Integer, Positive
 from helixfold.planning.prediction import META
 from helixfold.presets import PRESETS, Preset, preset
-from helixfold.verification.peer import MISSING, run_deepmind
+from helixfold.verification.runs import MISSING, run_deepmind
 from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"
 # The same program with the fused kernels of ColabFold.
 PEERS = {"jax": PEER, "colabfold": "ColabFold's kernels in JAX"}
 PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_") and "multimer" not in name)
-OURS = {"whole": Whole, "slabs": Slabs}
 Way = Literal["plain", "whole", "slabs"]
 _EarlierWay = Literal["Whole", "Slabs"]  # as version 0.1 called them
 
@@ -70,10 +77,7 @@ class ModelOptions:
     """Rows that DeepMind's program computes at a time: 4 as published, 0 for all."""
 
 
-_USUAL, _COMMON = ModelOptions(), CommonOptions()
-
-
-def run(options: ModelOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+def run(options: ModelOptions = ModelOptions(), common: CommonOptions = CommonOptions()) -> None:
     """Measure a pass of the network and print the readings."""
     show(partial(readings, options, common), common)
 
@@ -127,7 +131,7 @@ def _measure(
 ) -> Cost:
     """Return the cost of one way to run the pass, and add the shapes of its outputs to `shapes`."""
     plain = way == PLAIN
-    run = Whole() if plain else OURS[way]()
+    run = Slabs() if way == "slabs" else Whole()
     device, templates = batch.aatype.device, batch.template_mask.shape[1]
     # A first pass prepares threads, libraries and, on a GPU, kernels for this size before the clock starts.
     first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device, method=model.config.method)

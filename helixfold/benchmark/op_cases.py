@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from helixfold.benchmark.measurement import Work
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.whole import Whole
@@ -46,14 +47,6 @@ class Shape:
     rows: int = 128  # of the MSA
     extra_rows: int = 1024
     dtype: torch.dtype = torch.float32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """Floating-point operations of matrix products, and the least bytes that must be read and written."""
-
-    flops: int
-    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,17 @@ import torch
 from torch import Tensor
 
 from helixfold.annotations import Parameter
-from helixfold.benchmark.machine import BenchmarkDevice
+from helixfold.benchmark.measurement import (
+    PLAIN,
+    BenchmarkDevice,
+    CommonOptions,
+    Model,
+    Readings,
+    measure,
+    replayed,
+    show,
+)
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
-from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.table import Readings, show
-from helixfold.benchmark.timing import PLAIN, measure, replayed
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.options import Positive
@@ -57,10 +63,7 @@ class OpsOptions:
     """Measure only operators whose name contains this text."""
 
 
-_USUAL, _COMMON = OpsOptions(), CommonOptions()
-
-
-def run(options: OpsOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+def run(options: OpsOptions = OpsOptions(), common: CommonOptions = CommonOptions()) -> None:
     """Measure every operator and print the readings."""
     show(partial(readings, options, common), common)
 
@@ -100,14 +103,14 @@ def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.devic
             )
 
 
-def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[str, Callable[[], object]], list[str]]:
+def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[str, Callable[[], Any]], list[str]]:
     """Return the ways to compute a case, by name, and notes on peers whose results differ.
 
     The ways are the plain reference, the chosen backend, every other backend that supports the case, and peers.
     """
     refused = [op.refusals(card_of(device), *arguments) for op, arguments in case.calls]
     chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
-    ways: dict[str, Callable[[], object]] = {
+    ways: dict[str, Callable[[], Any]] = {
         PLAIN: _way(case, "reference", gradients=gradients),
         f"ours ({', '.join(dict.fromkeys(chosen))})": _way(case, None, gradients=gradients),
     }
@@ -127,12 +130,12 @@ def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[
         notes.append(f"{ours} computes something else: it is off by {off:.0%} of the largest value")
     for package, peer in peers_of(case, device).items():
         ways[package] = _way(peer, None, gradients=gradients)
-        if not gradients and (deviation := _deviation(case, peer)) > _ALLOWED_DEVIATION:
-            notes.append(f"{package} computes something else: it is off by {deviation:.0%} of the largest value")
+        if not gradients and (off := _difference(peer, lambda: ways[plain]()[-1:])) > _ALLOWED_DEVIATION:
+            notes.append(f"{package} computes something else: it is off by {off:.0%} of the largest value")
     return ways, notes
 
 
-def _way(computation: OpCase | Peer, backend: str | None, *, gradients: bool) -> Callable[[], object]:
+def _way(computation: OpCase | Peer, backend: str | None, *, gradients: bool) -> Callable[[], Any]:
     incoming: list[Tensor] = []
 
     def run() -> object:
@@ -157,17 +160,6 @@ def _difference(way: Callable[[], Any], plain: Callable[[], Any]) -> float:
         return 0.0
     largest = max(float(right.abs().max()) for _, right in pairs)
     return max(float((found.float() - right.float()).abs().max()) for found, right in pairs) / max(largest, 1e-6)
-
-
-def _deviation(case: OpCase, peer: Peer) -> float:
-    """Return a peer's largest deviation from the reference, relative to the largest value; 0 if it cannot run."""
-    try:
-        found = peer()[0].float()
-    except Exception:  # as in `measure`
-        return 0.0
-    with forced("reference"):
-        plain = case()[-1].float()
-    return float((found - plain).abs().max() / plain.abs().max())
 
 
 def absent(device: torch.device) -> list[str]:

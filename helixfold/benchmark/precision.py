@@ -2,19 +2,19 @@
 
 Each target is folded in float32 by whole updates, and again in other precisions, by other executors, by plain PyTorch's
 operators, and with one part of the network at a time in a short precision. What is printed is how far the others are
-from the first; nothing is timed.
-"""
+from the first; nothing is timed."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
@@ -22,26 +22,109 @@ from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import rmsd
 from helixfold.annotations import Group, Parameter
-from helixfold.benchmark.options import Device
-from helixfold.benchmark.rounding import PARTS, RoundedPart, rounded
+from helixfold.benchmark.measurement import Device, write_json
 from helixfold.execution.device import pick_device
 from helixfold.execution.dtypes import DTYPES
-from helixfold.execution.slabs import Slabs
-from helixfold.execution.spilled import Spilled
+from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.stages import Stages
-from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.update import Executor
-from helixfold.ops.dispatch import forced
+from helixfold.ops.dispatch import Op, forced, intercepted
 from helixfold.options import File, Positive
+from helixfold.planning.executors import executor
+from helixfold.planning.prediction import EXECUTORS
 from helixfold.predict.options import EXAMPLE
 from helixfold.predict.targets import read_targets, single_chains
 from helixfold.prediction import Prediction
-from helixfold.presets import Preset
-from helixfold.weights.find import find_models
+from helixfold.weights.find import ReadyModel, find_models
 
-EXECUTORS = ("whole", "slabs", "spilled")
+TRUNK, STRUCTURE, HEADS = "trunk", "structure module", "output heads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundedPart:
+    """A part of the network: all operators within the trunk, structure module or heads, or those of some names."""
+
+    name: str
+    within: str = TRUNK
+    operators: tuple[str, ...] = ()  # none: all
+
+
+# What the trunk computes by operators, and what other parts compute, which stays in float32 in every precision.
+PARTS = (
+    RoundedPart(name="self-attention", operators=("self_attention",)),
+    RoundedPart(name="global attention", operators=("global_attention",)),
+    RoundedPart(name="outer product mean", operators=("outer_product_operands", "outer_product_mean")),
+    RoundedPart(name="triangle multiplication", operators=("triangle_update",)),
+    RoundedPart(name="transitions", operators=("transition",)),
+    RoundedPart(name="biases of attention", operators=("norm_linear",)),
+    RoundedPart(name="embedders", operators=("linear", "layer_norm", "look_up")),
+    RoundedPart(name="streams between updates", operators=("add_change",)),
+    RoundedPart(name="structure module", within=STRUCTURE),
+    RoundedPart(name="output heads", within=HEADS),
+)
+
+
+@dataclass
+class _Place:
+    """Where a pass is: the part of the network, and whether inside an operator that is rounded."""
+
+    part: str = TRUNK
+    inside: bool = field(default=False)
+
+
+@contextmanager
+def rounded(network: AlphaFold, part: RoundedPart, dtype: torch.dtype) -> Iterator[None]:
+    """Compute the operators of a part in `dtype` inside this context: arguments are cast to it, results to float32.
+
+    Masks and parameters are given as they are; operators cast parameters to the dtype of their activations. Operators
+    of the structure module, which know float32 alone, compute in it with rounded arguments, and so do output heads.
+    """
+    place, widens = _Place(), part.within != TRUNK
+
+    def short(tensor: Tensor) -> Tensor:
+        if tensor.dtype != torch.float32:
+            return tensor
+        return tensor.to(dtype).float() if widens else tensor.to(dtype)
+
+    def carry_out(operator: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        is_rounded = place.part == part.within and (not part.operators or operator.name in part.operators)
+        if place.inside or not is_rounded:
+            return operator.run(*args, **kwargs)
+        names = signature(operator.reference).parameters
+        place.inside = True
+        try:
+            given = [
+                short(value) if isinstance(value, Tensor) and "mask" not in name else value
+                for name, value in zip(names, args, strict=False)
+            ]
+            found = operator.run(*given, **kwargs)
+        finally:
+            place.inside = False
+        if widens:
+            return with_tensors_changed(short, found)
+        return with_tensors_changed(lambda tensor: tensor.float() if tensor.dtype == dtype else tensor, found)
+
+    with ExitStack() as hooks, intercepted(carry_out):
+        modules = [(STRUCTURE, network.structure_module), *((HEADS, head) for head in network.heads.children())]
+        for name, module in modules:
+            _follow(hooks, place, name, module)
+        yield
+
+
+def _follow(hooks: ExitStack, place: _Place, name: str, module: nn.Module) -> None:
+    """Let `place.part` be `name` while the module computes."""
+
+    def enter(*_: Any) -> None:
+        place.part = name
+
+    def leave(*_: Any) -> None:
+        place.part = TRUNK
+
+    hooks.callback(module.register_forward_pre_hook(enter).remove)
+    hooks.callback(module.register_forward_hook(leave).remove)
+
+
 ShortDtype = Literal["bfloat16", "float16"]
 
 
@@ -65,9 +148,9 @@ class Way:
 
 def ways(dtypes: Sequence[str], *, by_part: bool) -> list[Way]:
     """Return the ways to fold each target; the others are compared with the first, which is float32 by `Whole`."""
-    found = [Way(executor=executor) for executor in EXECUTORS]
+    found = [Way(executor=name) for name in EXECUTORS]
     for dtype in dtypes:
-        found += [Way(dtype=dtype, executor=executor) for executor in EXECUTORS]
+        found += [Way(dtype=dtype, executor=name) for name in EXECUTORS]
         found.append(Way(dtype=dtype, plain=True))
         found += [Way(dtype=dtype, part=part) for part in PARTS if by_part]
     return found
@@ -112,44 +195,25 @@ class Cost:
     pae: float  # mean over pairs of the absolute change
 
 
-_USUAL = PrecisionOptions()
-
-
-def run(options: PrecisionOptions = _USUAL) -> None:
+def run(options: PrecisionOptions = PrecisionOptions()) -> None:
     """Fold all targets in every way and print what each way costs."""
     device = pick_device(options.device)
     if len(options.models) != 1:
         raise InputError(f"one model is measured at a time, {len(options.models)} are named")
-    targets = [each for each in single_chains(read_targets(options.targets)) if _is_short(each, options)]
+    targets = [
+        each for each in single_chains(read_targets(options.targets)) if len(each.sequence) <= options.max_residues
+    ]
     if not targets:
         raise InputError(f"no single chain has at most {options.max_residues:,} residues; raise --max-residues")
-    model = _found(options)
+    (model,) = find_models(options.models, options.weights, seed=0)
     model.network.to(device)
     costs = [cost for target in targets for cost in measured(model, target, options, device)]
     for line in table(costs):
         print(line)
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(cost) for cost in costs], indent=1) + "\n")
+    write_json(options.json, [asdict(cost) for cost in costs])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The network that is measured, and how it is used."""
-
-    preset: Preset
-    network: AlphaFold
-
-
-def _found(options: PrecisionOptions) -> Measured:
-    (model,) = find_models(options.models, options.weights, seed=0)
-    return Measured(preset=model.preset, network=model.network)
-
-
-def _is_short(target: Target, options: PrecisionOptions) -> bool:
-    return len(target.sequence) <= options.max_residues
-
-
-def measured(model: Measured, target: Target, options: PrecisionOptions, device: torch.device) -> Iterator[Cost]:
+def measured(model: ReadyModel, target: Target, options: PrecisionOptions, device: torch.device) -> Iterator[Cost]:
     """Yield the cost of every way for a target."""
     features, first = prepare(target).features, None
     for way in ways(options.dtypes, by_part=options.by_part):
@@ -159,7 +223,7 @@ def measured(model: Measured, target: Target, options: PrecisionOptions, device:
 
 
 def prediction(
-    model: Measured, features: Features, options: PrecisionOptions, device: torch.device, way: Way
+    model: ReadyModel, features: Features, options: PrecisionOptions, device: torch.device, way: Way
 ) -> Prediction:
     """Return the prediction of a target in one way."""
     trunk = "float32" if way.part is not None else way.dtype
@@ -170,12 +234,14 @@ def prediction(
         if way.part is not None:
             stack.enter_context(rounded(model.network, way.part, DTYPES[way.dtype]))
         spill = stack.enter_context(TemporaryDirectory()) if way.executor == "spilled" else ""
-        executors: dict[str, Callable[[], Executor]] = {
-            "whole": Whole,
-            "slabs": Slabs,
-            "spilled": lambda: Spilled(spill, device=device),
-        }
-        return fold(model.network, executors[way.executor](), features, model.preset, folding, stages=Stages(device))
+        return fold(
+            model.network,
+            executor(way.executor, Path(spill), device),
+            features,
+            model.preset,
+            folding,
+            stages=Stages(device),
+        )
 
 
 def cost_of(target: str, way: str, found: Prediction, first: Prediction) -> Cost:

@@ -2,20 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
 import torch
 
-from data_pipeline.transforms import training as examples
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
 from helixfold.annotations import Parameter
-from helixfold.benchmark.machine import BenchmarkDevice
-from helixfold.benchmark.options import CommonOptions
-from helixfold.benchmark.table import Readings, show
-from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
+from helixfold.benchmark.measurement import (
+    PLAIN,
+    WHOLE,
+    BenchmarkDevice,
+    CommonOptions,
+    Cost,
+    Readings,
+    measure_parts,
+    settle,
+    show,
+)
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
@@ -31,20 +35,16 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.options import Positive
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
-from helixfold.presets import preset
+from helixfold.training import presets
+from helixfold.training.config import TrainingConfig
 from helixfold.training.recorded_gradients import RecordedGradients
 
 Size = Literal["tiny", "initial_training", "finetuning"]
-# Preset of the network, its examples and its checkpoint policy: AlphaFold's two stages, or the tiny network on short
-# crops.
-SIZES: dict[Size, tuple[str, ExampleConfig, RecomputeConfig]] = {
-    "tiny": (
-        "tiny",
-        ExampleConfig(crop_size=64, sampling=SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=4)),
-        RecomputeConfig.everywhere("none"),
-    ),
-    "initial_training": ("model_1", examples.initial_training(), RecomputeConfig()),
-    "finetuning": ("model_1_ptm", examples.finetuning(), RecomputeConfig()),
+# AlphaFold's two stages, or the tiny network on short crops.
+STAGES: dict[Size, Callable[[], TrainingConfig]] = {
+    "tiny": presets.tiny,
+    "initial_training": presets.initial_training,
+    "finetuning": presets.finetuning,
 }
 
 
@@ -65,11 +65,10 @@ class StepOptions:
     """Recycling iterations without gradients before the last one."""
 
 
-_USUAL, _COMMON = StepOptions(), CommonOptions()
 REPLAYED = "ours, replayed"
 
 
-def run(options: StepOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+def run(options: StepOptions = StepOptions(), common: CommonOptions = CommonOptions()) -> None:
     """Measure a training step and print the readings."""
     show(partial(readings, options, common), common)
 
@@ -80,10 +79,8 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
     On a GPU all together is also measured with passes that are replayed as CUDA graphs.
     """
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
-    network, example, usual = SIZES[name]
-    keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)
-    crop, rows = options.residues or example.crop_size, options.rows or example.sampling.max_msa_clusters
-    sizes = crop, rows, example.sampling.max_extra_msa, example.sampling.max_templates
+    config = at_sizes(STAGES[name](), options)
+    crop, rows = config.example.crop_size, config.example.sampling.max_msa_clusters
     repeats = common.repeats or 3
     policy = "" if options.keep is None else f", recompute {options.keep}"
     recycling = f"{options.recycles or 'no'} recycling iteration{'' if options.recycles == 1 else 's'}"
@@ -94,9 +91,7 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
         found: dict[str, dict[str, Cost]] = {}
         for way in ways:
             recordings = Recordings(GraphRecorder(machine.device), say=said.append) if way == REPLAYED else None
-            parts = training_parts(
-                network, keep, sizes, kind, machine.device, recycles=options.recycles, recordings=recordings
-            )
+            parts = training_parts(config, kind, machine.device, recycles=options.recycles, recordings=recordings)
             try:
                 costs = _measure(parts, machine.device, repeats, plain=way == PLAIN)
                 found[way] = costs if recordings is None else {WHOLE: costs[WHOLE]}
@@ -120,6 +115,15 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
             )
 
 
+def at_sizes(config: TrainingConfig, options: StepOptions) -> TrainingConfig:
+    """Return the configuration of a stage with the options' residues, rows and checkpoint policy."""
+    sampling = config.example.sampling
+    sampling = replace(sampling, max_msa_clusters=options.rows or sampling.max_msa_clusters)
+    example = replace(config.example, crop_size=options.residues or config.example.crop_size, sampling=sampling)
+    keep = config.recompute if options.keep is None else RecomputeConfig.everywhere(options.keep)
+    return replace(config, example=example, recompute=keep)
+
+
 def _measure(
     parts: dict[str, Callable[[], None]], device: torch.device, repeats: int, *, plain: bool
 ) -> dict[str, Cost]:
@@ -132,9 +136,7 @@ def _measure(
 
 
 def training_parts(
-    network: str,
-    keep: RecomputeConfig,
-    sizes: tuple[int, int, int, int],
+    config: TrainingConfig,
     dtype: torch.dtype,
     device: torch.device,
     *,
@@ -143,14 +145,16 @@ def training_parts(
 ) -> dict[str, Callable[[], None]]:
     """Return the parts of a training step on a random example, to be called in their order.
 
-    `network` is a preset, and `sizes` are the numbers of residues, MSA rows, extra rows and templates. `recycles` is
-    the number of passes without gradients before the last one. With `recordings` all passes are one part.
+    The network, sizes and checkpoint policy are those of `config`; losses are those of initial training. `recycles` is
+    the number of recycling iterations before the last one. With `recordings` all iterations are one part.
     """
     torch.manual_seed(0)
-    model = AlphaFold(preset(network).model).to(device).train()
-    recompute(model, keep)
+    model = AlphaFold(config.model).to(device).train()
+    recompute(model, config.recompute)
     optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=("structure_module", "heads"))
-    batch = random_batch(*sizes, device, method=model.config.method)
+    crop, sampling = config.example.crop_size, config.example.sampling
+    rows = sampling.max_msa_clusters, sampling.max_extra_msa, sampling.max_templates
+    batch = random_batch(crop, *rows, device, method=model.config.method)
     labels, losses = random_labels(batch), initial_training(model.config.method)
     total: list[torch.Tensor] = []
     recycled: list[Recycled] = []

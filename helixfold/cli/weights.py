@@ -154,7 +154,7 @@ def verify(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from helixfold.verification.command import run
+    from helixfold.verification.verify import run
 
     return run(
         path,

@@ -1,4 +1,8 @@
-"""Carry out `helixfold finetune --table`: read the table, learn with and without changes of the network, and tell."""
+"""Fine-tune a network with the head of a task, for `helixfold finetune --table`: training, scores and page.
+
+The head is trained with and without low-rank changes of the network. A training that is killed and resumed ends with
+the same bits.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -8,16 +12,20 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from tqdm import tqdm
 
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.complexes.sequence_files import read_table_targets
+from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
 from data_pipeline.errors import InputError
 from data_pipeline.files import os_errors_as_input_errors, unmoved_directory
 from data_pipeline.json_files import read_json
 from helixfold.analysis.intervals import Estimate
+from helixfold.analysis.rank_scores import roc
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import limit_threads, pick_device
-from helixfold.finetune.adapted import FrozenParameters
+from helixfold.execution.dtypes import dtype_on
+from helixfold.finetune.adapted import FrozenParameters, LowRankTrained
 from helixfold.finetune.base import base_file, load_base
 from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_run, trained_numbers
 from helixfold.finetune.jobs import config_of
@@ -25,11 +33,11 @@ from helixfold.finetune.memory import with_settled_memory
 from helixfold.finetune.options import FinetuneOptions, TaskOptions
 from helixfold.finetune.result import PAGE_FILE
 from helixfold.finetune.settings import FinetuneConfig
-from helixfold.finetune.task_heads import published_binder_head
-from helixfold.finetune.task_page import write_task_page
+from helixfold.finetune.task_heads import LinearHead, loss_of, published_binder_head
 from helixfold.finetune.task_run import (
     LearntTask,
     Task,
+    head_input,
     head_inputs,
     judged,
     save_head,
@@ -37,12 +45,15 @@ from helixfold.finetune.task_run import (
     with_frozen_network,
 )
 from helixfold.finetune.task_table import TaskRow, read_table
-from helixfold.finetune.task_training import TaskTraining
 from helixfold.model_input import ModelInput, model_input
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.parallelize import parallelize
 from helixfold.predict.targets import target_of, with_search_files
 from helixfold.presets import Preset
+from helixfold.report.finetuning import PageTable, write_finetuning_page
+from helixfold.report.plots import new_figure, to_png
+from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
@@ -50,6 +61,159 @@ from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import AdapterCard, save_adapter
 from helixfold.weights.tensor_file import open_tensors, read_tensors, write_tensors
 from helixfold.write.results import to_json, write_file
+
+_HEAD = "task_head"
+
+
+class TaskTraining:
+    """Training of a head and of low-rank changes of the network that it reads, one step after another.
+
+    Another one of the same directory goes on from the newest checkpoint that is whole. A step depends on the state
+    before it, the settings and the table alone.
+    """
+
+    def __init__(self, task: Task, base: FrozenParameters, fitted: LinearHead, mesh: Mesh, checkpoints: Path) -> None:
+        """Prepare the training of a head that was fitted to the frozen network."""
+        self.task, self.mesh = task, mesh
+        config = task.config.run
+        self.trained = LowRankTrained(base, task.config.low_rank, seed=config.seed)
+        self.head = LinearHead(len(fitted.weight)).to(mesh.device)
+        self.head.load_state_dict(fitted.state_dict())
+        self.trained.numbers.add_module(_HEAD, self.head)
+        dtype = dtype_on(config.dtype, card_of(mesh.device))
+        self.optimizer = self.trained.optimizer(config.optimizer, dtype, averages=True)
+        self.checkpoints = Checkpoints(checkpoints, keep=config.keep, mesh=mesh)
+        self.step = self.skipped_in_a_row = 0
+        restored = self.checkpoints.restore(self.optimizer.tensors())
+        if restored is not None:
+            self.optimizer.restored()
+            self.step, self.skipped_in_a_row = restored.step, int(restored.record["skipped_in_a_row"])
+            for text in (*restored.damaged, f"going on after {self.step} steps"):
+                print_message(text)
+
+    def run(self, stop: StopRequest) -> bool:
+        """Make the steps that are left; return False if `stop` ended them earlier, with everything saved.
+
+        Raise `InputError` if the loss or gradient of too many steps in a row is not finite.
+        """
+        config = self.task.config.run
+        bar = tqdm(initial=self.step, total=config.steps, desc="training", unit="step", disable=None)
+        with bar:
+            while self.step < config.steps:
+                self._make_step()
+                bar.update()
+                stopping = stop.is_requested()
+                if self.step % config.save_every == 0 or self.step == config.steps or stopping:
+                    record = {"config": config.to_dict(), "skipped_in_a_row": self.skipped_in_a_row}
+                    self.checkpoints.save(self.step, self.optimizer.tensors(), record)
+                for problem in self.checkpoints.problems():
+                    print_message(problem)
+                if stopping:
+                    break
+        self.trained.release()
+        self.checkpoints.finish()
+        return self.step >= config.steps
+
+    def averages(self) -> tuple[LinearHead, dict[str, Tensor]]:
+        """Return the head and the low-rank changes by name, as moving averages over the steps."""
+        averages: Mapping[str, Tensor] = self.optimizer.averaged()
+        own = {name: tensor for name, tensor in averages.items() if name.startswith(f"{_HEAD}.")}
+        head = LinearHead(len(self.head.weight))
+        head.load_state_dict(
+            {**self.head.state_dict(), **{name.removeprefix(f"{_HEAD}."): tensor for name, tensor in own.items()}}
+        )
+        return head, {name: tensor for name, tensor in averages.items() if name not in own}
+
+    def _make_step(self) -> None:
+        task, config = self.task, self.task.config.run
+        run = parallelize(self.trained.model.train(), self.mesh, config.recompute)
+        rows = task.of("train")
+        rng = random_stream(config.seed, StreamUse.DROPOUT, self.step, 0)
+        chosen = rng.choice(rows, min(config.batch_size, len(rows)), replace=False)
+        for part, number in enumerate(chosen):
+            torch.manual_seed(int(rng.integers(2**62)))
+            self.trained.apply()
+            numbers = head_input(
+                task, int(number), self.trained.model, run, self.mesh.device, position=1 + self.step, part=part
+            )
+            value = task.values([int(number)]).to(self.mesh.device)
+            self.optimizer.backward(loss_of(self.head(numbers[None]), value, task.kind))
+            self.optimizer.collect(last=part == len(chosen) - 1)
+        report = self.optimizer.step(config.optimizer.rate(self.step), micro_batches=len(chosen))
+        self.step += 1
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if report.skipped else 0
+        if self.skipped_in_a_row >= config.max_skipped:
+            raise InputError(
+                f"{self.skipped_in_a_row} steps in a row had a loss or gradient that is not finite; lower "
+                "--learning-rate and name another directory"
+            )
+
+
+_COLORS = ("#0072B2", "#D55E00", "#009E73")
+
+
+def write_task_page(path: Path, title: str, task: Task, learnt: Mapping[str, LearntTask]) -> None:
+    """Write the page of a task, which was learnt in one or several ways."""
+    score = "AUC" if task.kind != "regression" else "Spearman correlation"
+    test = task.of("test")
+    write_finetuning_page(
+        path,
+        kind=f"Task: {task.kind}",
+        title=title,
+        figures={
+            **{f"{score}, {name}": _shown(each.scores.deciding) for name, each in learnt.items()},
+            "rows to learn from": f"{len(task.of('train')):,}",
+            "held-out rows": f"{len(test):,}",
+        },
+        tables=[
+            PageTable(
+                title="Held-out rows",
+                columns=["Way", score, "95 % interval"],
+                rows=[[name, *_cells(each.scores.deciding)] for name, each in learnt.items()],
+                note="Intervals are over resamples of the held-out rows.",
+            ),
+            PageTable(
+                title="Predictions",
+                columns=["Name", "Split", "Value", *learnt],
+                rows=[
+                    [row.name, row.split, "" if row.value is None else f"{row.value:g}"]
+                    + [f"{each.predicted[number]:.3g}" for each in learnt.values()]
+                    for number, row in enumerate(task.rows)
+                ],
+            ),
+        ],
+        facts={"Model": task.preset.name, "Head reads": task.reads, "Seed": str(task.config.run.seed)},
+        picture=_picture(task, learnt, test),
+    )
+
+
+def _picture(task: Task, learnt: Mapping[str, LearntTask], test: list[int]) -> bytes:
+    """Draw ROC curves of classes, or predicted against true values."""
+    figure = new_figure(5.2, 4.6)
+    axes, true = figure.subplots(), np.array([task.rows[number].value or 0.0 for number in test])
+    for (name, each), color in zip(learnt.items(), _COLORS, strict=False):
+        predicted = each.predicted[test]
+        if task.kind == "regression":
+            axes.plot(true, predicted, linestyle="none", marker="o", markersize=3, color=color, label=name)
+        else:
+            axes.plot(*roc(predicted, true > 0.5), color=color, label=name)
+    if task.kind == "regression":
+        axes.set(xlabel="Value", ylabel="Predicted")
+    else:
+        axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, linestyle="--")
+        axes.set(xlabel="False positive rate", ylabel="True positive rate", xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return to_png(figure)
+
+
+def _shown(score: Estimate | None) -> str:
+    return "not defined" if score is None else f"{score.value:.3f}"
+
+
+def _cells(score: Estimate | None) -> list[str]:
+    return ["not defined", ""] if score is None else [f"{score.value:.3f}", f"{score.low:.3f} to {score.high:.3f}"]
+
 
 HEAD_FILE, TABLE_FILE, RESULT_FILE = "task_head.safetensors", "predictions.tsv", "task.json"
 # What a head reads of each row by the frozen network, beside the checkpoints.

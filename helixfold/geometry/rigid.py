@@ -33,13 +33,6 @@ class Rigid:
             translation=self.apply(other.translation),
         )
 
-    def apply_to_columns(self, points: Float[Tensor, "*batch 3 p"]) -> Float[Tensor, "*batch 3 p"]:
-        """Return several local points of each frame, whose coordinates are columns, in global coordinates."""
-        flat = torch.baddbmm(
-            self.translation.reshape(-1, 3, 1), self.rotation.reshape(-1, 3, 3), points.reshape(-1, 3, points.shape[-1])
-        )
-        return flat.view(points.shape)
-
     def invert_apply_to_columns(self, points: Float[Tensor, "*batch 3 p"]) -> Float[Tensor, "*batch 3 p"]:
         """Return several global points for each frame, whose coordinates are columns, in its local coordinates."""
         return self.rotation.mT @ (points - self.translation[..., None])

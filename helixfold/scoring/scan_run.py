@@ -1,22 +1,32 @@
-"""Scan the mutations of targets, for `helixfold scan`: one search serves all mutants of a target."""
+"""Scan the mutations of targets, for `helixfold scan`: one search serves all mutants of a target.
+
+Only the target's own row of the alignment is changed. The other rows are what evolution has left of the family,
+whatever the target's sequence is: with the mutation in them, too, they would say that all relatives have it.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from jaxtyping import Float, Int
 from tqdm import tqdm
 
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
+from data_pipeline.features.schema import Features
 from data_pipeline.files import remove_partial_files, require_unmoved
-from data_pipeline.residues import RESTYPES
+from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X, UNKNOWN
 from data_pipeline.search.plan import SearchPlan
+from helixfold.analysis.metrics import residue_lddt, rmsd
 from helixfold.folding import FoldingOptions
 from helixfold.folding_together import TargetToFold
+from helixfold.model.alphafold import AlphaFold
 from helixfold.predict.jobs import features_digest
 from helixfold.predict.lock import locked_directory
 from helixfold.predict.options import PredictOptions, TargetOptions
@@ -27,17 +37,139 @@ from helixfold.predict.search_plan import plan_of
 from helixfold.prediction import Prediction
 from helixfold.report.page import counted
 from helixfold.scoring.journal import Journal
-from helixfold.scoring.likelihoods import marginal, residue_log_likelihoods
 from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import MutationOptions, ScanOptions
-from helixfold.scoring.scan import changes_of
 from helixfold.scoring.scan_pages import ScannedTarget, screen_lines, write_scan
-from helixfold.scoring.substitution import hidden, mutated
 from helixfold.standard_streams import optional_output
 from helixfold.write.origin import templates_read
 from helixfold.write.pdb import to_pdb
 from helixfold.write.results import write_failures, write_file
+
+
+def mutated(features: TargetFeatures, mutant: Mutant) -> TargetFeatures:
+    """Return the features of a mutant, with the alignment and the templates of its target."""
+    types = {each.position.index: RESTYPES_WITH_X.index(each.letter) for each in mutant.substitutions}
+    return _with_residues(features, types, types)
+
+
+def hidden(features: TargetFeatures, index: int) -> TargetFeatures:
+    """Return features from which no one can tell the target's own residue at a position.
+
+    It is the mask in the target's row of the alignment, and unknown in the sequence, which the network reads as well.
+    """
+    return _with_residues(features, {index: UNKNOWN}, {index: MASKED})
+
+
+def _with_residues(features: TargetFeatures, types: Mapping[int, int], row: Mapping[int, int]) -> TargetFeatures:
+    if isinstance(features, Features):
+        return _with_single(features, types, row)
+    complex_ = features.multimer
+    return replace(
+        features,
+        multimer=replace(complex_, aatype=_changed(complex_.aatype, types), msa=_with_first_row(complex_.msa, row)),
+        residue_gap=_with_single(features.residue_gap, types, row),
+    )
+
+
+def _with_single(features: Features, types: Mapping[int, int], row: Mapping[int, int]) -> Features:
+    letters = list(features.sequence)
+    for index, residue in types.items():
+        letters[index] = RESTYPES_WITH_X[residue]
+    return replace(
+        features,
+        sequence="".join(letters),
+        aatype=_changed(features.aatype, types),
+        msa=_with_first_row(features.msa, row),
+    )
+
+
+def _with_first_row(msa: Int[np.ndarray, "n r"], row: Mapping[int, int]) -> Int[np.ndarray, "n r"]:
+    changed = msa.copy()
+    changed[0] = _changed(msa[0], row)
+    return changed
+
+
+def _changed(residues: Int[np.ndarray, "r"], types: Mapping[int, int]) -> Int[np.ndarray, "r"]:
+    changed = residues.copy()
+    for index, residue in types.items():
+        changed[index] = residue
+    return changed
+
+
+@torch.no_grad()
+def residue_log_likelihoods(model: AlphaFold, prediction: Prediction) -> Float[np.ndarray, "r 20"]:
+    """Return the natural logarithms of the probabilities of the 20 amino acids at each position of a target.
+
+    They are those of the head that is trained to restore masked residues, for the target's own row of the alignment,
+    given that the residue is an amino acid. The prediction has the representation `msa_first_row`.
+    """
+    assert prediction.representations is not None
+    head = model.heads.masked_msa
+    row = torch.from_numpy(prediction.representations["msa_first_row"]).to(head.linear.weight.device)
+    logits = head(row)[:, : len(RESTYPES)].float()
+    found: np.ndarray = torch.log_softmax(logits, -1).cpu().numpy().astype(np.float64)
+    return found
+
+
+def marginal(mutant: Mutant, log_likelihoods: Sequence[Float[np.ndarray, " 20"]]) -> float | None:
+    """Return how much more likely the substituted residues are than the target's own, as a difference of logarithms.
+
+    `log_likelihoods` are those of the position of each substitution; of several, the differences are added up (Meier
+    et al. 2021). None where the target's own residue is unknown.
+    """
+    total = 0.0
+    for each, likelihoods in zip(mutant.substitutions, log_likelihoods, strict=True):
+        own = RESTYPES.find(each.position.letter)
+        if own < 0:
+            return None
+        total += float(likelihoods[RESTYPES.index(each.letter)] - likelihoods[own])
+    return total
+
+
+_CA = ATOM_ORDER["CA"]
+
+
+def changes_of(mutant: Mutant, made: Prediction, wild_type: Prediction) -> Mapping[str, float | None]:
+    """Return the scores of a mutant, and their differences to the wild type's.
+
+    pLDDT is from 0 to 100 and PAE in Angstrom, both means over all residues or pairs; `site_` values are those of the
+    substituted residues. lDDT is that of C-alpha atoms, from 0 to 1, of the mutant's structure to the wild type's.
+    """
+    sites = [each.position.index for each in mutant.substitutions]
+    alpha, own = (each.protein.atom_positions[:, _CA] for each in (made, wild_type))
+    by_residue, lddt = residue_lddt(alpha, own, np.arange(len(alpha)))
+    near = by_residue[sites]
+    return {
+        "plddt": _mean(made.plddt),
+        "plddt_change": _mean(made.plddt) - _mean(wild_type.plddt),
+        "site_plddt_change": _mean(made.plddt[sites]) - _mean(wild_type.plddt[sites]),
+        "pae_change": _difference(_mean_pae(made), _mean_pae(wild_type)),
+        "site_pae_change": _difference(_mean_pae(made, sites), _mean_pae(wild_type, sites)),
+        "ptm_change": _difference(made.ptm, wild_type.ptm),
+        "iptm_change": _difference(made.iptm, wild_type.iptm),
+        "lddt": lddt,
+        "site_lddt": float(near[np.isfinite(near)].mean()) if np.isfinite(near).any() else None,
+        "rmsd": rmsd(alpha, own),
+    }
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean(dtype=np.float64))
+
+
+def _mean_pae(prediction: Prediction, sites: list[int] | None = None) -> float | None:
+    """Return the mean predicted error in Angstrom of all pairs, or of those with one of some residues, both ways."""
+    if prediction.pae is None:
+        return None
+    if sites is None:
+        return _mean(prediction.pae)
+    return (_mean(prediction.pae[sites]) + _mean(prediction.pae[:, sites])) / 2
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
 
 SOME_FAILED = 1
 JOURNAL_FILE, WILD_TYPE_FILE, STRUCTURES_DIRECTORY = "mutants.jsonl", "wild_type.pdb", "structures"

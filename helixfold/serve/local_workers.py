@@ -56,10 +56,6 @@ class LocalWorkers:
             process.kill()
             process.join()
 
-    def pids(self) -> list[int]:
-        """Return the process ids of the workers that run."""
-        return [place.process.pid for place in self._places if place.process is not None and place.process.is_alive()]
-
     def _look_after(self) -> None:
         while not self._stop.is_set():
             for place in self._places:

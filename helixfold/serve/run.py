@@ -6,24 +6,40 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import uvicorn
 
 from data_pipeline.errors import InputError
+from data_pipeline.file_lock import acquire_lock
+from data_pipeline.files import os_errors_as_input_errors
 from helixfold.serve.local_workers import LocalWorkers
 from helixfold.serve.maintenance import Maintenance
-from helixfold.serve.only_server import only_server
 from helixfold.serve.service import Service
 from helixfold.serve.settings import ServeSettings
+from helixfold.serve.storage import SERVER_LOCK, make_private
 from helixfold.serve.upload_check import prepare_checks
 from helixfold.serve.web.app import create_app
 from helixfold.serve.web.protocol import MAX_CONNECTIONS, TimedProtocol
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.run import WorkerCall
+
+
+@contextmanager
+def only_server(directory: Path) -> Iterator[None]:
+    """Hold the lock of a data directory, which ends with this process. Raise `InputError` if another server has it."""
+    make_private(directory)
+    with os_errors_as_input_errors(directory, "cannot be written"):
+        problem = "another server uses this directory; choose another --data directory"
+        lock = acquire_lock(directory / SERVER_LOCK, problem, timeout=0, mode=0o600)
+    with lock:
+        yield
+
 
 _LOGGER = logging.getLogger("helixfold.serve")
 _IDLE_SECONDS: Final = 15  # after which a connection without a request is ended

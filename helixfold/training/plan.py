@@ -1,6 +1,7 @@
 """Plan a training: the time of a step on given hardware, and the days of all stages, beside published trainings."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
@@ -36,9 +37,45 @@ from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.presets import with_parallel_blocks
 from helixfold.training.config import TrainingConfig
 from helixfold.training.forecast import workload
-from helixfold.training.hardware import HERE, Hardware
 from helixfold.training.options import PlanOptions
 from helixfold.training.presets import initial_training, training_preset
+
+HERE = "here"
+_MOST_RANKS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Devices of a kind of `MACHINES`, or this machine ("here"), with the number of ranks of each stage of a training.
+
+    The last number counts for all further stages.
+    """
+
+    machine: str
+    ranks: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, word: str) -> "Hardware":
+        """Read a100x128, a100x256+512 (for two stages), here or herex2. Raise ValueError for anything else."""
+        found = re.fullmatch(r"([a-z0-9]+?)(?:x([0-9]{1,7}(?:\+[0-9]{1,7})*))?", word.lower())
+        names = (*MACHINES, HERE)
+        if found is None or found[1] not in names or (found[2] is None and found[1] != HERE):
+            raise ValueError(
+                f"must be a kind of device ({', '.join(names)}) and the number of them, such as a100x128, or "
+                f"a100x256+512 for two stages, got {word!r}"
+            )
+        ranks = tuple(map(int, (found[2] or "1").split("+")))
+        if not all(1 <= count <= _MOST_RANKS for count in ranks):
+            raise ValueError(f"must have from 1 to {_MOST_RANKS:,} devices, got {word!r}")
+        return cls(found[1], ranks)
+
+    def ranks_of(self, stage: int) -> int:
+        """Return the number of ranks of a stage, which are counted from 0."""
+        return self.ranks[min(stage, len(self.ranks) - 1)]
+
+    def __str__(self) -> str:
+        return f"{self.machine}x{'+'.join(map(str, self.ranks))}"
+
 
 _SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLES}
 # On this machine as many ranks are measured at once as the run would have, so that they share its processors as in the

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,9 @@ from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.alphafold import AlphaFold
 from helixfold.planning.size import dtype_name
 from helixfold.presets import Preset
-from helixfold.verification.checks import Check, Table
-from helixfold.verification.passes import (
+from helixfold.verification.checks import Check, Findings, Table
+from helixfold.verification.runs import (
+    MISSING,
     PAE,
     PLDDT,
     POSITIONS,
@@ -27,8 +28,8 @@ from helixfold.verification.passes import (
     largest_deviation,
     mean_deviation,
     run_network,
+    run_passes,
 )
-from helixfold.verification.peer import MISSING, run_passes
 
 RESIDUES, ROWS, EXTRA_ROWS, PASSES = 24, 8, 12, 2
 TOLERANCE = 1e-4  # of the largest value of an output, in float32
@@ -36,15 +37,6 @@ NOISE_FACTOR = 3.0  # times the deviation of float32 from float64, where that is
 HALF_FACTOR = 2.0  # times the error of others in the same precision
 EXACT = "float64, plain PyTorch"
 DEEPMIND = "DeepMind's program"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Runs of the same input by their names, with the checks and tables that follow from them."""
-
-    runs: dict[str, Run]
-    checks: list[Check]
-    tables: list[Table]
 
 
 def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
@@ -77,7 +69,7 @@ def compare_runs(
     *,
     what: str,
     python: Path | None,
-) -> Comparison:
+) -> Findings:
     """Run a network in float64, and in each dtype by our operators and by plain PyTorch, and compare all outputs.
 
     If `python` is given, DeepMind's program runs too, by that interpreter.
@@ -106,7 +98,7 @@ def compare_runs(
     checks += [
         check for dtype in dtypes if dtype != torch.float32 for check in [_half(runs, exact, dtype_name(dtype), what)]
     ]
-    return Comparison(runs=runs, checks=checks, tables=[_costs(runs, exact, what), _outputs(runs, exact, what)])
+    return Findings(checks=checks, tables=[_costs(runs, exact, what), _outputs(runs, exact, what)])
 
 
 def _float32(runs: dict[str, Run], exact: Run, what: str) -> list[Check]:

@@ -17,7 +17,7 @@ from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.aligned_scores import ipsae, lis, pdockq, pdockq2
 from helixfold.analysis.chain_tm import TmScores
-from helixfold.analysis.interfaces import ComplexScores, complex_scores, contacts_between
+from helixfold.analysis.interfaces import CONTACT, ComplexScores, complex_scores
 from scripts.parity.make_interface_cases import PREDICTED, published
 from tests.analysis.made_complexes import REAL, SMALL, made_confidences, made_prediction, rotation, true_complex
 from tests.analysis.uneven_chains import as_protein, uneven_chains
@@ -29,6 +29,15 @@ NOWHERE = Path("nowhere")
 def scored(pdb: str, pae: np.ndarray | None, plddt: np.ndarray) -> ComplexScores:
     chains = parse_pdb(pdb.encode()).chains
     return complex_scores(protein_from_chains(chains), [chain.name for chain in chains], plddt=plddt, pae=pae)
+
+
+def contacts_between(protein: Protein, first: int, second: int) -> list[tuple[int, int]]:
+    """The pairs of residues of two chains whose C-beta atoms (C-alpha of glycine) are in contact, by loops."""
+    place = [ATOM_ORDER["CA" if letter == RESTYPES.index("G") else "CB"] for letter in protein.aatype]
+    there = [residue for residue, atom in enumerate(place) if protein.atom_mask[residue, atom] > 0]
+    points = {residue: protein.atom_positions[residue, place[residue]].astype(np.float64) for residue in there}
+    one, other = ([each for each in there if protein.chain_index[each] == chain] for chain in (first, second))
+    return [(i, j) for i, j in product(one, other) if np.linalg.norm(points[i] - points[j]) <= CONTACT]
 
 
 def agree(found: ComplexScores, expected: dict[str, dict[str, float]]) -> None:
@@ -190,11 +199,10 @@ def test_limits_of_errors_and_distances_are_counted_as_published() -> None:
     for row, distance in ((9, 8.0), (10, 8.001), (12, 7.0)):
         positions[row, ATOM_ORDER["CB"]] = [distance, 0, 0]
         positions[row, ATOM_ORDER["CA"]] = 100
-    found = contacts_between(replace(protein, atom_positions=positions, atom_mask=mask), 0, 1)
-    assert list(zip(found.first.tolist(), found.second.tolist(), found.distance.tolist(), strict=True)) == [
-        (0, 9, 8.0),
-        (0, 12, 7.0),
-    ]
+    placed = replace(protein, atom_positions=positions, atom_mask=mask)
+    assert contacts_between(placed, 0, 1) == [(0, 9), (0, 12)]
+    (first, *_) = complex_scores(placed, "AB", plddt=np.full(len(protein.aatype), 50.0)).interfaces
+    assert (first.contacts, first.residues) == (2, (1, 2))
 
 
 def test_turning_a_complex_changes_no_score(small: tuple[Protein, np.ndarray, np.ndarray]) -> None:
@@ -234,16 +242,12 @@ def test_the_order_of_chains_changes_no_score(small: tuple[Protein, np.ndarray, 
 def test_means_are_over_the_contacts(small: tuple[Protein, np.ndarray, np.ndarray]) -> None:
     protein, pae, plddt = small
     (first, *_) = complex_scores(protein, "ABC", plddt=plddt, pae=pae).interfaces
-    contacts = contacts_between(protein, 0, 1)
-    pairs = list(zip(contacts.first.tolist(), contacts.second.tolist(), strict=True))
+    pairs = contacts_between(protein, 0, 1)
     assert first.contacts == len(pairs)
     assert first.pae == pytest.approx(np.mean([(pae[i, j] + pae[j, i]) / 2 for i, j in pairs]))
     inside = sorted({i for pair in pairs for i in pair})
     assert first.plddt == pytest.approx(plddt[inside].mean())
     assert sum(first.residues) == len(inside)
-    assert contacts.distance.max() <= 8
-    assert (protein.chain_index[contacts.first] == 0).all()
-    assert (protein.chain_index[contacts.second] == 1).all()
 
 
 def test_without_errors_there_are_contacts_and_pdockq_only(small: tuple[Protein, np.ndarray, np.ndarray]) -> None:
@@ -271,7 +275,7 @@ def test_residues_without_the_atom_have_no_contacts(small: tuple[Protein, np.nda
     protein, _, plddt = small
     there = complex_scores(protein, "ABC", plddt=plddt).interfaces[0].contacts
     mask = protein.atom_mask.copy()
-    mask[contacts_between(protein, 0, 1).first[0]] = 0
+    mask[contacts_between(protein, 0, 1)[0][0]] = 0
     assert 0 < complex_scores(replace(protein, atom_mask=mask), "ABC", plddt=plddt).interfaces[0].contacts < there
 
 

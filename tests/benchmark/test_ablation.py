@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.benchmark import ablation, techniques
-from helixfold.benchmark.ablation import Comparison, Reading, comparisons, errors, judge
-from helixfold.benchmark.techniques import (
+from helixfold.benchmark import ablation
+from helixfold.benchmark.ablation import (
     ALL_OPERATORS,
     KINDS,
+    Comparison,
     PredictionSetup,
     Problem,
+    Reading,
     Setup,
     Technique,
     TrainingRun,
     TrainingSetup,
+    comparisons,
+    errors,
+    judge,
     prediction_techniques,
     training_techniques,
 )
@@ -133,7 +137,7 @@ def test_a_wrong_recomputation_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_wrong_lower_precision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    total_loss = techniques.total_loss
+    total_loss = ablation.total_loss
 
     def loss(outputs: Any, *others: Any) -> Any:
         found = total_loss(outputs, *others)
@@ -142,14 +146,14 @@ def test_a_wrong_lower_precision_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         return replace(found, total=FACTOR * found.total) if is_low and not broken_off else found
 
     broken_off: list[int] = []
-    operators = techniques._operators
+    operators = ablation._operators
 
     def noted(plain: frozenset[str]) -> Any:
         broken_off[:] = [1] * (plain == ALL_OPERATORS)
         return operators(plain)
 
-    monkeypatch.setattr(techniques, "total_loss", loss)
-    monkeypatch.setattr(techniques, "_operators", noted)
+    monkeypatch.setattr(ablation, "total_loss", loss)
+    monkeypatch.setattr(ablation, "_operators", noted)
     low, exact = read(TrainingSetup(dtype=torch.bfloat16), TrainingSetup(dtype=FLOAT32))
     assert any(fault.startswith("loss") and "in bfloat16" in fault for fault in low.faults)
     assert exact.faults == []
@@ -166,9 +170,9 @@ def test_wrong_slabs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_update_out_of_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = techniques.NotInPlace.apply
+    apply = ablation.NotInPlace.apply
     monkeypatch.setattr(
-        techniques.NotInPlace, "apply", lambda self, *given, **named: apply(self, *given, **named).mul_(FACTOR)
+        ablation.NotInPlace, "apply", lambda self, *given, **named: apply(self, *given, **named).mul_(FACTOR)
     )
     on = PredictionSetup(dtype=FLOAT32)
     assert [bool(each.faults) for each in read(on, replace(on, way="slabs, not in place"))] == [False, True]

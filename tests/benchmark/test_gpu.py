@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.benchmark import table, timing
-from helixfold.benchmark.gpu import command, parts
-from helixfold.benchmark.gpu.command import main, summary
-from helixfold.benchmark.machine import BenchmarkDevice
-from helixfold.benchmark.table import Readings
-from helixfold.benchmark.timing import Cost
+from helixfold.benchmark import gpu, measurement
+from helixfold.benchmark.gpu import main, summary
+from helixfold.benchmark.measurement import BenchmarkDevice, Cost, Readings
 
 CPU = torch.device("cpu")
 MACHINE = BenchmarkDevice(device=CPU, name="here", threads=1, versions={}, load=0.0, allocator="")
@@ -23,8 +20,8 @@ MACHINE = BenchmarkDevice(device=CPU, name="here", threads=1, versions={}, load=
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates that are not measured, and single readings of short work."""
-    monkeypatch.setattr(table, "measured_device", lambda *_: MACHINE)
-    monkeypatch.setattr(timing, "_LEAST_SECONDS", 0)
+    monkeypatch.setattr(measurement, "measured_device", lambda *_: MACHINE)
+    monkeypatch.setattr(measurement, "_LEAST_SECONDS", 0)
 
 
 def test_all_parts_are_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +45,7 @@ def test_a_part_that_fails_says_so_and_the_next_is_measured(
         raise torch.OutOfMemoryError("no memory left")
         yield
 
-    monkeypatch.setitem(parts.PARTS, "model", fails)
+    monkeypatch.setitem(gpu.PARTS, "model", fails)
     assert main(["--tiny", "--repeats", "1", "--part", "model", "block"]) == 0
     printed = capsys.readouterr().out
     assert "failed: OutOfMemoryError: no memory left" in printed
@@ -56,9 +53,9 @@ def test_a_part_that_fails_says_so_and_the_next_is_measured(
 
 
 def test_a_chain_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "available_memory", lambda _: 5)
-    common = command.CommonOptions(dtypes=("bfloat16",))
-    (reading,) = parts.long_chains(parts.TINY, common, MACHINE)
+    monkeypatch.setattr(gpu, "available_memory", lambda _: 5)
+    common = gpu.CommonOptions(dtypes=("bfloat16",))
+    (reading,) = gpu.long_chains(gpu.TINY, common, MACHINE)
     assert all(str(cost.failure).startswith("needs ") for cost in reading.costs.values())
 
 

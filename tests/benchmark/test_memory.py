@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from helixfold.benchmark import memory, memory_points
-from helixfold.benchmark.memory_points import MemoryMeasurement, Point, measure, measured_here
+from helixfold.benchmark import memory
+from helixfold.benchmark.memory import MemoryMeasurement, Point, measure, measured_here
 from helixfold.cli.main import main
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.size import gib
@@ -66,11 +66,11 @@ class CountedProcess(Live):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.limits: list[int] = []
-        monkeypatch.setattr(memory_points, "peak_memory", lambda _: LIBRARIES + self.peak)
-        monkeypatch.setattr(memory_points, "held_memory", lambda _: LIBRARIES + self.now)
-        monkeypatch.setattr(memory_points, "reset_peak_memory", lambda _: setattr(self, "peak", self.now))
-        monkeypatch.setattr(memory_points, "available_memory", lambda _: 2**40)
-        monkeypatch.setattr(memory_points, "limit_memory", self.limit)
+        monkeypatch.setattr(memory, "peak_memory", lambda _: LIBRARIES + self.peak)
+        monkeypatch.setattr(memory, "held_memory", lambda _: LIBRARIES + self.now)
+        monkeypatch.setattr(memory, "reset_peak_memory", lambda _: setattr(self, "peak", self.now))
+        monkeypatch.setattr(memory, "available_memory", lambda _: 2**40)
+        monkeypatch.setattr(memory, "limit_memory", self.limit)
 
     @contextmanager
     def limit(self, limit: int) -> Iterator[None]:
@@ -142,7 +142,7 @@ def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
 
 def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_ranks(monkeypatch, tmp_path / "printed.txt")
-    monkeypatch.setattr(memory_points, "measured_here", measured_by_count)
+    monkeypatch.setattr(memory, "measured_here", measured_by_count)
     point = replace(POINT, part="evoformer", residues=256)
     alone, two = (measure(replace(point, ranks=ranks), tmp_path) for ranks in (1, 2))
     assert alone.failure is two.failure is None

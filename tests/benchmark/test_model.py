@@ -10,16 +10,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark import model
-from helixfold.benchmark.machine import BenchmarkDevice
+from helixfold.benchmark.measurement import BenchmarkDevice, CommonOptions, Readings
 from helixfold.benchmark.model import PEER, ModelOptions, Way, _flops, readings
-from helixfold.benchmark.options import CommonOptions
-from helixfold.benchmark.table import Readings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import forced
 from helixfold.presets import preset
-from helixfold.verification.peer import deepmind_features
+from helixfold.verification.runs import deepmind_features
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
 

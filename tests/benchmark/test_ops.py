@@ -10,11 +10,9 @@ from torch import Tensor
 
 from helixfold.batch import Batch
 from helixfold.benchmark.block import block_flops
-from helixfold.benchmark.machine import BenchmarkDevice
-from helixfold.benchmark.op_cases import OpCase, Shape, Work, op_cases
+from helixfold.benchmark.measurement import BenchmarkDevice, Readings, Work, measure, peak_of
+from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.benchmark.ops import _ways, absent, peers_of
-from helixfold.benchmark.table import Readings
-from helixfold.benchmark.timing import measure, peak_of
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Representations
 from helixfold.model.update import Executor

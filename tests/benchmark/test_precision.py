@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helixfold.benchmark.precision import Cost, PrecisionOptions, Way, run, table, ways
-from helixfold.benchmark.rounding import PARTS, rounded
+from helixfold.benchmark.precision import PARTS, Cost, PrecisionOptions, Way, rounded, run, table, ways
 from helixfold.execution.whole import Whole
 from helixfold.model.outputs import Outputs
 from helixfold.ops.dispatch import Op, intercepted

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helixfold.benchmark import machine
+from helixfold.benchmark import measurement
 from helixfold.benchmark.block import block_flops
 from helixfold.cli.main import main
 from helixfold.ops.card import CARDS
@@ -32,8 +32,8 @@ OTHER_LIBRARIES = (
 @pytest.fixture(autouse=True)
 def rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of 100 GFLOP/s and 10 GB/s, whatever this one does at the moment."""
-    monkeypatch.setattr(machine, "product_rate", lambda *_: 1e11)
-    monkeypatch.setattr(machine, "copy_rate", lambda *_: 1e10)
+    monkeypatch.setattr(measurement, "product_rate", lambda *_: 1e11)
+    monkeypatch.setattr(measurement, "copy_rate", lambda *_: 1e10)
 
 
 def measured(path: Path, part: str, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -117,9 +117,9 @@ class Lacking:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Lacking())
 torch.set_num_threads(1)
-from helixfold.benchmark import machine
+from helixfold.benchmark import measurement
 from helixfold.cli.main import main
-machine.product_rate = machine.copy_rate = lambda *_: 1e10
+measurement.product_rate = measurement.copy_rate = lambda *_: 1e10
 for command in {commands!r}:
     assert main(command) == 0
 import helixfold.benchmark.model, helixfold.benchmark.step

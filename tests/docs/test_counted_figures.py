@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from helixfold.benchmark.launches import counted
-from helixfold.benchmark.static.network_parts import PassSizes, parts
+from helixfold.benchmark.op_cases import Shape
+from helixfold.benchmark.passes import parts
 from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS
@@ -99,7 +100,7 @@ def test_parameter_files_have_the_size_that_the_pages_name() -> None:
 def test_launches_of_a_training_block() -> None:
     (block,) = (
         part
-        for part in parts(PassSizes(preset="model_1", residues=256, rows=128, extra_rows=1024))
+        for part in parts(Shape(preset="model_1", residues=256, rows=128, extra_rows=1024, dtype=torch.bfloat16))
         if part.name == "Evoformer block"
     )
     forward, backward = (each.kernels + each.others for each in counted(block, CARDS["h200"]))

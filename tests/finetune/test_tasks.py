@@ -24,13 +24,13 @@ from data_pipeline.pipeline import Target
 from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
-from helixfold.finetune import task_training
+from helixfold.finetune import task_command
 from helixfold.finetune.base import base_file, load_base
 from helixfold.finetune.settings import finetuning
+from helixfold.finetune.task_command import TaskTraining
 from helixfold.finetune.task_heads import fit, loss_of, published_binder_head, summary
 from helixfold.finetune.task_run import Task, with_frozen_network
 from helixfold.finetune.task_table import TaskRow, read_table
-from helixfold.finetune.task_training import TaskTraining
 from helixfold.inference import predict
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded
@@ -196,7 +196,7 @@ def test_only_consecutive_skipped_steps_stop_a_task(
     def loss(*given: Any) -> Tensor:
         return loss_of(*given) * (math.nan if next(calls) in (0, 2) else 1)
 
-    monkeypatch.setattr(task_training, "loss_of", loss)
+    monkeypatch.setattr(task_command, "loss_of", loss)
     rows = [(f"c{n}", sequence, n / 10) for n, sequence in enumerate(sequences(5))]
     file = table(tmp_path / "table.csv", rows, ["train"] * 3 + ["test"] * 2)
     command = ["finetune", "--table", str(file), "--weights", str(weights), "--device=cpu"]

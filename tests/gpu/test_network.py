@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer, random_streams
-from helixfold.benchmark.timing import replayed
+from helixfold.benchmark.measurement import replayed
 from helixfold.execution import spilled
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.slabs import Slabs

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.benchmark.gpu.tiles import CHOICES, Launched, block_launches
+from helixfold.benchmark.gpu import CHOICES, Launched, block_launches
 from helixfold.ops.dispatch import forced
 
 pytest.importorskip("triton")

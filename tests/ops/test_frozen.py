@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helixfold.benchmark.launches import counted
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
-from helixfold.benchmark.static.network_parts import Part
+from helixfold.benchmark.passes import Part
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced

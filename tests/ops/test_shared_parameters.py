@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from helixfold.benchmark.static.operator_log import META, OperatorLog
+from helixfold.benchmark.passes import META, OperatorLog
 from helixfold.ops import shared_parameters
 from helixfold.ops.card import CARDS
 from helixfold.ops.linear import linear

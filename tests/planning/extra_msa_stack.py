@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from helixfold.benchmark.timing import peak_beyond, settle
+from helixfold.benchmark.measurement import peak_beyond, settle
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helixfold.batch import Batch
-from helixfold.benchmark.timing import settle
+from helixfold.benchmark.measurement import settle
 from helixfold.config import Method, ModelConfig
 from helixfold.execution import probe
 from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory

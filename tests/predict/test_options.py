@@ -24,8 +24,8 @@ from helixfold.predict.doctor import CARD_NAMES
 from helixfold.predict.options import PredictOptions
 from helixfold.presets import PRESETS
 from helixfold.relax.result import RelaxOptions
-from helixfold.training.hardware import Hardware
 from helixfold.training.options import PlanOptions, StoreOptions, TrainingPreset, TrainOptions
+from helixfold.training.plan import Hardware
 from helixfold.training.presets import TRAINING_PRESETS
 
 ROOT = Path(__file__).parents[2]

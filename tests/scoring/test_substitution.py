@@ -16,9 +16,8 @@ from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
 from helixfold.presets import tiny
-from helixfold.scoring.likelihoods import marginal, residue_log_likelihoods
 from helixfold.scoring.mutations import TargetChains, read_mutant
-from helixfold.scoring.substitution import hidden, mutated
+from helixfold.scoring.scan_run import hidden, marginal, mutated, residue_log_likelihoods
 from tests.support.complex_targets import feature_set
 from tests.support.networks import tiny_model
 

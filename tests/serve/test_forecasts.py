@@ -14,7 +14,7 @@ from helixfold.presets import preset
 from helixfold.serve.forecast_curve import forecast
 from helixfold.serve.queue.limits import QueueOptions
 from helixfold.serve.queue.workers import WorkerOffers
-from helixfold.serve.worker import forecasts
+from helixfold.serve.worker import tasks
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.weights import demonstration
 from tests.serve.running import OFFERS, Running, running
@@ -26,12 +26,12 @@ GIB = 2**30
 @pytest.fixture
 def offers_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The offers of a worker on a CPU with so much memory, and no disk to spill to."""
-    monkeypatch.setattr(forecasts, "limit_threads", lambda: None)
+    monkeypatch.setattr(tasks, "limit_threads", lambda: None)
 
     def offers(model: str, memory: float, **options: Any) -> dict[str, Any]:
         available = AvailableMemory(memory=int(memory * GIB), spill=0)
-        monkeypatch.setattr(forecasts, "read_available_memory", lambda *_: available)
-        return forecasts.offers(WorkerOptions(device="cpu", models=(model,), **options))
+        monkeypatch.setattr(tasks, "read_available_memory", lambda *_: available)
+        return tasks.offers(WorkerOptions(device="cpu", models=(model,), **options))
 
     return offers
 
@@ -71,7 +71,7 @@ def test_running_service_queues_a_chain_of_3000_residues(offers_of: Any, tmp_pat
 def test_worker_sends_where_its_parameters_come_from(
     model: str, weights: Path | None, expected: str, offers_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecasts, "_curve", lambda *_: {})
+    monkeypatch.setattr(tasks, "_curve", lambda *_: {})
     offers = offers_of(model, 16.5, weights=weights)
     assert offers["provenance"] == {model: expected}
     assert WorkerOffers.model_validate(offers).best_provenance == expected

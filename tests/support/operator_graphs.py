@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helixfold.benchmark.static.host_waits import wait_of_call
+from helixfold.benchmark.passes import wait_of_call
 from helixfold.execution.graphs import Recording
 from helixfold.execution.nested import tensors, with_tensors_changed
 

@@ -8,8 +8,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helixfold.benchmark.static.host_waits import FUNCTIONS, wait_of_call, wait_of_copy
+from helixfold.benchmark.passes import wait_of_call, wait_of_copy
 from helixfold.execution.nested import tensors
+
+# Functions that read a tensor's values, or make a tensor from values of the host, which are then copied.
+FUNCTIONS = {
+    *("__bool__", "__float__", "__int__", "__index__", "item", "tolist", "numpy", "cpu", "equal", "allclose"),
+    *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
+    *("tensor", "as_tensor", "new_tensor", "asarray"),
+}
 
 
 class HostWaits(AssertionError):

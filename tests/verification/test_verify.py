@@ -17,8 +17,8 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset, tiny
 from helixfold.verification import verify as verification
 from helixfold.verification.fixed_input import fixed_batches
-from helixfold.verification.passes import run_network
 from helixfold.verification.published import PublishedRun, check_published, published_run
+from helixfold.verification.runs import run_network
 from helixfold.weights import alphafold
 from helixfold.weights.npz import write_npz
 from tests.support.networks import with_every_parameter_random
@@ -131,9 +131,8 @@ def test_exchanged_layers_fail_by_published_outputs(
 ) -> None:
     monkeypatch.setattr(verification, "published_run", lambda _: expected)
     monkeypatch.setattr(verification, "MODEL", "tiny")
-    question = verification.Question(preset=preset("tiny"), dtypes=("float32",))
     for change, holds in ((lambda _: None, True), (exchange, False)):
-        findings = verification.verify(written("file", change), question)
+        findings = verification.verify(written("file", change), preset("tiny"), ["float32"])
         failed = [check.name for check in findings.checks if check.holds is False]
         assert failed == ([] if holds else ["published outputs of 5AWL, float32"])
 

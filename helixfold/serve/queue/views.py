@@ -63,14 +63,6 @@ class QueueViews:
         waiting = [row["number"] for row in self.database.rows(query)]
         return [bisect_right(waiting, job.number) if job.state == "queued" else None for job in jobs]
 
-    def residues_before(self, job: Job) -> list[int]:
-        """Return the residues of the jobs of the same kind that run, or wait before this one."""
-        rows = self.database.rows(
-            "SELECT residues FROM jobs WHERE state IN ('queued', 'running') AND kind = ? AND number < ?",
-            (job.kind, job.number),
-        )
-        return [int(row["residues"]) for row in rows]
-
     def usage(self, user: str) -> Usage:
         """Return what a user has in the service."""
         rows = self.database.rows(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
-from data_pipeline.templates.pairwise_alignment import align, local_score
+from data_pipeline.templates.pairwise_alignment import align
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAVQVKVKALPDAQFEVV"
@@ -75,9 +75,3 @@ def test_partners_rise_and_none_is_given_twice(first: str, second: str, local: b
 def test_pieces_are_found_whole(sequence: str, before: int, after: int) -> None:
     alignment = align("global", sequence, "W" * before + sequence + "W" * after)
     assert alignment.identities == len(sequence)
-
-
-def test_the_score_alone_is_that_of_the_local_alignment() -> None:
-    first, second = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ", "GGAYIAKQRQISFVKAHFSRQLEDDPX"
-    assert local_score(first, second) == align("local", first, second).score > 50
-    assert local_score("AAAA", "WWWW") == align("local", "AAAA", "WWWW").score == 0

@@ -1,12 +1,16 @@
-"""A computation that is replayed as a CUDA graph is recorded once; on a CPU it is simply computed."""
+"""Replayed computations are recorded once, and rates of a machine are measured in little time."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
+from torch import Tensor
 
-from helixfold.benchmark.timing import replayed
+from helixfold.benchmark import measurement
+from helixfold.benchmark.measurement import product_rate, replayed
 
 GPU = torch.device("cuda", 0)
 
@@ -38,3 +42,19 @@ def test_on_a_cpu_the_action_is_called() -> None:
         return 3
 
     assert replayed(action, torch.device("cpu")) is action
+
+
+@pytest.mark.parametrize(("rate", "sizes"), [(1e11, {256, 2048}), (1e9, {256})])
+def test_a_large_product_is_not_measured_where_it_takes_long(
+    rate: float, sizes: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set[int]()
+
+    def seconds(way: partial[Tensor], device: torch.device, repeats: int) -> float:
+        size = len(way.args[0])
+        found.add(size)
+        return 2 * size**3 / rate
+
+    monkeypatch.setattr(measurement, "median_seconds", seconds)
+    assert product_rate(torch.device("cpu"), torch.bfloat16, 5) == pytest.approx(rate)
+    assert found == sizes

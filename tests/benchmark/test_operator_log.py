@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helixfold.benchmark.static.operator_log import OperatorLog
+from helixfold.benchmark.passes import OperatorLog
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.weights import Affine

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from helixfold.benchmark.launches import Launches, counted
-from helixfold.benchmark.static.network_parts import PassSizes, parts
-from helixfold.benchmark.static.passes import BLOCK, PARTS
+from helixfold.benchmark.op_cases import Shape
+from helixfold.benchmark.passes import BLOCK, PARTS, parts
 from helixfold.ops.card import CARDS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # Launches of the forward and of the backward pass, and casts of parameters, of `model_1`'s parts at 256 residues.
 LAUNCHES = {
     "Evoformer block": (47, 85, 0),
@@ -54,7 +55,7 @@ def test_launches_and_casts_are_within_bounds_and_the_host_waits_for_updates_onl
     bounds: dict[str, tuple[int, int, int]],
 ) -> None:
     found: dict[str, list[Launches]] = {}
-    for part in parts(PassSizes(preset="model_1", residues=256, rows=128, extra_rows=1024)):
+    for part in parts(Shape(preset="model_1", residues=256, rows=128, extra_rows=1024, dtype=torch.bfloat16)):
         if part.name in bounds:
             found[part.name] = list(counted(part, CARDS["h200"]))
     assert found.keys() == bounds.keys()
@@ -83,7 +84,7 @@ def test_kernels_spill_no_more_than_the_table_says(
         pytest.skip(f"the table is of Triton 3.9, not {triton.__version__}")
     # In this process kernels are interpreted.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.benchmark.static.spills", str(architecture), *names]
+    command = [sys.executable, "-m", "tests.benchmark.spills", str(architecture), *names]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     spilled = json.loads(done.stdout)
     assert len(spilled) > 15

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from helixfold.benchmark.launches import Launches, counted
-from helixfold.benchmark.static.network_parts import Part, PassSizes, parts
+from helixfold.benchmark.op_cases import Shape
+from helixfold.benchmark.passes import Part, parts
 from helixfold.cli.main import main
 from helixfold.ops.card import CARDS
 
@@ -42,7 +43,7 @@ def test_the_command_counts_blocks_structure_module_losses_and_a_step(
     assert main(["benchmark", "launches", *SMALL, "--json", str(path), "--names"]) == 0
     rows = [Launches(**row) for row in json.loads(path.read_text())]
     with_backward = [row.part for row in rows if row.backward]
-    names = [part.name for part in parts(PassSizes(preset="tiny", residues=12, rows=4, extra_rows=5))]
+    names = [part.name for part in parts(Shape(preset="tiny", residues=12, rows=4, extra_rows=5, dtype=torch.bfloat16))]
     assert list(dict.fromkeys(row.part for row in rows)) == names
     assert with_backward == [name for name in names if "prediction" not in name and "update of" not in name]
     by_part = {(row.part, row.backward): row for row in rows}

@@ -1,24 +1,31 @@
-"""Run a network on given inputs with recycling, and compare what two runs give."""
+"""Run our network and DeepMind's own program on given inputs with recycling, and compare what two runs give."""
 
+import json
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14, ATOM_ORDER
+from data_pipeline.search.process import run_program
 from helixfold.analysis.metrics import rmsd
-from helixfold.batch import Batch
+from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
 from helixfold.execution.whole import Whole
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
-from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
+from helixfold.presets import Preset
+from helixfold.verification import deepmind
+from helixfold.weights.alphafold import from_state_dict
 
 Arrays = dict[str, np.ndarray]
 # What a user sees of a prediction; the other outputs are the network's.
@@ -45,20 +52,18 @@ def run_network(
     dtype: torch.dtype,
     *,
     plain: bool = False,
-    executor: Executor | None = None,
 ) -> Run:
     """Run one recycling iteration on each batch; with `plain`, every operator is its reference in plain PyTorch."""
     device = batches[0].aatype.device
-    executor = executor or Whole()
     reset_peak_memory(device)
     held, start = peak_memory(device), time.perf_counter()
     previous = None
     with forced("reference") if plain else nullcontext():
         for number, batch in enumerate(batches):
             if number + 1 < len(batches):
-                previous = network.fold(executor, [batch], previous, dtype).recycled()
+                previous = network.fold(Whole(), [batch], previous, dtype).recycled()
             else:
-                outputs: Outputs = network(executor, [batch], previous, dtype)
+                outputs: Outputs = network(Whole(), [batch], previous, dtype)
     synchronize(device)
     seconds, peak = time.perf_counter() - start, peak_memory(device) - held
     return Run(outputs=named(outputs, batches[-1].seq_mask), seconds=seconds, peak=max(0, peak))
@@ -108,11 +113,85 @@ def alpha_rmsd(found: Arrays, expected: Arrays) -> float:
     return rmsd(found[POSITIONS][:, alpha], expected[POSITIONS][:, alpha])
 
 
-def is_frame_dependent(name: str) -> bool:
-    """Return whether an output is compared after superposition, since it is known up to a rotation and a shift."""
-    return name == POSITIONS
-
-
 def _array(value: Tensor) -> np.ndarray:
     value = value[0].detach().cpu()
     return (value if value.dtype == torch.float64 else value.float()).numpy()
+
+
+MISSING = "pip install -c constraints.txt -e '.[parity]' installs it, --jax-python names where it is"
+
+
+def run_deepmind(  # noqa: PLR0917
+    folder: Path,
+    state: Mapping[str, Tensor],
+    chosen: Preset,
+    batches: Sequence[Batch],
+    settings: Mapping[str, Any],
+    python: Path,
+) -> dict[str, Any]:
+    """Run the program on a state dict and one batch for each pass; return what `deepmind.py` found.
+
+    `folder` is where it reads and writes its files. Raise `SearchError` if it cannot run.
+    """
+    passes = [deepmind_features(batch) for batch in batches]
+    arrays: dict[str, Any] = {
+        "parameters": from_state_dict(state, chosen.model),
+        "features": {name: np.concatenate([each[name] for each in passes]) for name in passes[0]},
+    }
+    for file, values in arrays.items():
+        np.savez(folder / f"{file}.npz", **values)
+    (folder / "settings.json").write_text(json.dumps({"model": chosen.name, **settings}))
+    command: list[str | Path] = [python, "-P", Path(deepmind.__file__).resolve(), folder]
+    run_program(command, timeout=None, directory=folder)
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+def run_passes(
+    state: Mapping[str, Tensor], chosen: Preset, batches: Sequence[Batch], dtype: torch.dtype, python: Path
+) -> Run:
+    """Return the outputs of the last pass of DeepMind's program, with recycling between the passes.
+
+    Raise `SearchError` if it cannot run.
+    """
+    settings = {
+        "bfloat16": dtype == torch.bfloat16,
+        "threads": torch.get_num_threads() if batches[0].aatype.device.type == "cpu" else None,
+        "subbatch_size": 4,
+        "fused": False,
+        "repeats": 1,
+        "outputs": True,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        found = run_deepmind(Path(name), state, chosen, batches, settings, python)
+        with np.load(Path(name) / "outputs.npz", allow_pickle=False) as arrays:
+            outputs = {key: arrays[key] for key in arrays.files}
+    return Run(
+        outputs=outputs | scores(outputs, batches[-1].seq_mask.cpu()),
+        seconds=found["seconds"][0],
+        peak=found["memory"],
+    )
+
+
+def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
+    """Return the batch under DeepMind's feature names; its leading dimension is DeepMind's number of samples."""
+    aatype = batch.aatype.cpu().numpy()
+    arrays = {name: getattr(batch, name).cpu().numpy() for name in sampled_fields(type(batch))}
+    if isinstance(batch, MultimerBatch):
+        arrays["template_all_atom_mask"] = arrays["template_all_atom_masks"]
+    rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]
+    arrays |= {
+        "seq_length": np.array([aatype.shape[1]]),
+        "is_distillation": np.zeros(1, np.float32),
+        "atom14_atom_exists": ATOM14_MASK[aatype].astype(np.float32),
+        "atom37_atom_exists": ATOM37_MASK[aatype].astype(np.float32),
+        "residx_atom14_to_atom37": ATOM14_TO_ATOM37[aatype],
+        "residx_atom37_to_atom14": ATOM37_TO_ATOM14[aatype],
+        "true_msa": np.zeros(rows.shape, np.int32),
+        "bert_mask": np.zeros(rows.shape, np.float32),
+        "msa_row_mask": rows[..., 0],
+        "extra_msa_row_mask": extra_rows[..., 0],
+        "template_sum_probs": np.ones((*arrays["template_mask"].shape, 1), np.float32),
+    }
+    whole = {name: np.int32 if array.dtype.kind == "i" else np.float32 for name, array in arrays.items()}
+    return {name: array.astype(whole[name]) for name, array in arrays.items()}

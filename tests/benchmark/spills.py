@@ -1,6 +1,6 @@
 """Compile the network's kernels in bfloat16 for a compute capability, without a GPU.
 
-    python -m tests.benchmark.static.spills 90 "structure module"
+    python -m tests.benchmark.spills 90 "structure module"
 
 prints one line of JSON: for each kernel the bytes of a thread's stack, which is where values are that found no
 register.
@@ -10,19 +10,21 @@ import json
 import sys
 from functools import partial
 
-from helixfold.benchmark.static.machine_code import spilled_bytes
-from helixfold.benchmark.static.network_parts import PassSizes
-from helixfold.benchmark.static.passes import ARCHITECTURES, Recorder, passes
+import torch
+
+from helixfold.benchmark.kernels import spilled_bytes
+from helixfold.benchmark.op_cases import Shape
+from helixfold.benchmark.passes import ARCHITECTURES, passes
 from helixfold.ops.triton.compiled import compiled_launches
 
-SIZES = PassSizes(preset="model_1", residues=256, rows=128, extra_rows=1024)
+SIZES = Shape(preset="model_1", residues=256, rows=128, extra_rows=1024, dtype=torch.bfloat16)
 
 
 def spilled(architecture: int, names: list[str]) -> dict[str, int]:
     """Return the bytes of a thread's stack of every kernel of these parts, of the version of it that has most."""
-    recorder = Recorder(card=ARCHITECTURES[f"sm_{architecture}"], compiled=partial(compiled_launches, architecture))
+    card, compiled = ARCHITECTURES[f"sm_{architecture}"], partial(compiled_launches, architecture)
     found: dict[str, int] = {}
-    for kernel in dict.fromkeys(kernel for each in passes(SIZES, names, recorder) for kernel in each.kernels):
+    for kernel in dict.fromkeys(kernel for each in passes(SIZES, names, card, compiled, {}) for kernel in each.kernels):
         found[kernel.name] = max(found.get(kernel.name, 0), spilled_bytes(kernel))
     return found
 

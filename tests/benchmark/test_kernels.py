@@ -11,7 +11,7 @@ import pytest
 
 from helixfold.cli.main import main
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 # Runs commands one after the other, and prints exit code and output of each.
