@@ -28,21 +28,22 @@ JOBS = (
     b"[defaults]\ntraining_set = 'peptides'\nsteps = 1\nsettings = ['example.crop_size=8', 'batch_size=1']\n"
     b"[[job]]\nname = 'first'\n[[job]]\nname = 'second'\nadapter = 'heads'\n"
 )
-# Fails on one rank of a prediction that several ranks share: the second process raises at its first calculation.
-BROKEN_RANK = b"""
-import os, sys
+# Kills one rank of a prediction that several ranks share, as a system does whose memory is used up: the second process
+# ends at its first calculation.
+KILLED_RANK = b"""
+import os, signal, sys
 if os.environ.get("RANK") == "1":
     def patch(event, arguments):
         torch = sys.modules.get("torch")
-        if event == "open" and hasattr(torch, "nn") and hasattr(torch.nn, "Module") and not hasattr(torch, "broken"):
-            torch.broken = True
+        if event == "open" and hasattr(torch, "nn") and hasattr(torch.nn, "Module") and not hasattr(torch, "killing"):
+            torch.killing = True
             call = torch.nn.Module.__call__
-            def failing(module, *arguments, **named):
+            def killing(module, *arguments, **named):
                 tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
                 if tensors and all(each.device.type == "cpu" for each in tensors):
-                    raise RuntimeError("injected")
+                    os.kill(os.getpid(), signal.SIGKILL)
                 return call(module, *arguments, **named)
-            torch.nn.Module.__call__ = failing
+            torch.nn.Module.__call__ = killing
     sys.addaudithook(patch)
 """
 OLD_WEIGHTS = "earlier/0.1/weights.safetensors"
@@ -160,10 +161,10 @@ RUNS = (
         files={"x.fasta": FASTA},
     ),
     Run(
-        name="a failing rank",
+        name="a killed rank",
         steps=(f"{PREDICT} x.fasta --devices 2 --ranks-per-target 2 --slim",),
-        files={"x.fasta": FASTA, "sitecustomize.py": BROKEN_RANK},
-        says=("injected",),
+        files={"x.fasta": FASTA, "sitecustomize.py": KILLED_RANK},
+        says=("process 1 was ended from outside (signal 9)",),
     ),
     Run(
         name="shared after a kill",

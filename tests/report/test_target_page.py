@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from helixfold.report import maps
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
 from helixfold.report.target_page import REPORT_FILE, write_report
@@ -147,7 +148,11 @@ def test_the_viewer_is_the_published_one() -> None:
     assert "University of Pittsburgh" in licence
 
 
-def test_the_page_holds_structures_and_errors_as_the_files_have_them(target: Path) -> None:
+@pytest.mark.parametrize("chunk", [2**20, 64])
+def test_the_page_holds_structures_and_errors_as_the_files_have_them(
+    target: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "_CHUNK", chunk)  # bytes of the file of errors that are read at a time
     page = page_of(target)
     model = data_of(page)["models"][0]
     assert blob_of(page, model["structures"]["unrelaxed"]["data"]) == (target / "ranked_0.pdb").read_bytes()

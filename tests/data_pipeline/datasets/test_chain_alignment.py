@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_pipeline.datasets import chain_alignment
 from data_pipeline.datasets.chain_alignment import alignment_for_chain, query_columns
 from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import Alignment, parse_a3m
@@ -31,7 +32,11 @@ def test_the_chains_own_alignment_is_left_as_it_is() -> None:
     assert alignment_for_chain(given, QUERY, "x.a3m") is given
 
 
-def test_a_domain_keeps_its_columns_and_rows_without_residues_go() -> None:
+@pytest.mark.parametrize("rows_at_once", [chain_alignment._ROWS_AT_ONCE, 3, 1])
+def test_a_domain_keeps_its_columns_and_rows_without_residues_go(
+    rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_alignment, "_ROWS_AT_ONCE", rows_at_once)
     other = "WWaaW---cL" + "A" * (len(QUERY) - 7)
     only_before = QUERY[:6] + "-" * (len(QUERY) - 6)
     found = alignment_for_chain(alignment(QUERY, only_before, other), QUERY[6:], "x.a3m")

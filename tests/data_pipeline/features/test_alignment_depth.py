@@ -32,7 +32,11 @@ def weights(msa: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("residues", [1, 20, 63, 64, 65, 200])
-def test_effective_rows_are_those_of_the_definition(residues: int) -> None:
+@pytest.mark.parametrize("rows_at_once", [8192, 17])
+def test_effective_rows_are_those_of_the_definition(
+    residues: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_pipeline.features.alignment_depth._ROWS_AT_ONCE", rows_at_once)
     msa = np.unique(family(120, residues), axis=0)
     msa = msa[(msa != GAP).any(1)]
     msa = msa[np.argsort((msa == GAP).any(1), kind="stable")]
@@ -65,7 +69,10 @@ def test_a_target_alone_is_one_row() -> None:
 
 def test_few_comparisons_estimate_what_all_of_them_find() -> None:
     msa = family(1500, 100)
-    exact, sampled = alignment_depth(msa), alignment_depth(msa, most_comparisons=2 * 1500 * 300)
+    exact, sampled = (
+        alignment_depth(msa),
+        alignment_depth(msa, most_comparisons=2 * 1500 * 300),
+    )
     assert exact.effective_rows == pytest.approx(weights(msa).sum())
     assert sampled.effective_rows == pytest.approx(exact.effective_rows, rel=0.1)
     np.testing.assert_allclose(sampled.effective_coverage, exact.effective_coverage, rtol=0.1, atol=15)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
+from data_pipeline.parse import aligned_fasta, stockholm_blocks
 from data_pipeline.parse import alignment as alignment_module
 from data_pipeline.parse.alignment import read_alignment
 from tests.data_pipeline.parse.in_memory import parse_alignment
@@ -29,8 +30,12 @@ SAME = {
 
 
 @pytest.mark.parametrize("content", SAME.values(), ids=SAME)
-@pytest.mark.parametrize("query", [None, "ACDEF"])
-def test_each_format_gives_the_same_alignment(content: bytes, query: str | None) -> None:
+@pytest.mark.parametrize(("query", "batch_bytes"), [(None, 2**22), ("ACDEF", 2**22), (None, 1), ("ACDEF", 450)])
+def test_each_format_gives_the_same_alignment(
+    content: bytes, query: str | None, batch_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (aligned_fasta, stockholm_blocks):  # rows that are read at a time
+        monkeypatch.setattr(module, "_BATCH_BYTES", batch_bytes)
     alignment = parse_alignment(content, query)
     assert alignment.names == ("q", "h", "i")
     assert [row.tobytes() for row in alignment.letters] == [b"ACDEF", b"A-DEF", b"--D-F"]

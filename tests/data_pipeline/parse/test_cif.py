@@ -33,7 +33,9 @@ def test_text_in_another_encoding_is_read() -> None:
     assert Category(block, "_a.", "b", "x.cif").text("name") == ["M\ufffdller"]
 
 
-def test_more_values_than_memory_allows_are_refused_before_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chunk", [2**24, 120])
+def test_more_values_than_memory_allows_are_refused_before_parsing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cif, "_CHUNK", chunk)
     content = b"data_a\nloop_\n_a.b\n" + b"1 " * 100
     assert len(read_blocks(content, "x.cif")) == 1
     monkeypatch.setattr(cif, "MAX_VALUES", 100)
