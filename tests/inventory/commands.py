@@ -228,10 +228,15 @@ def _interrupted_import(words: list[str], folder: Path, module: str, out: io.IOB
     ).returncode
 
 
+# TensorBoard's files have the time, the host and the process in their names, and clocks of claims are named at random.
+_VARYING = re.compile(r"(events\.out\.tfevents\.|/clock-).+")
+
+
 def _contents(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file below a folder; links are not followed."""
+    """Return the content of every file below a folder by its name without varying parts; links are not followed."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            found[str(path.relative_to(folder))] = path.read_bytes()
+        # Parsl's own files have names with times and random numbers.
+        if path.is_file() and not path.is_symlink() and ".cluster/runs/" not in str(path):
+            found[_VARYING.sub(r"\1*", str(path.relative_to(folder)))] = path.read_bytes()
     return found

@@ -17,9 +17,12 @@ Digest = dict[str, Any]
 # Names of values that differ from run to run or from machine to machine; only their kind is recorded.
 _VARIES = re.compile(
     r"second|time|date|memory|bytes|version|host|device|processor|cores|threads|pid|started|ended|digest|sha|size|"
-    r"duration|speed|peak|available|points|forecast|estimate|created|seen|per_|median|torch|numpy|python|rate$|longest",
+    r"duration|speed|peak|available|points|forecast|estimate|created|seen|per_|median|"
+    r"gflops|neighbours|share_of|times_faster|torch|numpy|python|rate$|longest",
     re.IGNORECASE,
 )
+# Values of `doctor --json` of which a machine has some and another has others.
+_OF_MACHINE = re.compile(r"machine\.|programs\.|models\.free")
 
 
 def digest(name: str, content: bytes) -> Any:  # noqa: PLR0911 (one for each kind of file)
@@ -80,6 +83,8 @@ def _means(leaves: Iterator[tuple[str, Any]]) -> Digest:
 
 
 def _summary(path: str, values: list[Any]) -> Any:
+    if _OF_MACHINE.match(path):
+        return "depends on the machine"
     numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
     if numbers:
         return "number" if _VARIES.search(path) else _rounded(np.mean(numbers))

@@ -345,7 +345,7 @@ RUNS = (
             "weights inspect earlier/0.1/weights.safetensors --arrays",
             "weights convert earlier/0.1/weights.safetensors w.npz",
             "weights convert earlier/0.1/weights.safetensors half.safetensors --dtype bfloat16",
-            "weights verify earlier/0.1/weights.safetensors --own --report verified.html",
+            "weights verify earlier/0.1/weights.safetensors --own",
         ),
     ),
     Run(
@@ -353,12 +353,10 @@ RUNS = (
         steps=(
             "plan --hardware a100x128 --layouts",
             "plan --published-steps",
-            "layouts --ranks 4",
-            "benchmark ops --preset tiny --residues 8 --rows 4 --extra-rows 4 --repeats 1 --json",
-            "benchmark block --residues 8 --rows 4 --repeats 1 --json",
-            "benchmark step --residues 8 --repeats 1",
-            "benchmark launches --preset tiny --residues 8 --rows 4 --extra-rows 4",
-            "doctor --json --operators --length 16",
+            "benchmark ops --preset tiny --residues 8 --rows 4 --extra-rows 4 --repeats 1 --dtypes float32 "
+            "--json ops.json",
+            "benchmark block --preset tiny --residues 8 --rows 4 --repeats 1 --dtypes float32 --json block.json",
+            "doctor --json --length 16",
             "databases download",
             "databases check examples/databases.toml",
             "serve token create anna --data service",
