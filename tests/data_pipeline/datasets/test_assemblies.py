@@ -46,6 +46,14 @@ def test_generators_are_read_as_chains_and_motions() -> None:
         np.testing.assert_array_equal(copy.translation, OPERATORS[operator][1])
 
 
+def test_copies_differ_in_rotation_or_translation_and_the_same_one_counts_once() -> None:
+    found = parse_assembly(mmcif_of("1abc", CHAINS, [("1,3,4", "A"), ("3,1,2", "A")]).encode())
+    assert [copy.chain for copy in found.copies] == ["H"] * 4
+    for copy, operator in zip(found.copies, "1342", strict=True):
+        np.testing.assert_array_equal(copy.rotation, OPERATORS[operator][0])
+        np.testing.assert_array_equal(copy.translation, OPERATORS[operator][1])
+
+
 @pytest.mark.parametrize(
     ("assembly", "problem"),
     [((), "states no biological assembly"), ((("1", "C,D"),), "no polymer")],

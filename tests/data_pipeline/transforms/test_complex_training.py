@@ -65,11 +65,17 @@ def test_samples_and_labels_are_of_the_same_residues(seed: int, chains: str) -> 
     assert ((sample.true_msa != GAP).any(1)).all()
 
 
-@pytest.mark.parametrize("chains", ["A", "ABA", "BAAB"])
-def test_every_copy_of_a_chain_has_its_own_atoms(chains: str) -> None:
+@pytest.mark.parametrize("chains", ["A", "ABA", "BAAB", "AABAA"])
+@pytest.mark.parametrize("shown", ["all chains", "the first", "the last"])
+def test_every_copy_of_a_chain_has_its_own_atoms(chains: str, shown: str) -> None:
     features, labels = a_complex(chains)
-    crop = np.sort(np.random.default_rng(1).permutation(len(features.aatype))[:7])
+    chain = {"the first": 1, "the last": features.asym_id.max()}.get(shown)
+    among = np.flatnonzero((features.asym_id == chain) | (chain is None))
+    crop = np.sort(np.random.default_rng(1).permutation(among)[:7])
     truth = complex_truth(features, labels, crop)
+    # Also of copies that the crop does not show.
+    copies = [features.asym_id[features.entity_id == entity] for entity in features.entity_id[crop]]
+    assert len(truth.copies_mask) == max(len(set(each.tolist())) for each in copies)
     for place, residue in enumerate(crop):
         entity, number = features.entity_id[residue], features.residue_index[residue]
         for copy in range(len(truth.copies_mask)):
