@@ -84,6 +84,16 @@ def test_a_complex_is_itself_wherever_it_lies_and_however_its_chains_are_ordered
         assert {each.capri for each in found.interfaces} == {"high"}
 
 
+@pytest.mark.parametrize("is_reference", [True, False])
+def test_a_third_of_each_chain_is_found_in_the_whole_one(is_reference: bool) -> None:
+    """Chains are the same protein by the residues of the shorter one."""
+    whole = chains_of(true_complex("hairpins", NOWHERE))
+    pieces = [chosen(chain, np.arange(len(chain.sequence)) < len(chain.sequence) // 3) for chain in whole]
+    found = compared(whole, pieces) if is_reference else compared(pieces, whole)
+    assert len(found.chains) == 2
+    assert found.rmsd == pytest.approx(0, abs=1e-4)
+
+
 def test_neither_order_nor_names_of_predicted_chains_matter() -> None:
     true = chains_of(true_complex("unlike", NOWHERE))
     predicted = chains_of(made_prediction("unlike", true_complex("unlike", NOWHERE)))
