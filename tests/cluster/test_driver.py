@@ -15,6 +15,7 @@ from helixfold.cluster.worker import Outcome
 from tests.cluster.driver import TWO_POOLS, peptides
 
 Answer = Callable[[str, list[str]], Outcome | Exception]
+PREDICT = ("predict", "batch.fasta", "--output", "out", "--models", "tiny")
 
 
 class Engine:
@@ -51,17 +52,17 @@ class Engine:
 
 
 @pytest.fixture
-def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Answer], int]:
+def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The exit code of a batch of so many targets with such an engine, in ./out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("helixfold.cluster.driver.Engine", Engine)
     monkeypatch.setattr("helixfold.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.0)
     Path("site.toml").write_text(TWO_POOLS.format(minutes=20))
 
-    def run(count: int, answer: Answer) -> int:
-        Engine.answer = staticmethod(answer)  # type: ignore[assignment]
+    def run(count: int, answer: Answer, *options: str) -> int:
+        Engine.answer, Engine.tasks = staticmethod(answer), []  # type: ignore[assignment]
         peptides(Path("batch.fasta"), count)
-        return main(["predict", "batch.fasta", "--output", "out", "--cluster", "site.toml", "--models", "tiny"])
+        return main([*PREDICT, "--cluster", "site.toml", *options])
 
     return run
 
@@ -73,7 +74,7 @@ def finish(*names: str) -> None:
 
 
 def test_what_runs_out_of_memory_is_tried_in_the_larger_pool_and_fails_alone(
-    predicted: Callable[[int, Answer], int],
+    predicted: Callable[..., int],
 ) -> None:
     def answer(pool: str, names: list[str]) -> Outcome:
         finish(*(name for name in names if name not in ("t0000", "t0001")))
@@ -88,7 +89,7 @@ def test_what_runs_out_of_memory_is_tried_in_the_larger_pool_and_fails_alone(
     assert [task for task in Engine.tasks if task[1] == ["t0000"]][-2:] == [("large", ["t0000"])] * 2
 
 
-def test_tasks_that_are_lost_before_they_begin_are_given_again(predicted: Callable[[int, Answer], int]) -> None:
+def test_tasks_that_are_lost_before_they_begin_are_given_again(predicted: Callable[..., int]) -> None:
     lost: list[str] = []
 
     def answer(pool: str, names: list[str]) -> Outcome | Exception:
@@ -104,9 +105,19 @@ def test_tasks_that_are_lost_before_they_begin_are_given_again(predicted: Callab
 
 
 def test_a_pool_whose_tasks_all_end_with_a_problem_ends_the_batch(
-    predicted: Callable[[int, Answer], int], capsys: pytest.CaptureFixture[str]
+    predicted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert predicted(8, lambda *_: Outcome(problem="there are no weights here")) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "3 tasks in a row did nothing: there are no weights here" in said
     assert json.loads(Path("out/.cluster/status.json").read_text())["state"] == "interrupted"
+
+
+def test_a_finished_target_is_folded_again_for_the_clusters_of_its_alignment(predicted: Callable[..., int]) -> None:
+    peptides(Path("batch.fasta"), 2)
+    assert main([*PREDICT, "--num-recycles", "0", "--device", "cpu", "--slim"]) == 0
+    assert predicted(2, lambda *_: Outcome(seconds=1.0), "--num-recycles", "0") == 0
+    assert Engine.tasks == []
+    # How many predictions of clusters there will be is not known before.
+    predicted(2, lambda *_: Outcome(problem="not here"), "--num-recycles", "0", "--cluster-msa", "--keep-existing")
+    assert {name for pool, names in Engine.tasks if pool != "search" for name in names} == {"t0000", "t0001"}

@@ -1,0 +1,28 @@
+"""An index tells how long a database is, whatever the order of its lines."""
+
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import InputError
+from helixfold.databases.check import check_index
+
+FIRST, LAST = "0\t0\t40\n", "1\t40\t60\n"
+
+
+@pytest.mark.parametrize("index", [FIRST + LAST, LAST + FIRST])
+def test_a_database_is_as_long_as_the_farthest_line_of_its_index_says(index: str, tmp_path: Path) -> None:
+    database, content = tmp_path / "db", b"x" * 100
+    Path(f"{database}.index").write_text(index)
+    database.write_bytes(content)
+    check_index(database)
+    database.write_bytes(content[:-1])
+    with pytest.raises(InputError, match="its index tells of 100 bytes and there are 99"):
+        check_index(database)
+
+
+def test_a_line_that_is_no_entry_is_told(tmp_path: Path) -> None:
+    (tmp_path / "db.index").write_text(f"{FIRST}1\t40\n")
+    (tmp_path / "db").write_bytes(b"x" * 100)
+    with pytest.raises(InputError, match=r"db\.index, line 2: an index has a key, a place and a length"):
+        check_index(tmp_path / "db")
