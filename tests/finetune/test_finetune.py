@@ -11,6 +11,7 @@ from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
 from helixfold.finetune.result import FinetuningResult, TargetScores, read_result
 from helixfold.inference import predict
+from helixfold.training.log import LOG_FILE, read_log
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter, read_adapter
 from helixfold.weights.find import find_models
@@ -146,7 +147,14 @@ def test_heads_or_all_parameters_may_be_trained(
 ) -> None:
     output = tmp_path / adapter
     more = [f"--held-out={held_out}", "--adapter", adapter, "--learning-rate=0.01"]
-    assert main(["finetune", *words(store, weights, output, *more, steps=2)]) == 0
+    assert main(["finetune", *words(store, weights, output, *more, steps=4)]) == 0
+    found = read_result(output)
+    assert found is not None
+    # No evaluation says which heads are best, so the last ones are taken.
+    judged = {record.step + 1: record for record in read_log(output / LOG_FILE).evaluations}[found.best_step or 4]
+    assert (found.best_step is None) == (adapter == "heads")
+    for target, chain in zip(found.targets, judged.chains, strict=True):
+        assert target.after == {name: chain[name] for name in TargetScores.SCORES}
     base = load_weights(weights, MODEL)
     if adapter == "full":
         state = load_weights(output / "weights/best.safetensors", MODEL)
