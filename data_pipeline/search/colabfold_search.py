@@ -1,5 +1,11 @@
-"""Search ColabFold's databases for many targets at once, with the results of `colabfold_search`."""
+"""Search ColabFold's databases for many targets at once, with the results of `colabfold_search`.
 
+Results are kept by their content hash, so that runs and targets with equal sequences share them.
+"""
+
+import gzip
+import hashlib
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -7,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_pipeline.errors import SearchError, check_at_least
+from data_pipeline.files import atomic_write
 from data_pipeline.search.colabfold_databases import ClusterDatabase, check_sequences, database_size
 from data_pipeline.search.colabfold_steps import (
     PAIRED,
@@ -18,8 +25,41 @@ from data_pipeline.search.colabfold_steps import (
     unpaired_steps,
 )
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
-from data_pipeline.search.shared_results import SharedResults
 from data_pipeline.search.tool import FileFormat
+
+# Alignments are as small as a fifth even so, and a search of a thousand targets does not wait for the processor.
+_LEVEL = 1
+
+
+@dataclass(frozen=True)
+class SharedResults:
+    """A folder of results, each in a file named after the hash of its search and its query.
+
+    Any number of processes may read and write it at once. What is damaged is searched again; to save space, delete
+    any file.
+    """
+
+    directory: Path
+
+    def find(self, identity: str, query: str) -> bytes | None:
+        """Return the result of an earlier search with this identity and query; None if there is none."""
+        try:
+            packed = self._path(identity, query).read_bytes()
+            return gzip.decompress(packed) if packed else None
+        except (OSError, EOFError, zlib.error):
+            return None
+
+    def save(self, identity: str, query: str, content: bytes) -> None:
+        """Keep a result; raise `OSError` if it cannot be written."""
+        path = self._path(identity, query)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path, sync=False) as temporary:
+            temporary.write_bytes(gzip.compress(content, _LEVEL, mtime=0))
+
+    def _path(self, identity: str, query: str) -> Path:
+        name = hashlib.sha256(f"{identity}\n{query}".encode()).hexdigest()
+        return self.directory / name[:2] / f"{name[2:]}.gz"
+
 
 _FIRST_NAME = 101  # ColabFold's names of the sequences of a target
 # Steps that have no option for threads.

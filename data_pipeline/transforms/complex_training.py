@@ -13,9 +13,8 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM_ORDER, GAP
-from data_pipeline.transforms.complex_crop import contiguous_complex_crop, interface_crop
 from data_pipeline.transforms.complex_sample import complex_sample, draw
-from data_pipeline.transforms.crop import crop_labels
+from data_pipeline.transforms.crop import contiguous_complex_crop, crop_labels, interface_crop
 from data_pipeline.transforms.training import ExampleConfig, TrainingExample, chosen_rows, confident
 
 _CA = ATOM_ORDER["CA"]

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from data_pipeline.datasets.assembly_index import SKIPPED_ASSEMBLIES_FILE
+from data_pipeline.datasets.assembly_record import SKIPPED_ASSEMBLIES_FILE
 from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.cluster_split import (
