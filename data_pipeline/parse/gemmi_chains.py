@@ -1,8 +1,11 @@
-"""Make chains from the structures that gemmi reads: PDB files, and mmCIF files without a list of residues."""
+"""Make chains from the structures that gemmi reads: PDB files, and mmCIF files without a list of residues.
+
+Find the chains of any structure file whose ends are bonded: records of bonds say so (LINK, _struct_conn).
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -215,3 +218,36 @@ def _positions_by_alignment(
     pairs = zip(positions, observed.names, strict=True)
     equal = sum(residue_letter(stated[k]) == residue_letter(name) for k, name in pairs)
     return np.array(positions) if equal >= _MIN_EQUAL * len(observed.names) else None
+
+
+_COLUMNS = [f"ptnr{end}_{item}" for end in (1, 2) for item in ("auth_asym_id", "auth_seq_id", "label_atom_id")]
+
+
+# The two atoms of a bond, each with the author's name of its chain, the number of its residue, and its name.
+Bond = frozenset[tuple[str, ...]]
+
+
+def bonds_of_cif(block: gemmi.cif.Block) -> list[Bond]:
+    """Return the bonds that a data block lists; none if it does not say which atoms they join."""
+    ends = [[gemmi.cif.as_string(value) for value in row] for row in block.find("_struct_conn.", _COLUMNS)]
+    return [frozenset((tuple(row[:3]), tuple(row[3:]))) for row in ends]
+
+
+def bonds_of_pdb(structure: gemmi.Structure) -> list[Bond]:
+    """Return the bonds in the LINK records of a PDB file."""
+    return [frozenset((_address(bond.partner1), _address(bond.partner2))) for bond in structure.connections]
+
+
+def with_rings(chains: Sequence[Chain], bonds: Iterable[Bond]) -> tuple[Chain, ...]:
+    """Return the chains, of which those are cyclic whose last C is bonded to their first N."""
+    found = set(bonds)
+    return tuple(replace(chain, is_cyclic=True) if _ring_bond(chain) in found else chain for chain in chains)
+
+
+def _ring_bond(chain: Chain) -> Bond:
+    first, last = (str(chain.residue_numbers[end]) for end in (0, -1))
+    return frozenset(((chain.name, last, "C"), (chain.name, first, "N")))
+
+
+def _address(atom: gemmi.AtomAddress) -> tuple[str, ...]:
+    return (atom.chain_name.strip(), str(atom.res_id.seqid.num), atom.atom_name)

@@ -10,8 +10,7 @@ from jaxtyping import Bool, UInt8
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.atom_table import MAX_RESIDUES
-from data_pipeline.parse.gemmi_chains import chains_from_gemmi, entry_name
-from data_pipeline.parse.ring_bonds import bonds_of_pdb, with_rings
+from data_pipeline.parse.gemmi_chains import bonds_of_pdb, chains_from_gemmi, entry_name, with_rings
 from data_pipeline.structure import Structure
 
 MAX_PDB_BYTES = 2**26  # 800,000 atoms

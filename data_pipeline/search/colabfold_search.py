@@ -24,6 +24,7 @@ from data_pipeline.search.colabfold_steps import (
     paired_steps,
     unpaired_steps,
 )
+from data_pipeline.search.mmseqs_program import MAX_RESIDUES
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
@@ -64,7 +65,6 @@ class SharedResults:
 _FIRST_NAME = 101  # ColabFold's names of the sequences of a target
 # Steps that have no option for threads.
 _SINGLE = ("mvdb", "lndb", "rmdb", "mergedbs")
-_MAX_RESIDUES = 65_535  # of a sequence, unless --max-seq-len is given
 _WITH_LENGTH = ("search", "align")
 
 
@@ -100,7 +100,7 @@ class MmseqsBatch:
             directory.joinpath("queries.lookup").write_text("".join(lines))
             for step in steps:
                 threads = [] if step[0] in _SINGLE else ["--threads", str(self.cpus)]
-                is_longer = longest > _MAX_RESIDUES and step[0] in _WITH_LENGTH
+                is_longer = longest > MAX_RESIDUES and step[0] in _WITH_LENGTH
                 self._run(directory, [*step, *threads, *(["--max-seq-len", str(longest)] if is_longer else [])])
             return [self._unpacked(directory, name, len(sequences)) for name in results]
 

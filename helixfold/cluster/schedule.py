@@ -95,14 +95,6 @@ class _Queue:
         self._count(taken, -1)
         return taken
 
-    def drain(self, longest: int) -> list[int]:
-        """Take all targets that are longer than so many residues."""
-        start = bisect_right(self._entries, (longest, math.inf, math.inf))
-        taken = [target for _, _, target in self._entries[start:]]
-        del self._entries[start:]
-        self._count(taken, -1)
-        return taken
-
     def _is_of_group(self, start: int) -> bool:
         """Return whether the next target to take is of the same group as the last one that was taken."""
         return start < len(self._entries) and self._entries[start - 1][:2] == self._entries[start][:2]
@@ -270,19 +262,6 @@ class Schedule:
         else:
             tried = self._pools[task.pool].forecast.longest
             self._alone.append(_Alone(target, above=tried if self.longest > tried else tried - 1))
-
-    def give_up(self, name: str) -> list[int]:
-        """Give nothing more to a pool; return the targets that now fit nowhere, to be failed."""
-        self.folding = [pool for pool in self.folding if pool.name != name]
-        longest = self.longest
-        stuck = [*self._ready.drain(longest), *self._unsearched.drain(longest)]
-        stuck += [each.target for each in self._alone if self.residues[each.target] > longest]
-        self._alone = [
-            _Alone(each.target, each.above if longest > each.above else 0)
-            for each in self._alone
-            if self.residues[each.target] <= longest
-        ]
-        return stuck
 
     def _take_alone(self, pool: PoolForecast) -> list[int]:
         for number, each in enumerate(self._alone):

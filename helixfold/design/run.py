@@ -29,13 +29,13 @@ from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.predict.lock import locked_directory
+from helixfold.predict.search import SOME_FAILED
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
 from helixfold.write.json_object import AGAIN
 from helixfold.write.pdb import to_pdb
 from helixfold.write.results import to_json, write_failures, write_file
 
-SOME_FAILED = 1
 # Seconds between two states of a design that are written.
 _SAVE_EVERY = 5.0
 # A named target, and what reads it.

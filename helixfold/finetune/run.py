@@ -1,8 +1,8 @@
 """Run one fine-tuning, or several that take turns, from options to an exit code, and write their table and page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from data_pipeline.files import unmoved_directory
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import limit_threads, pick_device
 from helixfold.execution.dtypes import dtype_on
-from helixfold.finetune.adapted import FrozenParameters
-from helixfold.finetune.base import base_file, load_base
+from helixfold.finetune.adapted import FrozenParameters, base_file, load_base
 from helixfold.finetune.finetuning import Finetuning, Task, require_same_run, trained_numbers
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.memory import parameter_bytes, run_memory, with_settled_memory
@@ -45,7 +44,7 @@ _COLUMNS = (
 )
 
 
-def write_overview(output: Path, tasks: Sequence[Task], places: Sequence[Place[Any]]) -> None:
+def write_overview(output: Path, tasks: Sequence[Task], places: Sequence[Place]) -> None:
     """Write `finetuning.tsv` and `finetuning.html` of all fine-tunings of a file into the output directory."""
     by_name = {place.name: place for place in places}
     results = {task.name: read_result(task.output) for task in tasks}
@@ -82,7 +81,7 @@ def write_overview(output: Path, tasks: Sequence[Task], places: Sequence[Place[A
     )
 
 
-def _row(task: Task, place: Place[Any] | None, result: FinetuningResult | None) -> list[str]:
+def _row(task: Task, place: Place | None, result: FinetuningResult | None) -> list[str]:
     state = "finished" if place is None or (result is not None and place.state == "finished") else place.state
     scores = ["", "", ""]
     if result is not None and result.targets:
@@ -175,9 +174,9 @@ def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
                 config=config,
                 output=output,
             )
-            run = begin(task, load_base(preset, path, mesh.device), mesh, path, workers=options.workers)
+            run = begin(task, load_base(preset, path, mesh.device), mesh, path, stop, workers=options.workers)
             with unmoved_directory(output) if mesh.is_first else nullcontext():
-                for _ in run.turns(stop):
+                for _ in run.turns():
                     pass
             if not run.is_finished:
                 return stop.exit_code
@@ -193,6 +192,7 @@ def begin(
     base: FrozenParameters,
     mesh: Mesh,
     path: Path,
+    stop: StopRequest,
     *,
     workers: int | None = None,
     memory: int | None = None,
@@ -210,28 +210,11 @@ def begin(
         replace(task, config=config),
         base,
         mesh,
+        stop,
         descends_from=demonstration.ancestor(path),
         workers=usual_workers(mesh.device) if workers is None else workers,
         progress=progress,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turning:
-    """A fine-tuning in a schedule, which all of its runs are asked to leave together."""
-
-    run: Finetuning
-    stop: StopRequest
-
-    @property
-    def is_finished(self) -> bool:
-        return self.run.is_finished
-
-    def turns(self) -> Iterator[int]:
-        return self.run.turns(self.stop)
-
-    def release(self) -> None:
-        self.run.release()
 
 
 def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
@@ -253,8 +236,8 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
         places = [
             Place(
                 name=task.name,
-                begin=lambda task=task: Turning(  # type: ignore[misc]
-                    run=begin(task, base, mesh, path, workers=options.workers, memory=memory, progress=False), stop=stop
+                begin=lambda task=task: begin(  # type: ignore[misc]
+                    task, base, mesh, path, stop, workers=options.workers, memory=memory, progress=False
                 ),
                 memory=run_memory(with_settled_memory(task.config, card, memory), card),
                 steps=task.config.run.steps,

@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 from data_pipeline.errors import InputError
 from helixfold.finetune.memory import RunMemory, fitting
@@ -30,15 +30,12 @@ class Run(Protocol):
         """Free what only a running step needs."""
 
 
-AnyRun = TypeVar("AnyRun", bound=Run)
-
-
 @dataclass(kw_only=True)
-class Place(Generic[AnyRun]):
+class Place:
     """A fine-tuning's place in the schedule. `begin` makes the run, once there is memory for it."""
 
     name: str
-    begin: Callable[[], AnyRun]
+    begin: Callable[[], Run]
     memory: RunMemory
     steps: int  # that it is to make in all
     deadline: float | None = None  # seconds from the beginning
@@ -48,7 +45,7 @@ class Place(Generic[AnyRun]):
     share: int = 0  # what it is compared by with others: `made`, from what those had that were there when it began
     done: int = 0  # steps in all
     seconds: float = 0.0  # of its own steps
-    run: AnyRun | None = None
+    run: Run | None = None
     turns: Iterator[int] | None = None
 
     @property
@@ -65,13 +62,13 @@ class Place(Generic[AnyRun]):
 
 
 @dataclass(kw_only=True)
-class Schedule(Generic[AnyRun]):
+class Schedule:
     """Fine-tunings that take turns on one device, as many at once as fit into `memory` bytes, `shared` by all of them.
 
     What a run computes does not depend on the others, so neither does its result on the order of turns.
     """
 
-    places: Sequence[Place[AnyRun]]
+    places: Sequence[Place]
     shared: int
     memory: int
     turns: Turns = "steps"
@@ -114,13 +111,13 @@ class Schedule(Generic[AnyRun]):
             except InputError as error:
                 self._end(place, "failed", str(error))
 
-    def _next(self, running: Sequence[Place[AnyRun]]) -> Place[AnyRun]:
+    def _next(self, running: Sequence[Place]) -> Place:
         if self.turns == "deadline":
             now = self.clock() - self._began
             return min(running, key=lambda place: (place.slack(now), place.share))
         return min(running, key=lambda place: place.share)
 
-    def _turn(self, place: Place[AnyRun]) -> None:
+    def _turn(self, place: Place) -> None:
         assert place.turns is not None
         assert place.run is not None
         start = self.clock()
@@ -138,7 +135,7 @@ class Schedule(Generic[AnyRun]):
             self._end(place, "failed", str(error))
         place.seconds += self.clock() - start
 
-    def _end(self, place: Place[AnyRun], state: State, reason: str = "") -> None:
+    def _end(self, place: Place, state: State, reason: str = "") -> None:
         """Take a run off the schedule and drop it, so that its memory is free for the next one."""
         place.state, place.reason = state, reason
         place.turns = place.run = None

@@ -4,8 +4,10 @@ The head is trained with and without low-rank changes of the network. A training
 the same bits.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,31 +23,24 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import os_errors_as_input_errors, unmoved_directory
 from data_pipeline.json_files import read_json
 from helixfold.analysis.intervals import Estimate
-from helixfold.analysis.rank_scores import roc
+from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import limit_threads, pick_device
 from helixfold.execution.dtypes import dtype_on
-from helixfold.finetune.adapted import FrozenParameters, LowRankTrained
-from helixfold.finetune.base import base_file, load_base
+from helixfold.execution.slabs import Slabs
+from helixfold.finetune.adapted import FrozenParameters, LowRankTrained, base_file, load_base
 from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_run, trained_numbers
 from helixfold.finetune.jobs import config_of
 from helixfold.finetune.memory import with_settled_memory
 from helixfold.finetune.options import FinetuneOptions, TaskOptions
 from helixfold.finetune.result import PAGE_FILE
 from helixfold.finetune.settings import FinetuneConfig
-from helixfold.finetune.task_heads import LinearHead, loss_of, published_binder_head
-from helixfold.finetune.task_run import (
-    LearntTask,
-    Task,
-    head_input,
-    head_inputs,
-    judged,
-    save_head,
-    with_adapted_network,
-    with_frozen_network,
-)
-from helixfold.finetune.task_table import TaskRow, read_table
-from helixfold.model_input import ModelInput, model_input
+from helixfold.finetune.task_heads import HeadInput, LinearHead, fit, loss_of, published_binder_head, stacked, summary
+from helixfold.finetune.task_table import TaskKind, TaskRow, read_table
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Recycled
+from helixfold.model.update import Executor
+from helixfold.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -58,9 +53,129 @@ from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
 from helixfold.training.stopping import StopRequest
-from helixfold.weights.adapters import AdapterCard, save_adapter
+from helixfold.weights.adapters import AdapterCard, changed_parameters, save_adapter
 from helixfold.weights.tensor_file import open_tensors, read_tensors, write_tensors
 from helixfold.write.results import to_json, write_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task to learn: rows of a table with their inputs, the input of the head, and how the network is trained."""
+
+    kind: TaskKind
+    reads: HeadInput
+    rows: Sequence[TaskRow]
+    inputs: Sequence[ModelInput]  # of the rows
+    preset: Preset
+    config: FinetuneConfig
+
+    def of(self, *splits: str) -> list[int]:
+        """Return the numbers of the rows of these splits."""
+        return [number for number, row in enumerate(self.rows) if row.split in splits]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what is learnt from: the rows, and what the network reads of each."""
+        digest = hashlib.sha256()
+        for row, given in zip(self.rows, self.inputs, strict=True):
+            digest.update(f"{row.name}\t{row.sequence}\t{row.value}\t{row.split}\n".encode())
+            for field in fields(given.features):
+                if isinstance(array := getattr(given.features, field.name), np.ndarray):
+                    digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
+                    digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def values(self, numbers: Sequence[int]) -> Float[Tensor, " n"]:
+        """Return the values of rows that have one."""
+        return torch.tensor([self.rows[number].value for number in numbers], dtype=torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScores:
+    """How well held-out rows are predicted, with 95 % intervals: AUC of classes, Spearman's correlation of values."""
+
+    auc: Estimate | None
+    spearman: Estimate | None
+
+    @classmethod
+    def of(cls, predicted: Sequence[float], true: Sequence[float], kind: TaskKind) -> "TaskScores":
+        """Score predictions of held-out rows."""
+        if kind == "regression":
+            return cls(auc=None, spearman=with_interval(spearman, predicted, true))
+        return cls(auc=with_interval(auc, predicted, [value > 0.5 for value in true]), spearman=None)
+
+    @property
+    def deciding(self) -> Estimate | None:
+        """Return the score of the kind of task."""
+        return self.auc or self.spearman
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearntTask:
+    """A head, what it predicts for every row, and its scores on held-out rows."""
+
+    head: LinearHead
+    predicted: Float[np.ndarray, " n"]
+    scores: TaskScores
+
+
+def head_inputs(task: Task, model: AlphaFold, device: torch.device, label: str) -> Float[Tensor, "n f"]:
+    """Return what a head reads of every row, by a network that is not trained further."""
+    model.eval()
+    with torch.no_grad():
+        bar = tqdm(range(len(task.rows)), desc=label, unit="target", disable=None)
+        return stacked([head_input(task, number, model, Slabs(), device, position=0) for number in bar])
+
+
+def with_frozen_network(task: Task, numbers: Float[Tensor, "n f"]) -> LearntTask:
+    """Fit a head to the rows to learn from, given what it reads of all rows."""
+    train = task.of("train")
+    head = fit(numbers[train], task.values(train), task.kind, task.config.run.seed).head
+    return judged(task, head, numbers)
+
+
+def with_adapted_network(
+    task: Task, base: FrozenParameters, head: LinearHead, changes: Mapping[str, Tensor], device: torch.device
+) -> LearntTask:
+    """Return what a head predicts from a network with low-rank changes of the frozen parameters."""
+    merged = {**base.state, **changed_parameters(base.state, changes, task.config.low_rank)}
+    with torch.device("meta"):
+        model = AlphaFold(base.config)
+    model.load_state_dict(merged, assign=True)
+    return judged(task, head, head_inputs(task, model, device, "adapted network"))
+
+
+def save_head(path: Path, head: LinearHead, task: Task, scores: TaskScores) -> None:
+    """Write a head as safetensors, with what it reads and how well it did."""
+    about = {"kind": task.kind, "reads": task.reads, "model": task.preset.name, "scores": json.dumps(asdict(scores))}
+    write_tensors(path, head.state_dict(), {"format": "helixfold task head", "version": "1", **about})
+
+
+def judged(task: Task, head: LinearHead, numbers: Float[Tensor, "n f"]) -> LearntTask:
+    """Return what a head predicts for every row from what it reads of each, and its scores on held-out rows."""
+    with torch.no_grad():
+        predicted = head(numbers).numpy().astype(np.float64)
+    test = task.of("test")
+    scores = TaskScores.of(predicted[test].tolist(), task.values(test).tolist(), task.kind)
+    shown = 1 / (1 + np.exp(-predicted)) if task.kind != "regression" else predicted
+    return LearntTask(head=head, predicted=shown, scores=scores)
+
+
+def head_input(
+    task: Task, number: int, model: AlphaFold, run: Executor, device: torch.device, *, position: int, part: int = 0
+) -> Float[Tensor, " f"]:
+    """Return what a head reads of a row after all passes, of which the last has gradients where they are enabled."""
+    given, dtype = task.inputs[number], dtype_on(task.config.run.dtype, card_of(device))
+    passes = task.config.run.example.max_passes
+    seed = task.config.run.seed
+    previous: Recycled | None = None
+    with torch.no_grad():
+        for cycle in range(passes - 1):
+            batch = batch_of(draw(given, task.preset, [seed, position, part, cycle]), task.preset, device)
+            previous = model.fold(run, [batch], previous, dtype).recycled()
+    batch = batch_of(draw(given, task.preset, [seed, position, part, passes - 1]), task.preset, device)
+    folded = model.fold(run, [batch], previous, dtype)
+    return summary(model, folded, torch.from_numpy(given.chain_index).to(device), task.reads)
+
 
 _HEAD = "task_head"
 

@@ -32,7 +32,15 @@ from helixfold.predict.lock import locked_directory
 from helixfold.predict.options import PredictOptions, TargetOptions
 from helixfold.predict.run import requested_targets
 from helixfold.predict.runner import EXPECTED_ERRORS
-from helixfold.predict.search import check_output, directory_in, prepare_in, write_templates, written_directories
+from helixfold.predict.screen import print_note
+from helixfold.predict.search import (
+    SOME_FAILED,
+    check_output,
+    directory_in,
+    prepare_in,
+    write_templates,
+    written_directories,
+)
 from helixfold.predict.search_plan import plan_of
 from helixfold.prediction import Prediction
 from helixfold.report.page import counted
@@ -171,7 +179,6 @@ def _difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other
 
 
-SOME_FAILED = 1
 JOURNAL_FILE, WILD_TYPE_FILE, STRUCTURES_DIRECTORY = "mutants.jsonl", "wild_type.pdb", "structures"
 _HIDDEN = "hidden "  # before the index of a position, the key of its likelihoods
 
@@ -209,11 +216,11 @@ def scan(options: ScanOptions) -> int:
         structures = [each / STRUCTURES_DIRECTORY for each in directories.values()]
         remove_partial_files([*written_directories(output, [each.name for each in directories.values()]), *structures])
         # Without random masks: two sequences differ by their residues alone.
-        network = Network(options.network, preset, folding, spill=output, masks=False, say=_say)
+        network = Network(options.network, preset, folding, spill=output, masks=False, say=print_note)
         for note in network.model.notes:
-            _say(note)
+            print_note(note)
         if given.likelihoods and not network.has_likelihoods:
-            _say(f"{preset.name} was trained without masked residues, so that it has no likelihoods of residues")
+            print_note(f"{preset.name} was trained without masked residues, so that it has no likelihoods of residues")
         for target in targets:
             directory = directories[target.name]
             try:
@@ -228,10 +235,6 @@ def scan(options: ScanOptions) -> int:
                 print(f"{target.name}: {counted(len(scanned.mutants), 'mutant')} -> {directory}")
     write_failures(output, failures)
     return SOME_FAILED if failures else 0
-
-
-def _say(text: str) -> None:
-    tqdm.write(f"helixfold: {text}", file=sys.stderr)
 
 
 def _mutants(targets: Sequence[TargetChains], options: MutationOptions) -> dict[str, list[Mutant]]:

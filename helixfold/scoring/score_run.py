@@ -22,21 +22,28 @@ from helixfold.config import Method
 from helixfold.folding import FoldingOptions
 from helixfold.predict.lock import locked_directory
 from helixfold.predict.runner import EXPECTED_ERRORS
+from helixfold.predict.screen import print_note
+from helixfold.predict.search import SOME_FAILED
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
 from helixfold.report.page import counted
-from helixfold.scoring.binders import BinderChains
 from helixfold.scoring.journal import Journal
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import ScoreOptions, StructureOptions
-from helixfold.scoring.score import UsedProtocol, compared_with_native, require_templates, scores_of, target_to_fold
+from helixfold.scoring.score import (
+    BinderChains,
+    UsedProtocol,
+    compared_with_native,
+    require_templates,
+    scores_of,
+    target_to_fold,
+)
 from helixfold.scoring.score_pages import ScoredLine, screen_lines, write_scores
 from helixfold.scoring.structures import ScoredFile, ScoredStructure, find_structures, read_scored
 from helixfold.standard_streams import optional_output
 from helixfold.write.pdb import to_pdb
 from helixfold.write.results import write_failures, write_file
 
-SOME_FAILED = 1
 JOURNAL_FILE, STRUCTURES_DIRECTORY = "results.jsonl", "structures"
 _CHOICES = ("protocol", "model")  # how a structure was scored; shown next to its scores
 Kind = Literal["chain", "complex"]
@@ -101,7 +108,7 @@ def score(options: ScoreOptions) -> int:
         remove_partial_files([output, *structures])
         # One model may score both kinds.
         networks = {
-            preset.name: Network(options.network, preset, folding, spill=output, say=_say)
+            preset.name: Network(options.network, preset, folding, spill=output, say=print_note)
             for preset in {preset.name: preset for preset in presets.values()}.values()
         }
         judges = {
@@ -117,7 +124,7 @@ def score(options: ScoreOptions) -> int:
                 "scores of single chains and of complexes differ in protocol or model: do not compare them",
             )
         for note in notes:
-            _say(note)
+            print_note(note)
         settings = {
             "command": "score",
             "binder_chains": list(given.binder_chains),
@@ -143,10 +150,6 @@ def score(options: ScoreOptions) -> int:
         print(f"{printable(name)}: not scored: {printable(why, 1000)}", file=sys.stderr)
     print(f"-> {output}")
     return SOME_FAILED if problems else 0
-
-
-def _say(text: str) -> None:
-    tqdm.write(f"helixfold: {text}", file=sys.stderr)
 
 
 def make_output(output: Path) -> None:
@@ -178,7 +181,7 @@ def _protocol(options: ScoreOptions, preset: Preset, kind: Kind) -> UsedProtocol
     wanted = options.structures.protocol
     if options.structures.binders:
         if preset.model.template is None:
-            _say(f"{preset.name} reads no templates, so that it knows the target by the initial guess alone")
+            print_note(f"{preset.name} reads no templates, so that it knows the target by the initial guess alone")
         return "binder"
     if wanted == "template":
         require_templates(preset)
@@ -187,7 +190,7 @@ def _protocol(options: ScoreOptions, preset: Preset, kind: Kind) -> UsedProtocol
     if kind == "complex":
         return "initial_guess"
     if preset.model.template is None:
-        _say(f"{preset.name} reads no templates, so that structures are scored from an initial guess")
+        print_note(f"{preset.name} reads no templates, so that structures are scored from an initial guess")
         return "initial_guess"
     return "template"
 

@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.parse.hit_table import parse_hit_table
+from data_pipeline.parse.template_hit import parse_hit_table
 from data_pipeline.search.cluster_build import ClusterBuild
 from data_pipeline.search.colabfold_databases import ClusterDatabase, with_ending
 from data_pipeline.search.colabfold_search import (
