@@ -43,10 +43,15 @@ def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
     name = entry_id.strip().lower().removeprefix(_EXTENDED)
     if name != _NO_ENTRY and _SAFE_NAME.fullmatch(name):
         return name
-    stem = Path(path).name
+    return structure_title(path)
+
+
+def structure_title(path: str | PathLike[str]) -> str:
+    """Return the name of a structure file without its suffixes."""
+    name = Path(path).name
     for suffix in _SUFFIXES:
-        stem = stem.removesuffix(suffix)
-    return stem
+        name = name.removesuffix(suffix)
+    return name
 
 
 def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:

@@ -10,13 +10,13 @@ from data_pipeline.errors import InputError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.colabfold_databases import ClusterDatabase, check_sequences
 from data_pipeline.search.colabfold_search import (
+    ColabfoldOptions,
     ColabfoldPairing,
     ColabfoldSearch,
     ColabfoldTemplates,
     MmseqsBatch,
     SharedResults,
 )
-from data_pipeline.search.colabfold_steps import ColabfoldOptions
 from data_pipeline.search.database import (
     AlignmentDatabase,
     DatabaseProfile,

@@ -32,19 +32,24 @@ def spatial_crop(
     unresolved residues are chosen last. AlphaFold-Multimer, Suppl. Alg. 2, applied to one chain.
     """
     alpha, resolved = positions[:, ATOM_ORDER["CA"]], mask[:, ATOM_ORDER["CA"]] > 0
-    candidates = np.flatnonzero(resolved)
-    if not len(candidates):
-        return None
-    return nearest_residues(alpha, resolved, int(candidates[rng.integers(len(candidates))]), size)
+    return _nearest_residues(alpha, resolved, np.flatnonzero(resolved), size, rng)
 
 
-def nearest_residues(
-    alpha: Float[np.ndarray, "r 3"], resolved: Bool[np.ndarray, "r"], centre: int, size: int
-) -> Int[np.ndarray, "c"]:
-    """Return the sorted indices of the `size` residues whose C-alphas are nearest to that of the residue `centre`.
+def _nearest_residues(
+    alpha: Float[np.ndarray, "r 3"],
+    resolved: Bool[np.ndarray, "r"],
+    centres: Int[np.ndarray, "n"],
+    size: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "c"] | None:
+    """Return the sorted indices of the `size` residues whose C-alphas are nearest to that of a random one of `centres`.
 
-    Of residues at equal distance the earlier is chosen first, and unresolved residues are chosen last.
+    None if there is no centre. Of residues at equal distance the earlier is chosen first, and unresolved residues are
+    chosen last.
     """
+    if not len(centres):
+        return None
+    centre = centres[rng.integers(len(centres))]
     distance = np.where(resolved, np.linalg.norm(alpha - alpha[centre], axis=-1), np.inf)
     return np.sort(np.argsort(distance, kind="stable")[:size])
 
@@ -99,10 +104,7 @@ def interface_crop(
     A residue is at an interface if a C-alpha of another chain is within 15 Angstrom of its own. Unresolved residues are
     chosen last. AlphaFold-Multimer (Evans et al. 2022), Suppl. Alg. 2.
     """
-    candidates = np.flatnonzero(at_interface(alpha, resolved, asym_id))
-    if not len(candidates):
-        return None
-    return nearest_residues(alpha, resolved, int(candidates[rng.integers(len(candidates))]), size)
+    return _nearest_residues(alpha, resolved, np.flatnonzero(at_interface(alpha, resolved, asym_id)), size, rng)
 
 
 def at_interface(

@@ -108,14 +108,6 @@ class _Queue:
 
 
 @dataclass
-class _Alone:
-    """A target that is tried again in a task of its own, in a pool with room for more than `above` residues."""
-
-    target: int
-    above: int
-
-
-@dataclass
 class Schedule:
     """The targets of a batch on their way through the pools.
 
@@ -138,7 +130,8 @@ class Schedule:
         searched, left_out = set(self.searched), set(self.left_out)
         longest = self.longest
         self._tries: dict[int, int] = {}
-        self._alone: list[_Alone] = []
+        # Targets that are tried again in tasks of their own, with the residues that a pool must have more room than.
+        self._alone: dict[int, int] = {}
         search_pools = () if self.search is None else (self.search,)
         self._unsearched = _Queue(self.residues, self.groups, (*search_pools, *self.folding))
         self._ready = _Queue(self.residues, range(len(self.residues)), self.folding)
@@ -261,13 +254,13 @@ class Schedule:
             self.put_back(task, target)
         else:
             tried = self._pools[task.pool].forecast.longest
-            self._alone.append(_Alone(target, above=tried if self.longest > tried else tried - 1))
+            self._alone[target] = tried if self.longest > tried else tried - 1
 
     def _take_alone(self, pool: PoolForecast) -> list[int]:
-        for number, each in enumerate(self._alone):
-            if pool.longest > each.above and pool.fits(self.residues[each.target]):
-                del self._alone[number]
-                return [each.target]
+        for target, above in self._alone.items():
+            if pool.longest > above and pool.fits(self.residues[target]):
+                del self._alone[target]
+                return [target]
         return []
 
     def _aim(self, pool: _Pool, queue: _Queue) -> float:

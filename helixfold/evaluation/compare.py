@@ -15,9 +15,9 @@ from data_pipeline.parse.structures import read_structure
 from helixfold.analysis.benchmark_groups import Group, TargetSize, grouped
 from helixfold.analysis.compare_files import compare
 from helixfold.analysis.evaluation import Evaluated
-from helixfold.analysis.matching import Match, StructureFile, by_name, find_predictions
+from helixfold.analysis.matching import Match, by_name, find_predictions
 from helixfold.analysis.residues import ComparisonError
-from helixfold.evaluation.benchmark_data import Benchmark, BenchmarkTarget
+from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.write.results import FAILURES_FILE, RANKING_FILE
 
@@ -61,22 +61,14 @@ def compare_benchmark(benchmark: Benchmark, predictions: Path, *, all_ranks: boo
             failures[name] = str(error)
             continue
         for file, predicted in files:
-            for match in _matches(each):
+            for reference in each.references:
+                # With the chain that the target's name asks for, if it names one.
+                match = next(iter(by_name(name, [reference])), Match(reference=reference))
                 try:
-                    reference = read(match.reference.path)
-                    results.append(compare(replace(file, name=name), predicted, match, reference))
+                    results.append(compare(replace(file, name=name), predicted, match, read(reference.path)))
                 except (InputError, ComparisonError) as error:
-                    failures[printable(f"{name} and {match.reference.name}", 500)] = str(error)
+                    failures[printable(f"{name} and {reference.name}", 500)] = str(error)
     return BenchmarkResults(results=results, sizes=sizes, failures=failures)
-
-
-def _matches(target: BenchmarkTarget) -> list[Match]:
-    """Return the known structures of a target, each with the chain that the target's name asks for, if it names one."""
-    return [_match(target.target.name, reference) for reference in target.references]
-
-
-def _match(name: str, reference: StructureFile) -> Match:
-    return next(iter(by_name(name, [reference])), Match(reference=reference))
 
 
 def _failures(predictions: Path) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -65,11 +66,11 @@ class FrozenParameters:
             self._rounded[name] = self.state[name].to(dtype)
         return self._rounded[name]
 
-    def model(self) -> AlphaFold:
-        """Return a model of its own whose parameters are these, which takes no memory for them."""
+    def model(self, changed: Mapping[str, Tensor] = MappingProxyType({})) -> AlphaFold:
+        """Return a model of its own whose parameters are these but for changed ones, which takes no memory for them."""
         with torch.device("meta"):
             model = AlphaFold(self.config)
-        model.load_state_dict(dict(self.state), assign=True)
+        model.load_state_dict({**self.state, **changed}, assign=True)
         return model.requires_grad_(False)
 
 

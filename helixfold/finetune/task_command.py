@@ -129,7 +129,7 @@ def head_inputs(task: Task, model: AlphaFold, device: torch.device, label: str) 
 def with_frozen_network(task: Task, numbers: Float[Tensor, "n f"]) -> LearntTask:
     """Fit a head to the rows to learn from, given what it reads of all rows."""
     train = task.of("train")
-    head = fit(numbers[train], task.values(train), task.kind, task.config.run.seed).head
+    head = fit(numbers[train], task.values(train), task.kind, task.config.run.seed)
     return judged(task, head, numbers)
 
 
@@ -137,10 +137,7 @@ def with_adapted_network(
     task: Task, base: FrozenParameters, head: LinearHead, changes: Mapping[str, Tensor], device: torch.device
 ) -> LearntTask:
     """Return what a head predicts from a network with low-rank changes of the frozen parameters."""
-    merged = {**base.state, **changed_parameters(base.state, changes, task.config.low_rank)}
-    with torch.device("meta"):
-        model = AlphaFold(base.config)
-    model.load_state_dict(merged, assign=True)
+    model = base.model(changed_parameters(base.state, changes, task.config.low_rank))
     return judged(task, head, head_inputs(task, model, device, "adapted network"))
 
 

@@ -1,7 +1,6 @@
 """Heads that predict a value of a whole target from what the network makes of it, and the fit of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -75,15 +74,7 @@ def published_binder_head() -> LinearHead:
     return head
 
 
-@dataclass(frozen=True, kw_only=True)
-class FittedHead:
-    """A head that was fitted to targets, and the penalty that was chosen."""
-
-    head: LinearHead
-    penalty: float
-
-
-def fit(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, seed: int = 0) -> FittedHead:
+def fit(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, seed: int = 0) -> LinearHead:
     """Fit a linear (regression) or logistic head with a penalty on the squares of its weights.
 
     The penalty is that with the least loss on the fifths of the targets that a fit has not seen.
@@ -102,7 +93,7 @@ def fit(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKi
         return total
 
     best = min(_PENALTIES, key=unseen_loss)
-    return FittedHead(head=_fitted(numbers, values, kind, best), penalty=best)
+    return _fitted(numbers, values, kind, best)
 
 
 def loss_of(predicted: Float[Tensor, " n"], values: Float[Tensor, " n"], kind: TaskKind) -> Float[Tensor, ""]:

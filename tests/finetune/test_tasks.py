@@ -230,11 +230,11 @@ def test_scores_are_those_of_their_definitions() -> None:
 def test_a_linear_value_and_a_class_are_fitted() -> None:
     numbers = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) * 3 + 1
     values = 2 * numbers[:, 0] - numbers[:, 3] + 5
-    head = fit(numbers[:150], values[:150], "regression").head
+    head = fit(numbers[:150], values[:150], "regression")
     with torch.no_grad():
         assert float((head(numbers[150:]) - values[150:]).abs().max()) < 0.5
     labels = (values > values.median()).float()
-    head = fit(numbers[:150], labels[:150], "classification").head
+    head = fit(numbers[:150], labels[:150], "classification")
     with torch.no_grad():
         assert float(auc(head(numbers[150:]).numpy(), labels[150:].numpy() > 0)) > 0.97
 
@@ -250,7 +250,7 @@ def test_a_head_is_fitted_to_the_rows_to_learn_from_alone() -> None:
     numbers = torch.from_numpy(random.normal(size=(30, 40))).float()
     learnt = with_frozen_network(task, numbers)
     train = task.of("train")
-    assert torch.equal(learnt.head.weight, fit(numbers[train], task.values(train), "classification").head.weight)
+    assert torch.equal(learnt.head.weight, fit(numbers[train], task.values(train), "classification").weight)
 
 
 def test_what_heads_read_of_a_complex_is_between_its_chains() -> None:

@@ -13,13 +13,15 @@ from data_pipeline.parse.template_hit import parse_hit_table
 from data_pipeline.search.cluster_build import ClusterBuild
 from data_pipeline.search.colabfold_databases import ClusterDatabase, with_ending
 from data_pipeline.search.colabfold_search import (
+    ColabfoldOptions,
     ColabfoldPairing,
     ColabfoldSearch,
     ColabfoldTemplates,
     MmseqsBatch,
     SharedResults,
+    paired_steps,
+    unpaired_steps,
 )
-from data_pipeline.search.colabfold_steps import ColabfoldOptions, paired_steps, unpaired_steps
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import program_version
 from data_pipeline.search.tool import BatchSearch, PairingSearch, TemplateSearch
