@@ -72,3 +72,15 @@ def test_tasks_of_a_dead_run_are_taken_over(tmp_path: Path, monkeypatch: pytest.
     assert next(mine) == [3]
     assert list(mine) == []
     assert second.reported == {}
+
+
+def test_a_silent_run_is_waited_for_until_it_is_seen_to_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Run(tmp_path), Run(tmp_path)
+    assert next(first.tasks.claimed([[0]])) == [0]
+    looks = iter([False] * 5)
+    monkeypatch.setattr("data_pipeline.claims._has_ended", lambda owner: next(looks, True))
+    # Its claim has the same time at every look: only one that was renewed meanwhile is in good hands.
+    assert list(second.tasks.claimed([[0]])) == [[0]]
+    assert second.reported == {}

@@ -15,7 +15,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from helixfold.predict.relax_files import relax_files
-from helixfold.relax import problem
+from helixfold.relax import flaws, problem
 from helixfold.relax.flaws import Flaws, cis, mirrored, misplaced
 from helixfold.relax.pieces import pieces_of
 from helixfold.relax.problem import RelaxationError
@@ -162,9 +162,12 @@ def test_residues_in_one_place_come_apart_with_their_handedness_and_trans(hairpi
         assert moved[:6].max() < 1.5 < moved[10:16].max()
 
 
+@pytest.mark.parametrize("at_once", [flaws._AT_ONCE, 7])
 def test_residues_that_cannot_stay_are_those_of_broken_bonds_and_the_less_sure_of_two_in_one_place(
-    hairpin: Protein,
+    hairpin: Protein, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(flaws, "_AT_ONCE", at_once)
+
     def found(positions: np.ndarray, b_factors: np.ndarray = hairpin.b_factors) -> list[int]:
         return np.flatnonzero(misplaced(positions, b_factors, pieces_of(hairpin))).tolist()
 
@@ -178,6 +181,10 @@ def test_residues_that_cannot_stay_are_those_of_broken_bonds_and_the_less_sure_o
     assert found(crowded, sure) == [19, 20, 21]  # and the bonds of residue 20
     sure[3], sure[20] = 40, 90
     assert found(crowded, sure) == [3, 19, 20, 21]
+    later = hairpin.atom_positions.copy()
+    later[20] += later[12, CA] + [2.0, 0, 0] - later[20, CA]
+    sure[12], sure[20] = 40, 90
+    assert found(later, sure) == [12, 19, 20, 21]
 
 
 @needs_openmm

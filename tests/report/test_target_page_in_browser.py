@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.protein import Protein
+from data_pipeline.protein import RESIDUE_ARRAYS, Protein
 from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.browser import Browser
 from tests.report.reported import (
     HAIRPIN,
-    RESIDUE_ARRAYS,
     chain_of,
     many_chains,
     write_dimer,
