@@ -139,7 +139,9 @@ def complex_scores(
             (chain_names[first], chain_names[second]),
             _distances(protein, places[first], places[second]) <= CONTACT,
             (plddt[places[first]], plddt[places[second]]),
-            None if pae is None else _blocks(pae, places[first], places[second]),
+            None
+            if pae is None
+            else (pae[np.ix_(places[first], places[second])], pae[np.ix_(places[second], places[first])]),
             None if tm is None else tm.pair_iptm(first, second),
         )
         for first, second in combinations(range(len(chain_names)), 2)
@@ -191,12 +193,6 @@ def _interface(
         pdockq=pdockq(count, mean_plddt or 0.0),
         directions=directions,
     )
-
-
-def _blocks(
-    pae: Float[np.ndarray, "r r"], first: Int[np.ndarray, " n"], second: Int[np.ndarray, " m"]
-) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "m n"]]:
-    return pae[np.ix_(first, second)], pae[np.ix_(second, first)]
 
 
 def _distances(

@@ -273,7 +273,7 @@ def write_task_page(path: Path, title: str, task: Task, learnt: Mapping[str, Lea
         kind=f"Task: {task.kind}",
         title=title,
         figures={
-            **{f"{score}, {name}": _shown(each.scores.deciding) for name, each in learnt.items()},
+            **{f"{score}, {name}": _cells(each.scores.deciding)[0] for name, each in learnt.items()},
             "rows to learn from": f"{len(task.of('train')):,}",
             "held-out rows": f"{len(test):,}",
         },
@@ -317,10 +317,6 @@ def _picture(task: Task, learnt: Mapping[str, LearntTask], test: list[int]) -> b
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return to_png(figure)
-
-
-def _shown(score: Estimate | None) -> str:
-    return "not defined" if score is None else f"{score.value:.3f}"
 
 
 def _cells(score: Estimate | None) -> list[str]:

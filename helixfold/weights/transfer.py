@@ -81,7 +81,8 @@ def initial_weights(path: Path, config: ModelConfig) -> InitialWeights:
     fit.
     """
     try:
-        return _all_of(load_weights(path, config))
+        state = load_weights(path, config)
+        return InitialWeights(state=state, taken=sum(tensor.numel() for tensor in state.values()))
     except InputError:
         source = _source(path, config)
         if source is None:
@@ -89,10 +90,6 @@ def initial_weights(path: Path, config: ModelConfig) -> InitialWeights:
     if differing := _differences(source, config):
         raise InputError.at(path, f"its parameters cannot be taken over: {differing}")
     return _taken_over(load_weights(path, source), source, config)
-
-
-def _all_of(state: dict[str, Tensor]) -> InitialWeights:
-    return InitialWeights(state=state, taken=sum(tensor.numel() for tensor in state.values()))
 
 
 def _taken_over(state: dict[str, Tensor], source: ModelConfig, config: ModelConfig) -> InitialWeights:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import protein_from_chains

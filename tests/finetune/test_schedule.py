@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from data_pipeline.errors import InputError
 from helixfold.finetune.memory import RunMemory, fitting
-from helixfold.finetune.schedule import Place, Schedule
+from helixfold.finetune.run import Place, Schedule
 from helixfold.training.trainer import DivergedError
 
 

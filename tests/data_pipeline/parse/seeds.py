@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from data_pipeline.parse.a3m import parse_a3m
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.parse.mmcif import parse_mmcif
-from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.parse.stockholm import (
     a3m_to_stockholm,
     deduplicated,
