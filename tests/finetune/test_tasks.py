@@ -27,8 +27,15 @@ from helixfold.execution.slabs import Slabs
 from helixfold.finetune import task_command
 from helixfold.finetune.adapted import base_file, load_base
 from helixfold.finetune.settings import finetuning
-from helixfold.finetune.task_command import Task, TaskTraining, with_frozen_network
-from helixfold.finetune.task_heads import fit, loss_of, published_binder_head, summary
+from helixfold.finetune.task_command import (
+    Task,
+    TaskTraining,
+    fit,
+    loss_of,
+    published_binder_head,
+    summary,
+    with_frozen_network,
+)
 from helixfold.finetune.task_table import TaskRow, read_table
 from helixfold.inference import predict
 from helixfold.model.alphafold import AlphaFold

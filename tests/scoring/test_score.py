@@ -13,7 +13,7 @@ from helixfold.folding import FoldingOptions
 from helixfold.presets import preset
 from helixfold.scoring import network
 from helixfold.scoring.score import BinderChains, binder_scores, require_templates, scores_of, target_to_fold
-from helixfold.scoring.score_pages import ScoredLine, ranked
+from helixfold.scoring.score_run import ScoredLine, ranked
 from helixfold.scoring.structures import read_scored
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
