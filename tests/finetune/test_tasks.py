@@ -199,8 +199,11 @@ def test_only_consecutive_skipped_steps_stop_a_task(
 ) -> None:
     calls = itertools.count()
 
-    def loss(*given: Any) -> Tensor:
-        return loss_of(*given) * (math.nan if next(calls) in (0, 2) else 1)
+    def loss(predicted: Tensor, *given: Any) -> Tensor:
+        found = loss_of(predicted, *given)
+        if predicted.dtype != torch.float32 or not found.requires_grad:  # of a fit
+            return found
+        return found * (math.nan if next(calls) in (0, 2) else 1)
 
     monkeypatch.setattr(task_command, "loss_of", loss)
     rows = [(f"c{n}", sequence, n / 10) for n, sequence in enumerate(sequences(5))]
