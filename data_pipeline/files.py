@@ -55,6 +55,12 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
         return content + rest if rest else content
 
 
+def without_suffix(path: Path, suffixes: Iterable[str]) -> str:
+    """Return a file's name without the longest of these suffixes that it has, in any case."""
+    suffix = max((suffix for suffix in suffixes if path.name.lower().endswith(suffix)), key=len, default="")
+    return path.name[: len(path.name) - len(suffix)]
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:

@@ -16,9 +16,6 @@ from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_sequence, kind_problem, unknown_residues_problem
-from data_pipeline.parse.hhr import parse_hhr
-from data_pipeline.parse.hit_table import parse_hit_table
-from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import (
     a3m_to_stockholm,
     deduplicated,
@@ -27,7 +24,7 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
-from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.template_hit import parse_hits
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.tool import BatchSearch, FileFormat, StructureSource
@@ -220,15 +217,7 @@ def _templates(
         )
         query = _template_query(b"".join(a3m), "a3m", step.tool.input_format, None)
     path = files.directory / step.result_file
-
-    def parse(content: bytes) -> tuple[TemplateHit, ...]:
-        match step.tool.file_format:
-            case "hhr":
-                return parse_hhr(content, path=path)
-            case "m8":
-                return parse_hit_table(content, sequence, path=path)
-        return parse_hmmsearch(content, sequence, path=path)
-
+    parse = partial(parse_hits, query=sequence, file_format=step.tool.file_format, path=path)
     identity, search = step.tool.identity(), partial(step.tool.search, query)
     _, found = files.find_or_search(step.result_file, identity, query, search, parse)
     if isinstance(step.tool, StructureSource):

@@ -81,7 +81,7 @@ ROOMS = {
         "helixfold.parallel",
         "helixfold.cli",
         "data_pipeline.child_processes",
-        "data_pipeline.datasets.workers",
+        "data_pipeline.datasets.build",
         "helixfold.benchmark.gpu",
         *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles
+from data_pipeline.files import without_suffix
 
 ALIGNMENT_SUFFIXES = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".aln", ".aln.gz")
 # AlphaFold's results in the order in which it merges their rows; others follow by name.
@@ -57,5 +58,4 @@ def read_directory(directory: Path) -> ChainAlignmentFiles | None:
 
 def _stem(path: Path) -> str:
     """Return a file's name without the suffix of an alignment, or the whole name of another file."""
-    suffix = next((suffix for suffix in ALIGNMENT_SUFFIXES if path.name.lower().endswith(suffix)), "")
-    return path.name[: len(path.name) - len(suffix)]
+    return without_suffix(path, ALIGNMENT_SUFFIXES)

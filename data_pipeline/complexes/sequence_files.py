@@ -70,10 +70,11 @@ def read_table_targets(
 ) -> list[FastaRecord | ComplexTarget]:
     """Return the single chains and the complexes of a plain or gzip CSV or TSV table.
 
-    Its columns `name_column` and `sequence` have the names and sequences.
+    Its first line must name its columns: `name_column` and `sequence` have the names and sequences, which must be as in
+    FASTA (see `read_fasta`); columns that are not named here are ignored.
 
     Chains stand between colons (see `split_chains`), and so do their IDs if there is a column `chain_ids`. Raise
-    `InputError` with `path` and line for anything else; see also `read_csv`.
+    `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
     """
     records = TargetRecords(path)
     found: list[FastaRecord | ComplexTarget] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.datasets.assembly_index import AssemblyEntry
+from data_pipeline.datasets.assembly_record import AssemblyEntry
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, os_errors_as_input_errors

@@ -6,8 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data_pipeline.datasets.assembly_index import AssemblyEntry
-from data_pipeline.datasets.assembly_record import LabelledComplex
+from data_pipeline.datasets.assembly_record import AssemblyEntry, LabelledComplex
 from data_pipeline.datasets.chain_sampling import ChainSampler, ChainSelection, StreamUse, num_passes, random_stream
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.errors import InputError, check_at_least, printable

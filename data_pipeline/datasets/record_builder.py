@@ -14,16 +14,13 @@ from data_pipeline.datasets.chain_alignment import alignment_for_chain, query_co
 from data_pipeline.datasets.chain_record import RECORD_VERSION, encode_record
 from data_pipeline.datasets.chains import ChainFilter, chain_labels
 from data_pipeline.datasets.index import chain_name_problem
-from data_pipeline.datasets.packed_json import compress_json, decompress_json
 from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.templates import TemplateFeatures, no_templates
+from data_pipeline.json_files import compress_json, decompress_json
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
-from data_pipeline.parse.hhr import parse_hhr
-from data_pipeline.parse.hit_table import parse_hit_table
-from data_pipeline.parse.hmmsearch import parse_hmmsearch
-from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.template_hit import TemplateHit, parse_hits
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.residues import GAP
 from data_pipeline.structure import Structure
@@ -195,13 +192,8 @@ class RecordBuilder:
             return no_templates(len(sequence))
         path = results.template_hits
         content = read_text_bytes(path, _MAX_HITS_BYTES)
-        name = path.name.lower().removesuffix(".gz")
-        if name.endswith(".hhr"):
-            hits = parse_hhr(content, path=path)
-        elif name.endswith(".m8"):
-            hits = parse_hit_table(content, searched, path=path)
-        else:
-            hits = parse_hmmsearch(content, searched, path=path)
+        suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+        hits = parse_hits(content, searched, file_format=suffix, path=path)
         features = self.templates.features(searched, hits, structure.name, structure.release_date)
         return features if searched == sequence else _on_columns(features, query_columns(searched, sequence))
 

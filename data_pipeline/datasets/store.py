@@ -13,8 +13,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.datasets.assembly_index import AssemblyEntry, read_assemblies
-from data_pipeline.datasets.assembly_record import AssemblyRecord, LabelledComplex, labelled_complex
+from data_pipeline.datasets.assembly_record import (
+    AssemblyEntry,
+    AssemblyRecord,
+    LabelledComplex,
+    labelled_complex,
+    read_assemblies,
+)
 from data_pipeline.datasets.chain_record import ChainRecord
 from data_pipeline.datasets.cluster_files import read_clusters
 from data_pipeline.datasets.database import Database

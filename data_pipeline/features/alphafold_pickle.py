@@ -24,7 +24,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import no_templates
 from data_pipeline.files import read_file
 from data_pipeline.npz import read_npz
-from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
+from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
 from data_pipeline.search.process import run_program, working_directory
 
 _MAX_BYTES: Final = 4 * 2**30
@@ -42,8 +42,6 @@ _CODE: Final = (
     f"import {__name__} as child; child.convert(*sys.argv[1:3])"
 )
 _NUMBERS: Final = re.compile(r"b1|[iu][1248]|f[248]")
-# AlphaFold's alignments and templates have residue types in HHblits' order; these are their numbers in ours.
-_FROM_HHBLITS = np.array(list(map(RESTYPES_WITH_X_AND_GAP.index, "ACDEFGHIKLMNPQRSTVWYX-")), dtype=np.int8)
 
 
 def features_from_pickle(path: Path) -> Features:
@@ -198,9 +196,9 @@ def _converted(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _from_hhblits(types: np.ndarray) -> np.ndarray:
-    if types.size and (types.min() < 0 or types.max() >= len(_FROM_HHBLITS)):
+    if types.size and (types.min() < 0 or types.max() >= len(HHBLITS_TO_OUR_AATYPE)):
         raise ValueError("residue types outside 0..21")
-    return _FROM_HHBLITS[types]
+    return HHBLITS_TO_OUR_AATYPE.astype(np.int8)[types]
 
 
 def _text(value: bytes | str) -> str:

@@ -1,4 +1,4 @@
-"""Read targets from a CSV or TSV table with columns `id` and `sequence`, and tables of targets with other columns."""
+"""Read the rows of CSV and TSV tables of targets by the names of their columns."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,6 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import (
     MAX_FASTA_BYTES,
     FastaRecord,
-    TargetRecords,
     find_invalid_letter,
     sequence_problem,
     target_name_problem,
@@ -16,18 +15,6 @@ from data_pipeline.parse.fasta import (
 from data_pipeline.parse.text_files import read_lines
 
 _BETWEEN = {",": "commas", "\t": "tabs"}
-
-
-def read_csv(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecord]:
-    """Return the records of a plain or gzip CSV file, in order; its first line must name its columns.
-
-    Columns other than `id` and `sequence` are ignored. Names and letters must be as in FASTA (see `read_fasta`). Raise
-    `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
-    """
-    records = TargetRecords(path)
-    for line, cells in read_rows(path, ("id", "sequence"), delimiter):
-        records.add(table_record(path, line, cells["id"], cells["sequence"]))
-    return records.all(no_table_record(delimiter))
 
 
 def no_table_record(delimiter: str) -> str:

@@ -20,8 +20,7 @@ from data_pipeline.parse.atom_table import (
     selenium_as_sulphur,
 )
 from data_pipeline.parse.cif import Category, read_blocks
-from data_pipeline.parse.gemmi_chains import SAME_NAME, chains_from_gemmi, entry_name
-from data_pipeline.parse.ring_bonds import bonds_of_cif, with_rings
+from data_pipeline.parse.gemmi_chains import SAME_NAME, bonds_of_cif, chains_from_gemmi, entry_name, with_rings
 from data_pipeline.structure import Chain, Structure
 
 MAX_MMCIF_BYTES = 2**27

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_pipeline.errors import InputError, SearchError, check_at_least, check_positive
-from data_pipeline.search.mmseqs_program import require_mmseqs
+from data_pipeline.search.mmseqs_program import MAX_RESIDUES, require_mmseqs
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
 _SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in a database's `.dbtype`: amino acids, not profiles, nucleotides or clusters
-_MAX_RESIDUES = 65_535  # of a sequence, unless --max-seq-len is given
 # ColabFold's rows, from most to least like the target: of more than 1,000, the 3,000 most different of each block of 50
 # columns at each of these identities, none nearly equal to another.
 _ROW_FILTER = (
@@ -82,7 +81,7 @@ class Mmseqs:
     def search(self, sequence: str) -> bytes:
         """Return the a3m of all homologs, the target first under the name "query"."""
         database = str(self._made_database())
-        length = ["--max-seq-len", str(len(sequence))] if len(sequence) > _MAX_RESIDUES else []
+        length = ["--max-seq-len", str(len(sequence))] if len(sequence) > MAX_RESIDUES else []
         with working_directory() as directory:
             directory.joinpath("query.fasta").write_text(f">query\n{sequence}\n")
             self._run(directory, "createdb", "query.fasta", "query", "--dbtype", "1")
@@ -156,7 +155,7 @@ def cluster_sequences(
     # MMseqs2 breaks ties by order, so order by the sequences alone.
     unique = sorted(names, key=lambda sequence: (-len(sequence), sequence))
     program = require_mmseqs()
-    length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > _MAX_RESIDUES else []
+    length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > MAX_RESIDUES else []
     with working_directory() as directory:
         # Numbers, because the names might clash with the program's own rules.
         records = (f">{number}\n{sequence}\n" for number, sequence in enumerate([*unique, _INDEXABLE]))

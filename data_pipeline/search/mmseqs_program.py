@@ -9,6 +9,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.search.process import find_program, program_version
 
 INSTALL = "pip install 'helixfold[mmseqs]' or your system's package mmseqs2"
+MAX_RESIDUES = 65_535  # of a sequence, unless --max-seq-len is given
 # Older releases do not have all the options of the searches here.
 OLDEST_RELEASE = 14
 # ColabFold's databases are padded for GPUs, which older releases cannot read.

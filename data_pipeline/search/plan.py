@@ -8,8 +8,15 @@ from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
-from data_pipeline.search.colabfold_plan import ColabfoldPlan, plan_colabfold
-from data_pipeline.search.colabfold_steps import ColabfoldOptions
+from data_pipeline.search.colabfold_databases import ClusterDatabase, check_sequences
+from data_pipeline.search.colabfold_search import (
+    ColabfoldOptions,
+    ColabfoldPairing,
+    ColabfoldSearch,
+    ColabfoldTemplates,
+    MmseqsBatch,
+    SharedResults,
+)
 from data_pipeline.search.database import (
     AlignmentDatabase,
     DatabaseProfile,
@@ -19,7 +26,7 @@ from data_pipeline.search.database import (
 )
 from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
-from data_pipeline.search.mmseqs_program import require_mmseqs
+from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, require_mmseqs
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch, ServerTemplates
 from data_pipeline.search.process import require_program
 from data_pipeline.search.tool import PairingSearch, SequenceSearch, TemplateSearch
@@ -29,6 +36,10 @@ from data_pipeline.templates.structure_directory import StructureDirectory, read
 from data_pipeline.user_cache import NO_CACHE
 
 SERVER_RESULT, PAIRED_RESULT, SERVER_TEMPLATES = "server_hits.a3m", "paired_hits.a3m", "server_templates.m8"
+_NEEDED = (
+    "mmseqs searches templates with the profile of a search of UniRef30; "
+    'add [[alignments]] with tool = "colabfold", or search the templates with hmmsearch or hhsearch'
+)
 Options = TypeVar("Options")
 
 
@@ -98,13 +109,16 @@ def plan_searches(
     are kept in the cache. Raise `InputError` if a program is not installed, or a tool does not have an option or needs
     a cache that is not there.
     """
-    colabfold = plan_colabfold(profile, _colabfold_options(profile), cpus=cpus, cache=cache)
+    colabfold = _colabfold_search(profile, cpus, cache)
     steps = [_alignment_step(database, cpus, cache, colabfold) for database in profile.alignments]
     pairing = template_step = None
-    if colabfold is not None and colabfold.pairing is not None:
+    if colabfold is not None and colabfold.uniref.has_taxonomy:
         # Only UniRef30 says the species of its sequences, which comes before environmental ones.
-        uniref = next(step.databases[:1] for step in steps if step.tool is colabfold.alignments)
-        pairing = PairingStep(result_file=PAIRED_RESULT, tool=colabfold.pairing, databases=uniref)
+        uniref = next(step.databases[:1] for step in steps if step.tool is colabfold)
+        tool = ColabfoldPairing(
+            batch=colabfold.batch, database=colabfold.uniref, options=colabfold.options, shared=colabfold.shared
+        )
+        pairing = PairingStep(result_file=PAIRED_RESULT, tool=tool, databases=uniref)
     if server is not None:
         known = AlignmentServer(server, report)
         search, pairs = ServerSearch(known, with_templates=with_server_templates), ServerPairing(known)
@@ -128,25 +142,44 @@ def plan_searches(
     )
 
 
-def _colabfold_options(profile: DatabaseProfile) -> ColabfoldOptions | None:
-    """Return the options for ColabFold's databases; None if the profile has none of these."""
+def _colabfold_search(profile: DatabaseProfile, cpus: int, cache: Path | None) -> ColabfoldSearch | None:
+    """Return the search of the profile's ColabFold databases; None if it has none.
+
+    Results are shared between runs in a folder of `cache`, unless that is None. Raise `InputError` if a file is
+    missing or of a wrong kind, MMseqs2 is missing or too old, or if templates need a search that is not there.
+    """
     databases = [database for database in profile.alignments if database.tool == "colabfold"]
     if len(databases) > 1:
         names = " and ".join(f"'{database.name}'" for database in databases)
         raise InputError(f"databases {names}: give ColabFold's databases in one table, UniRef30 first")
-    return _options(ColabfoldOptions, databases[0].options, f"database '{databases[0].name}'") if databases else None
+    options = [_options(ColabfoldOptions, each.options, f"database '{each.name}'") for each in databases]
+    templates = profile.templates
+    path = templates.paths[0] if templates is not None and templates.tool == "mmseqs" else None
+    if profile.complex_templates is not None and profile.complex_templates.tool == "mmseqs":
+        raise InputError("[complex_templates]: mmseqs searches the [templates] alone; choose hmmsearch or hhsearch")
+    if not databases:
+        if path is not None:
+            raise InputError(f"[templates]: {_NEEDED}")
+        return None
+    uniref, *environmental = (ClusterDatabase(path.absolute()) for path in databases[0].paths)
+    if path is not None:
+        check_sequences(path)
+    return ColabfoldSearch(
+        batch=MmseqsBatch(program=require_mmseqs(OLDEST_FOR_CLUSTERS), cpus=cpus),
+        uniref=uniref,
+        environmental=environmental[0] if environmental else None,
+        templates=None if path is None else path.absolute(),
+        options=options[0],
+        shared=None if cache is None else SharedResults(cache / "searches"),
+    )
 
 
 def _alignment_step(
-    database: AlignmentDatabase, cpus: int, cache: Path | None, colabfold: ColabfoldPlan | None = None
+    database: AlignmentDatabase, cpus: int, cache: Path | None, colabfold: ColabfoldSearch | None = None
 ) -> AlignmentStep:
-    if database.tool == "colabfold" and colabfold is not None:
-        tool: SequenceSearch = colabfold.alignments
-    else:
-        tool = _alignment_tool(database, cpus, cache)
     return AlignmentStep(
         result_file=database.result_file,
-        tool=tool,
+        tool=_alignment_tool(database, cpus, cache, colabfold),
         max_rows=database.max_rows,
         databases=searched_databases(database),
     )
@@ -158,15 +191,11 @@ def _searched_on(server: AlignmentServer, mode: str) -> tuple[SearchedDatabase, 
 
 
 def _template_step(
-    database: TemplateDatabase, cpus: int, latest: date | None, colabfold: ColabfoldPlan | None = None
+    database: TemplateDatabase, cpus: int, latest: date | None, colabfold: ColabfoldSearch | None = None
 ) -> TemplateStep:
-    if database.tool == "mmseqs" and colabfold is not None:
-        tool: TemplateSearch = colabfold.template_search()
-    else:
-        tool = _template_tool(database, cpus)
     return TemplateStep(
         result_file=database.result_file,
-        tool=tool,
+        tool=_template_tool(database, cpus, colabfold),
         source=StructureDirectory(
             database.structures,
             obsolete=None if database.obsolete is None else read_obsolete(database.obsolete),
@@ -190,7 +219,11 @@ def _server_template_step(search: ServerSearch, cache: Path | None, latest: date
     )
 
 
-def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path | None) -> SequenceSearch:
+def _alignment_tool(
+    database: AlignmentDatabase, cpus: int, cache: Path | None, colabfold: ColabfoldSearch | None
+) -> SequenceSearch:
+    if database.tool == "colabfold" and colabfold is not None:
+        return colabfold
     where = f"database '{database.name}'"
     if database.tool == "hhblits":
         return Hhblits(
@@ -223,7 +256,9 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path | None) 
     return InProcessJackhmmer(path, jackhmmer, cpus=cpus)
 
 
-def _template_tool(database: TemplateDatabase, cpus: int) -> TemplateSearch:
+def _template_tool(database: TemplateDatabase, cpus: int, colabfold: ColabfoldSearch | None) -> TemplateSearch:
+    if database.tool == "mmseqs" and colabfold is not None:
+        return ColabfoldTemplates(alignments=colabfold)
     where = "[templates]"
     if database.tool == "hhsearch":
         return Hhsearch(

@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
 from data_pipeline.features.templates import AlignedTemplate, aligned_template, stack_templates
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.files import os_errors_as_input_errors, without_suffix
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.filters import check_atoms, check_distances, check_structure_date
@@ -178,6 +178,4 @@ def _candidate(query: str, name: str, structure: Structure, chain: Chain, option
 
 def _stem(path: Path) -> str:
     """Return the file's name without suffixes; the entry id would not do, because two files may hold the same entry."""
-    name = path.name.lower()
-    suffixes = [suffix for suffix in STRUCTURE_SUFFIXES if name.endswith(suffix)]
-    return printable(path.name[: -len(max(suffixes, key=len))] if suffixes else path.name)
+    return printable(without_suffix(path, STRUCTURE_SUFFIXES))

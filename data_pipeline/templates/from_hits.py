@@ -81,7 +81,7 @@ def template_from_hit(
         raise UnusableHitError(
             RejectionReason.NAME, "its name does not begin with an entry and a chain, such as 1abc_A"
         )
-    columns = _columns_on_target(query, hit)
+    targets, hit_residues, hit_start = _columns_on_target(query, hit)
     hit_letters = hit.hit_sequence.replace("-", "").upper()
     entry = source.current_entry(match[1].lower())
     listed = source.release_dates.get(entry)
@@ -89,16 +89,16 @@ def template_from_hit(
     structure = None
     if not hit_letters.strip("X"):
         structure = source.load(entry)
-        hit_letters = _letters_in_chain(structure, match[2], hit_letters, columns.hit_start)
+        hit_letters = _letters_in_chain(structure, match[2], hit_letters, hit_start)
     check_hit(query, hit, hit_letters, options)
     structure = structure or source.load(entry)
     check_structure_date(structure, entry, listed, options.latest_release)
-    located = locate_hit(structure, match[2], hit_letters, columns.hit_start, options.min_residues)
+    located = locate_hit(structure, match[2], hit_letters, hit_start, options.min_residues)
     check_distances(located.chain)
 
     residues, letters = np.full(len(query), -1, np.int64), np.full(len(query), "-")
-    residues[columns.targets] = located.residues[columns.hit_residues]
-    letters[columns.targets] = np.array(list(located.letters))[columns.hit_residues]
+    residues[targets] = located.residues[hit_residues]
+    letters[targets] = np.array(list(located.letters))[hit_residues]
     name = f"{entry}_{located.chain.name}"
     template = aligned_template(located.chain, residues, "".join(letters), name=name, sum_probs=hit.sum_probs or 0.0)
     check_atoms(template)
@@ -127,17 +127,11 @@ def _letters_in_chain(structure: Structure, chain_name: str, letters: str, start
     return found[start : start + len(letters)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Columns:
-    """Columns of a hit in which both the target and the hit have a residue."""
-
-    targets: Int[np.ndarray, "n"]  # index in the target
-    hit_residues: Int[np.ndarray, "n"]  # index among the residues of the hit
-    hit_start: int  # index of the hit's first residue in its chain, as the hit states it
-
-
-def _columns_on_target(query: str, hit: TemplateHit) -> _Columns:
+def _columns_on_target(query: str, hit: TemplateHit) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], int]:
     """Return the columns of a hit in which both the target and the hit have a residue.
+
+    They are indices in the target, and among the residues of the hit. The third value is the index of the hit's first
+    residue in its chain, as the hit states it.
 
     The target's row must be a stretch of the target (letters for unknown residues match any letter). It is looked for
     at the index that the hit states, then anywhere, since the target may have been cut after the search. Raise
@@ -166,11 +160,8 @@ def _columns_on_target(query: str, hit: TemplateHit) -> _Columns:
     if start < 0:
         raise UnusableHitError(RejectionReason.OTHER_TARGET, _difference(query, piece, stated))
     both = np.flatnonzero(in_query & in_hit)
-    return _Columns(
-        targets=start + np.cumsum(in_query)[both] - 1,
-        hit_residues=np.cumsum(in_hit)[both] - 1,
-        hit_start=_first_index(hit.indices_hit, in_hit),
-    )
+    hit_start = _first_index(hit.indices_hit, in_hit)
+    return start + np.cumsum(in_query)[both] - 1, np.cumsum(in_hit)[both] - 1, hit_start
 
 
 def _first_index(indices: Int[np.ndarray, "columns"], residue: Bool[np.ndarray, "columns"]) -> int:

@@ -13,10 +13,9 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM_ORDER, GAP
-from data_pipeline.transforms.complex_crop import contiguous_complex_crop, interface_crop
 from data_pipeline.transforms.complex_sample import complex_sample, draw
-from data_pipeline.transforms.crop import crop_labels
-from data_pipeline.transforms.training import ExampleConfig, TrainingExample, chosen_rows, confident
+from data_pipeline.transforms.crop import contiguous_complex_crop, crop_labels, interface_crop
+from data_pipeline.transforms.training import ExampleConfig, TrainingExample, chosen_rows, confident, require_labels
 
 _CA = ATOM_ORDER["CA"]
 
@@ -47,10 +46,8 @@ def complex_example(  # noqa: PLR0917  # as `training_example`, with the name of
     generators in the same state, give equal examples. Raise `InputError` if features and labels differ in their number
     of residues, or if the complex has not as many template slots as `config` asks for.
     """
-    residues, slots = len(features.aatype), len(features.template_aatype)
-    if residues != (labelled := len(labels.all_atom_mask)):
-        problem = f"{residues} residues and labels for {labelled}; make its features again"
-        raise InputError(f"'{printable(name)}' has {problem}")
+    require_labels(name, len(features.aatype), labels)
+    slots = len(features.template_aatype)
     if slots < config.sampling.max_templates:
         problem = f"{slots} template slots; set example.sampling.max_templates to no more"
         raise InputError(f"'{printable(name)}' has {problem}")

@@ -95,7 +95,7 @@ def training_example(
     Equal arguments, with generators in the same state, give equal examples. Raise `InputError` if features and labels
     differ in their number of residues.
     """
-    _check(features, labels)
+    require_labels(features.domain_name, len(features.aatype), labels)
     # Differs from AlphaFold: drawn for each example, not each mini-batch, so that ranks need not agree.
     clamped = bool(rng.random() >= config.unclamped_fraction)
     labels = confident(labels, config.min_confidence)
@@ -128,11 +128,11 @@ def confident(labels: ChainLabels, least: float) -> ChainLabels:
     )
 
 
-def _check(features: Features, labels: ChainLabels) -> None:
-    residues, labelled = len(features.aatype), len(labels.all_atom_mask)
-    if residues != labelled:
-        name = printable(features.domain_name)
-        raise InputError(f"'{name}' has {residues} residues and labels for {labelled}; make its features again")
+def require_labels(name: str, residues: int, labels: ChainLabels) -> None:
+    """Raise `InputError` if the labels are not those of so many residues."""
+    if residues != (labelled := len(labels.all_atom_mask)):
+        problem = f"{residues} residues and labels for {labelled}; make its features again"
+        raise InputError(f"'{printable(name)}' has {problem}")
 
 
 def _choose_crop(

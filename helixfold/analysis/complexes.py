@@ -1,18 +1,204 @@
-"""Score how close a predicted complex is to an experimental one: DockQ, interface lDDT and TM-score of the complex."""
+"""Score how close a predicted complex is to an experimental one: DockQ, interface lDDT and TM-score of the complex.
 
-from collections.abc import Sequence
+Which chain of one stands for which chain of the other is found first. Chains of equal sequence are interchangeable, so
+the best assignment counts: the one with the largest sum of DockQ over the interfaces of the known structure. All
+assignments are tried where they are few. Else each predicted chain is superposed on each like chain, the chains that
+then lie nearest are assigned to each other (Kuhn 1955), and the best of these assignments is improved by exchanging
+chains as long as that helps.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, permutations, product
+from math import perm, prod
 
 import numpy as np
+from jaxtyping import Float
+from scipy.optimize import linear_sum_assignment
 
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
-from helixfold.analysis.chain_mapping import ChainMapping
-from helixfold.analysis.dockq import CapriClass
-from helixfold.analysis.metrics import interface_lddt, superposed_scores
+from helixfold.analysis.dockq import CapriClass, DockQ, dockq, native_interface
+from helixfold.analysis.metrics import interface_lddt, rmsd, superposed_scores, superposition
+from helixfold.analysis.residues import LEAST_EQUAL, LEAST_RESIDUES, Pairing, paired
 from helixfold.analysis.scores import HeavyAtoms, heavy_atoms, placed
 
 _CA = ATOM_ORDER["CA"]
+# The most assignments that are all tried: those of seven equal chains.
+_MOST_TRIED = 5040
+# Sums of DockQ that differ by less are equal.
+_TIE = 1e-9
+# By how much the identity of two chains may be lower than that of the most similar ones.
+_LESS_IDENTITY = 0.1
+# Angstrom, in place of the distance of chains that are different proteins.
+_FAR = 1e6
+
+# By the number of the reference's chain, the number of the predicted chain.
+Assignment = Mapping[int, int]
+
+
+class ChainMapping:
+    """Best assignment of predicted chains to the chains of a known structure.
+
+    `pairings` are by the number of the reference's chain, in its order; chains without a counterpart are left out.
+    `interfaces` are the interfaces of the known structure, by the numbers of the reference's chains.
+    """
+
+    pairings: dict[int, Pairing]
+    interfaces: dict[tuple[int, int], DockQ]
+
+    def __init__(self, predicted: Sequence[Chain], reference: Sequence[Chain]) -> None:
+        self._similar = _similar_chains(predicted, reference)
+        # Interfaces by the numbers of the reference's chains.
+        self._native = {
+            (one, other): native
+            for one, other in combinations(sorted({theirs for theirs, _ in self._similar}), 2)
+            if (native := native_interface(reference[one], reference[other])).contact.any()
+        }
+        self._quality = cache(self._interface_quality)
+        assignment = self._best()
+        self.pairings = {theirs: self._similar[theirs, ours] for theirs, ours in sorted(assignment.items())}
+        self.interfaces = self._interfaces(assignment)
+
+    def _best(self) -> Assignment:
+        groups = _groups(self._similar)
+        if prod(perm(max(map(len, group)), min(map(len, group))) for group in groups) <= _MOST_TRIED:
+            return self._best_of([self._only_similar(each) for each in _all_assignments(groups)])
+        return self._improved(self._best_of([self._only_similar(each) for each in _superposed(self._similar)]))
+
+    def _best_of(self, assignments: Sequence[Assignment]) -> Assignment:
+        totals = [self._total(each) for each in assignments]
+        best = [each for each, total in zip(assignments, totals, strict=True) if total > max(totals) - _TIE]
+        return min(best, key=lambda each: (-len(each), self._rmsd(each))) if len(best) > 1 else best[0]
+
+    def _only_similar(self, assignment: Assignment) -> Assignment:
+        return {theirs: ours for theirs, ours in assignment.items() if (theirs, ours) in self._similar}
+
+    def _improved(self, assignment: Assignment) -> Assignment:
+        """Return the assignment after exchanging pairs of chains as long as the sum of DockQ grows."""
+        best, total = assignment, self._total(assignment)
+        while True:
+            swaps = [
+                {**best, one: best[other], other: best[one]}
+                for one, other in combinations(best, 2)
+                if (one, best[other]) in self._similar and (other, best[one]) in self._similar
+            ]
+            totals = [self._total(each) for each in swaps]
+            if not swaps or max(totals) <= total + _TIE:
+                return best
+            total = max(totals)
+            best = swaps[totals.index(total)]
+
+    def _total(self, assignment: Assignment) -> float:
+        return sum(quality.dockq for quality in self._interfaces(assignment).values())
+
+    def _interfaces(self, assignment: Assignment) -> dict[tuple[int, int], DockQ]:
+        return {
+            (one, other): self._quality(one, assignment[one], other, assignment[other])
+            for one, other in self._native
+            if one in assignment and other in assignment
+        }
+
+    def _interface_quality(self, one: int, ours: int, other: int, other_ours: int) -> DockQ:
+        return dockq(self._similar[one, ours], self._similar[other, other_ours], self._native[one, other])
+
+    def _rmsd(self, assignment: Assignment) -> float:
+        points = [_common(self._similar[key]) for key in assignment.items()]
+        return rmsd(*(np.concatenate(side) for side in zip(*points, strict=True))) if points else 0.0
+
+
+def _superposed(pairings: Mapping[tuple[int, int], Pairing]) -> list[Assignment]:
+    """Return the assignments with the least RMSDs by chain when one predicted chain is superposed on each other one."""
+    keys = np.array(list(pairings))
+    moments = [_Moments.of(pairing) for pairing in pairings.values()]
+    x, y, products = (np.array([getattr(each, name) for each in moments]) for name in ("x", "y", "products"))
+    squares = np.array([each.squares for each in moments])
+    found: dict[tuple[tuple[int, int], ...], Assignment] = {}
+    for anchor in pairings.values():
+        move = superposition(*_common(anchor))
+        # The mean of |R x + t - y|^2, expanded.
+        squared = squares + move.shift @ move.shift + 2 * (x @ move.rotation.T - y) @ move.shift
+        squared -= 2 * np.einsum("n a b, a b -> n", products, move.rotation)
+        costs = np.full(keys.max(0) + 1, _FAR)
+        costs[keys[:, 0], keys[:, 1]] = np.sqrt(np.maximum(squared, 0))
+        rows, columns = linear_sum_assignment(costs)
+        assignment = dict(zip(rows.tolist(), columns.tolist(), strict=True))
+        found.setdefault(tuple(assignment.items()), assignment)
+    return list(found.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Moments:
+    """Means over the common C-alpha atoms of two chains, predicted x and true y."""
+
+    x: Float[np.ndarray, "3"]
+    y: Float[np.ndarray, "3"]
+    products: Float[np.ndarray, "3 3"]  # y x^T
+    squares: float  # |x|^2 + |y|^2
+
+    @classmethod
+    def of(cls, pairing: Pairing) -> "_Moments":
+        x, y = (points.astype(np.float64) for points in _common(pairing))
+        return cls(
+            x=x.mean(0),
+            y=y.mean(0),
+            products=y.T @ x / len(x),
+            squares=float((np.square(x) + np.square(y)).sum(-1).mean()),
+        )
+
+
+def _similar_chains(predicted: Sequence[Chain], reference: Sequence[Chain]) -> dict[tuple[int, int], Pairing]:
+    """Return the pairings of chains of the same protein, by the numbers of the reference's and the predicted chain.
+
+    Related chains, such as both kinds of a haemoglobin, are paired only where there is nothing more similar.
+    """
+    found = {}
+    for (theirs, known), (ours, chain) in product(enumerate(reference), enumerate(predicted)):
+        pairing = paired(chain, known)
+        shorter = min(int(pairing.observed.sum()), int((chain.atom_mask[:, _CA] > 0).sum()))
+        if int(pairing.both.sum()) >= LEAST_RESIDUES and pairing.equal >= LEAST_EQUAL * shorter:
+            found[theirs, ours] = pairing
+    best = [
+        {number: max(each.identity for key, each in found.items() if key[side] == number) for number in numbers}
+        for side, numbers in enumerate(({key[0] for key in found}, {key[1] for key in found}))
+    ]
+    return {
+        key: pairing
+        for key, pairing in found.items()
+        if all(pairing.identity >= best[side][key[side]] - _LESS_IDENTITY for side in range(2))
+    }
+
+
+def _groups(pairings: Mapping[tuple[int, int], Pairing]) -> list[tuple[set[int], set[int]]]:
+    """Return sets of chains that may stand for each other: numbers in the reference, and in the prediction."""
+    groups: list[tuple[set[int], set[int]]] = []
+    for theirs, ours in pairings:
+        joined = [group for group in groups if theirs in group[0] or ours in group[1]]
+        groups = [group for group in groups if group not in joined]
+        groups.append(({theirs}.union(*(group[0] for group in joined)), {ours}.union(*(group[1] for group in joined))))
+    return groups
+
+
+def _all_assignments(groups: Sequence[tuple[set[int], set[int]]]) -> Iterator[Assignment]:
+    """Yield every assignment of as many chains as possible within the groups."""
+    for parts in product(*(list(_within(sorted(theirs), sorted(ours))) for theirs, ours in groups)):
+        yield {their: our for part in parts for their, our in part}
+
+
+def _within(theirs: Sequence[int], ours: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+    if len(ours) >= len(theirs):
+        for chosen in permutations(ours, len(theirs)):
+            yield list(zip(theirs, chosen, strict=True))
+    else:
+        for chosen in permutations(theirs, len(ours)):
+            yield list(zip(chosen, ours, strict=True))
+
+
+def _common(pairing: Pairing) -> tuple[np.ndarray, np.ndarray]:
+    """Return predicted and true positions (Angstrom) of the C-alpha atoms that both structures have."""
+    both = pairing.both
+    return pairing.predicted.atom_positions[pairing.place[both], _CA], pairing.reference.atom_positions[both, _CA]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import without_suffix
 from data_pipeline.structure import Structure
+from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
 from helixfold.analysis.residues import ComparisonError, best_pairing
 
-SUFFIXES = tuple(f"{kind}{packed}" for kind in (".cif", ".mmcif", ".pdb", ".ent") for packed in ("", ".gz"))
 _RANKED = re.compile(r"ranked_(\d+)\.(cif|pdb)")
 # ColabFold's <target>_relaxed_rank_001_<model>_seed_000.pdb.
 _COLABFOLD = re.compile(r"(?P<target>.+)_(?P<kind>un)?relaxed_rank_(?P<rank>\d+)(_.*)?\.pdb")
@@ -56,7 +57,9 @@ def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFi
     )
     if not found:
         raise InputError.at(
-            path, f"it has no predictions: neither <target>/ranked_0.pdb nor files that end in {', '.join(SUFFIXES)}"
+            path,
+            "it has no predictions: neither <target>/ranked_0.pdb nor files that end in "
+            f"{', '.join(STRUCTURE_SUFFIXES)}",
         )
     return sorted(found, key=lambda each: (each.name, each.rank))
 
@@ -68,7 +71,7 @@ def find_references(path: Path) -> list[StructureFile]:
     """
     found = structure_files(path)
     if not found:
-        raise InputError.at(path, f"it has no structures: no file ends in {', '.join(SUFFIXES)}")
+        raise InputError.at(path, f"it has no structures: no file ends in {', '.join(STRUCTURE_SUFFIXES)}")
     names: dict[str, Path] = {}
     for each in found:
         if each.name.casefold() in names:
@@ -87,9 +90,9 @@ def structure_files(path: Path) -> list[StructureFile]:
     if not path.is_dir():
         return [_named_file(path)]
     return [
-        StructureFile(name=_stem(each), path=each)
+        StructureFile(name=without_suffix(each, STRUCTURE_SUFFIXES), path=each)
         for each in sorted(path.iterdir())
-        if each.name.lower().endswith(SUFFIXES) and each.is_file()
+        if each.name.lower().endswith(STRUCTURE_SUFFIXES) and each.is_file()
     ]
 
 
@@ -158,11 +161,11 @@ def _ranked(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
 def _plain(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
     found: dict[tuple[str, int], Path] = {}
     for path in sorted(directory.iterdir()):
-        if not (path.name.lower().endswith(SUFFIXES) and path.is_file()):
+        if not (path.name.lower().endswith(STRUCTURE_SUFFIXES) and path.is_file()):
             continue
         match = _COLABFOLD.fullmatch(path.name)
         if match is None:
-            found.setdefault((_stem(path), 0), path)
+            found.setdefault((without_suffix(path, STRUCTURE_SUFFIXES), 0), path)
         elif all_ranks or int(match["rank"]) == 1:
             # Relaxed ones come first in the order of names, and are what ColabFold's users look at.
             found.setdefault((match["target"], int(match["rank"]) - 1), path)
@@ -172,12 +175,7 @@ def _plain(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
 def _named_file(path: Path) -> StructureFile:
     if not path.is_file():
         raise InputError.at(path, "there is no such file or directory")
-    return StructureFile(name=_stem(path), path=path)
-
-
-def _stem(path: Path) -> str:
-    suffix = max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
-    return path.name[: len(path.name) - len(suffix)]
+    return StructureFile(name=without_suffix(path, STRUCTURE_SUFFIXES), path=path)
 
 
 def _goes_on(longer: str, shorter: str) -> bool:

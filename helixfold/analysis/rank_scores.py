@@ -1,9 +1,9 @@
 """How well numbers rank what they are said to rank: the area under the ROC curve, and Spearman's correlation."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from helixfold.analysis.intervals import Estimate, estimate, resamples
 
@@ -60,15 +60,3 @@ def roc(
     true = np.cumsum(labels[order])[last]
     false = last + 1 - true
     return np.append(0.0, false / max(1, false[-1])), np.append(0.0, true / max(1, true[-1]))
-
-
-def folds(groups: Sequence[Hashable], count: int, seed: int = 0) -> Int[np.ndarray, " n"]:
-    """Return a fold from 0 for each item, so that equal `groups` are in one fold and folds are about equally large."""
-    names, index = np.unique([str(group) for group in groups], return_inverse=True)
-    sizes = np.bincount(index)
-    of_group, filled = np.zeros(len(names), np.int64), np.zeros(count)
-    order = np.random.default_rng(seed).permutation(len(names))
-    for group in order[np.argsort(-sizes[order], kind="stable")]:
-        of_group[group] = fold = int(filled.argmin())
-        filled[fold] += sizes[group]
-    return of_group[index]

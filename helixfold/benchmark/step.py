@@ -37,7 +37,7 @@ from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.training import presets
 from helixfold.training.config import TrainingConfig
-from helixfold.training.recorded_gradients import RecordedGradients
+from helixfold.training.step import RecordedGradients
 
 Size = Literal["tiny", "initial_training", "finetuning"]
 # AlphaFold's two stages, or the tiny network on short crops.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,6 @@ _SHARE_OF_PAGES, _SECONDS_BETWEEN_PAGES = 0.05, 30.0
 _OUT_OF_MEMORY = ("NotEnoughMemoryError: ", "OutOfMemoryError: ", "MemoryError: ", "MemoryError")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Waiting:
-    """A target that a task has not done, and some process may still work on."""
-
-    task: Task
-    target: int
-    reason: str
-
-
 class Driver:
     """Give tasks to the pools, and see what becomes of their targets."""
 
@@ -53,7 +43,8 @@ class Driver:
         self._names = [pool.name for pool in (*search, *schedule.folding)]
         self._ended: queue.SimpleQueue[tuple[Task, Future[Any]]] = queue.SimpleQueue()
         self._running: dict[str, list[Task]] = {name: [] for name in self._names}
-        self._waiting: list[_Waiting] = []
+        # Targets that a task has not done, and some process may still work on, with the reason if none does.
+        self._waiting: list[tuple[Task, int, str]] = []
         self._in_vain = dict.fromkeys(self._names, 0)  # tasks in a row that did nothing, by pool
         self._tasks = 0
         self._nodes: Callable[[], Any] = dict
@@ -184,7 +175,7 @@ class Driver:
             schedule.put_back(task, target)
             return False
         else:
-            self._waiting.append(_Waiting(task=task, target=target, reason=reason))
+            self._waiting.append((task, target, reason))
         return True
 
     def _is_done(self, target: int, *, is_search: bool) -> bool:
@@ -209,14 +200,14 @@ class Driver:
             return
         require_unmoved(self._batch.output)
         waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            is_search = self._is_search(each.task)
-            if self._is_done(each.target, is_search=is_search):
-                (self._schedule.found if is_search else self._schedule.finish)(each.target)
-            elif self._claims.work_on(self._key(each.task, each.target)) == "held":
-                self._waiting.append(each)
+        for task, target, reason in waiting:
+            is_search = self._is_search(task)
+            if self._is_done(target, is_search=is_search):
+                (self._schedule.found if is_search else self._schedule.finish)(target)
+            elif self._claims.work_on(self._key(task, target)) == "held":
+                self._waiting.append((task, target, reason))
             else:
-                self._schedule.try_again(each.task, each.target, each.reason)
+                self._schedule.try_again(task, target, reason)
 
     def _report(self) -> BatchStatus | None:
         """Write the status, failures.json and the pages now and then."""

@@ -95,14 +95,6 @@ class _Queue:
         self._count(taken, -1)
         return taken
 
-    def drain(self, longest: int) -> list[int]:
-        """Take all targets that are longer than so many residues."""
-        start = bisect_right(self._entries, (longest, math.inf, math.inf))
-        taken = [target for _, _, target in self._entries[start:]]
-        del self._entries[start:]
-        self._count(taken, -1)
-        return taken
-
     def _is_of_group(self, start: int) -> bool:
         """Return whether the next target to take is of the same group as the last one that was taken."""
         return start < len(self._entries) and self._entries[start - 1][:2] == self._entries[start][:2]
@@ -113,14 +105,6 @@ class _Queue:
     def _count(self, targets: Collection[int], sign: int) -> None:
         for pool in self._pools:
             self.work[pool.name] += sign * sum(pool.seconds(self._residues[target]) for target in targets)
-
-
-@dataclass
-class _Alone:
-    """A target that is tried again in a task of its own, in a pool with room for more than `above` residues."""
-
-    target: int
-    above: int
 
 
 @dataclass
@@ -146,7 +130,8 @@ class Schedule:
         searched, left_out = set(self.searched), set(self.left_out)
         longest = self.longest
         self._tries: dict[int, int] = {}
-        self._alone: list[_Alone] = []
+        # Targets that are tried again in tasks of their own, with the residues that a pool must have more room than.
+        self._alone: dict[int, int] = {}
         search_pools = () if self.search is None else (self.search,)
         self._unsearched = _Queue(self.residues, self.groups, (*search_pools, *self.folding))
         self._ready = _Queue(self.residues, range(len(self.residues)), self.folding)
@@ -269,26 +254,13 @@ class Schedule:
             self.put_back(task, target)
         else:
             tried = self._pools[task.pool].forecast.longest
-            self._alone.append(_Alone(target, above=tried if self.longest > tried else tried - 1))
-
-    def give_up(self, name: str) -> list[int]:
-        """Give nothing more to a pool; return the targets that now fit nowhere, to be failed."""
-        self.folding = [pool for pool in self.folding if pool.name != name]
-        longest = self.longest
-        stuck = [*self._ready.drain(longest), *self._unsearched.drain(longest)]
-        stuck += [each.target for each in self._alone if self.residues[each.target] > longest]
-        self._alone = [
-            _Alone(each.target, each.above if longest > each.above else 0)
-            for each in self._alone
-            if self.residues[each.target] <= longest
-        ]
-        return stuck
+            self._alone[target] = tried if self.longest > tried else tried - 1
 
     def _take_alone(self, pool: PoolForecast) -> list[int]:
-        for number, each in enumerate(self._alone):
-            if pool.longest > each.above and pool.fits(self.residues[each.target]):
-                del self._alone[number]
-                return [each.target]
+        for target, above in self._alone.items():
+            if pool.longest > above and pool.fits(self.residues[target]):
+                del self._alone[target]
+                return [target]
         return []
 
     def _aim(self, pool: _Pool, queue: _Queue) -> float:

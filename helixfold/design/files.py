@@ -1,7 +1,7 @@
 """Files of a design: its structure, its losses and the check by another model, and the table of all designs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -69,22 +69,11 @@ def write_design(
     write_file(design_file(directory, design.number), to_json(content, indent=1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedDesign:
-    """A finished design as its check needs it: its sequences by chain, and its structure."""
-
-    sequences: dict[str, str]
-    protein: Protein
-
-
-def read_design(directory: Path, number: int) -> FinishedDesign:
-    """Read a finished design; raise `InputError` for damaged files."""
+def read_design(directory: Path, number: int) -> tuple[dict[str, str], Protein]:
+    """Read the sequences by chain and the structure of a finished design; raise `InputError` for damaged files."""
     letters = JsonObject.read(design_file(directory, number)).child("sequences")
     structure = read_structure(directory / f"design_{number}.cif")
-    return FinishedDesign(
-        sequences={name: letters.get(name, str) for name in letters.content},
-        protein=protein_from_chains(structure.chains),
-    )
+    return {name: letters.get(name, str) for name in letters.content}, protein_from_chains(structure.chains)
 
 
 def check_file(directory: Path, number: int) -> Path:

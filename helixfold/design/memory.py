@@ -48,18 +48,10 @@ class StepNeeds:
         A network with stacks of two blocks is counted; what the first of them keeps for the backward pass stands for
         each further block.
         """
-        found = _counted(self, card)
+        peak, by_block = _counted(self, card)
         further = {"evoformer": self.model.evoformer.blocks - 2, "extra_msa": self.model.extra_msa.blocks - 2}
-        kept = sum(max(0, count) * found.kept[stack] for stack, count in further.items())
-        return found.peak + kept + beside_tensors(card, self.model, self.size) + prepared_products(card)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepMemory:
-    """Bytes of tensors of a step with stacks of two blocks: the most at any time, and those that a block keeps."""
-
-    peak: int
-    kept: dict[str, int]  # by stack, for all passes together
+        kept = sum(max(0, count) * by_block[stack] for stack, count in further.items())
+        return peak + kept + beside_tensors(card, self.model, self.size) + prepared_products(card)
 
 
 def check_memory(
@@ -103,8 +95,11 @@ def step_needs(task: DesignTask, preset: Preset, options: DesignOptions, card: C
 
 
 @cache
-def _counted(needs: StepNeeds, card: Card, blocks: int = 2) -> StepMemory:
-    """Return the memory of a step of a network with at most so many blocks in a stack, without its parameters."""
+def _counted(needs: StepNeeds, card: Card, blocks: int = 2) -> tuple[int, dict[str, int]]:
+    """Return the memory of a step of a network with at most so many blocks in a stack, without its parameters.
+
+    It is the bytes of tensors, the most at any time, and by stack those that a block keeps for all passes together.
+    """
     model, size = needs.model, needs.size
     small = replace(
         model,
@@ -145,4 +140,4 @@ def _counted(needs: StepNeeds, card: Card, blocks: int = 2) -> StepMemory:
         name: max(0, sum(live[1][passes]) - sum(live[0][passes])) if len(live) > 1 else 0
         for name, live in starts.items()
     }
-    return StepMemory(peak=counter.peak, kept=kept)
+    return counter.peak, kept

@@ -29,13 +29,13 @@ from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.predict.lock import locked_directory
+from helixfold.predict.search import SOME_FAILED
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
 from helixfold.write.json_object import AGAIN
 from helixfold.write.pdb import to_pdb
 from helixfold.write.results import to_json, write_failures, write_file
 
-SOME_FAILED = 1
 # Seconds between two states of a design that are written.
 _SAVE_EVERY = 5.0
 # A named target, and what reads it.
@@ -231,10 +231,10 @@ def _check(directory: Path, designer: Designer, number: int, checks: Sequence[Re
     if not missing:
         return
     task, options = designer.task, designer.options
-    design = files.read_design(directory, number)
-    controls = control_designs(designer, design.sequences, number)
+    sequences, protein = files.read_design(directory, number)
+    controls = control_designs(designer, sequences, number)
     for model in missing:
-        prediction = refolded(task, design.sequences, model, num_recycles=None, seed=options.seed)
+        prediction = refolded(task, sequences, model, num_recycles=None, seed=options.seed)
         again = {
             kind: refolded(task, control.sequences, model, num_recycles=None, seed=options.seed)
             for kind, control in controls.items()
@@ -243,7 +243,7 @@ def _check(directory: Path, designer: Designer, number: int, checks: Sequence[Re
         text = to_pdb(prediction.protein, [remark, *prediction.notes], chain_ids=prediction.chain_ids)
         write_file(directory / f"check_{number}_{model.preset.name}.pdb", text)
         agreed = {kind: agreement(control.protein, again[kind]) for kind, control in controls.items()}
-        found.append(checked(task, design.protein, prediction, model, agreed))
+        found.append(checked(task, protein, prediction, model, agreed))
         tqdm.write(
             f"{task.name} {number}: {model.preset.name} finds pLDDT {found[-1].agreement.plddt:.1f}, TM-score "
             f"{found[-1].agreement.tm_score:.2f} to the design"

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.gemmi_chains import structure_title
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain
 from helixfold.design import task
 from helixfold.design.task import DesignTask
 
-_SUFFIXES = (".gz", ".cif", ".mmcif", ".pdb", ".ent")
 _RANGE = re.compile(r"([A-Za-z0-9]*?)(-?[0-9]{1,6})(?:-(-?[0-9]{1,6}))?")
 
 
@@ -55,10 +55,7 @@ def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str
 
 def title_of(path: Path) -> str:
     """Return the name of a structure file without its suffixes, which is the name of its design."""
-    name = path.name
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
+    return structure_title(path)
 
 
 def fixed_backbone_of(path: Path, chain: str | None, fixed: Sequence[str], *, cyclic: bool) -> DesignTask:

@@ -1,6 +1,5 @@
 """Compare the predictions of a benchmark's targets with their known structures."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -8,18 +7,18 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.json_files import read_json
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.parse.structures import read_structure
 from helixfold.analysis.benchmark_groups import Group, TargetSize, grouped
 from helixfold.analysis.compare_files import compare
 from helixfold.analysis.evaluation import Evaluated
-from helixfold.analysis.matching import Match, StructureFile, by_name, find_predictions
+from helixfold.analysis.matching import Match, by_name, find_predictions
 from helixfold.analysis.residues import ComparisonError
-from helixfold.evaluation.benchmark_data import Benchmark, BenchmarkTarget
+from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.predict.search import FEATURES_FILE
-from helixfold.write.results import FAILURES_FILE, RANKING_FILE
+from helixfold.report.index import failures_in
+from helixfold.write.results import RANKING_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ def compare_benchmark(benchmark: Benchmark, predictions: Path, *, all_ranks: boo
     results: list[Evaluated] = []
     sizes: dict[str, TargetSize] = {}
     failures: dict[str, str] = {}
-    not_predicted = _failures(predictions)
+    not_predicted = failures_in(predictions)
     read = cache(read_structure)
     for each in tqdm(benchmark.targets, desc="comparing", unit="target", leave=False, disable=None):
         name, directory = each.target.name, predictions / directory_name(each.target.name)
@@ -61,28 +60,11 @@ def compare_benchmark(benchmark: Benchmark, predictions: Path, *, all_ranks: boo
             failures[name] = str(error)
             continue
         for file, predicted in files:
-            for match in _matches(each):
+            for reference in each.references:
+                # With the chain that the target's name asks for, if it names one.
+                match = next(iter(by_name(name, [reference])), Match(reference=reference))
                 try:
-                    reference = read(match.reference.path)
-                    results.append(compare(replace(file, name=name), predicted, match, reference))
+                    results.append(compare(replace(file, name=name), predicted, match, read(reference.path)))
                 except (InputError, ComparisonError) as error:
-                    failures[printable(f"{name} and {match.reference.name}", 500)] = str(error)
+                    failures[printable(f"{name} and {reference.name}", 500)] = str(error)
     return BenchmarkResults(results=results, sizes=sizes, failures=failures)
-
-
-def _matches(target: BenchmarkTarget) -> list[Match]:
-    """Return the known structures of a target, each with the chain that the target's name asks for, if it names one."""
-    return [_match(target.target.name, reference) for reference in target.references]
-
-
-def _match(name: str, reference: StructureFile) -> Match:
-    return next(iter(by_name(name, [reference])), Match(reference=reference))
-
-
-def _failures(predictions: Path) -> Mapping[str, str]:
-    """Return why targets could not be predicted, by the names of their directories."""
-    try:
-        content = read_json(predictions / FAILURES_FILE, "")
-    except InputError:
-        return {}
-    return {str(name): str(reason) for name, reason in content.items()} if isinstance(content, dict) else {}

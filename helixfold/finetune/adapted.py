@@ -1,18 +1,27 @@
-"""Models that share frozen parameters and differ in what is trained: low-rank changes of weights, or the heads."""
+"""Models that share frozen parameters and differ in what is trained: low-rank changes of weights, or the heads.
+
+The frozen parameters are those of the model that fine-tuning begins with.
+"""
 
 import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.errors import InputError
 from helixfold.config import ModelConfig
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
+from helixfold.presets import Preset
 from helixfold.weights.adapters import changed_parameters
+from helixfold.weights.find import find_parameters
+from helixfold.weights.load import load_weights
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight, row_lengths
 from helixfold.weights.tensor_file import digest_of
 
@@ -57,11 +66,11 @@ class FrozenParameters:
             self._rounded[name] = self.state[name].to(dtype)
         return self._rounded[name]
 
-    def model(self) -> AlphaFold:
-        """Return a model of its own whose parameters are these, which takes no memory for them."""
+    def model(self, changed: Mapping[str, Tensor] = MappingProxyType({})) -> AlphaFold:
+        """Return a model of its own whose parameters are these but for changed ones, which takes no memory for them."""
         with torch.device("meta"):
             model = AlphaFold(self.config)
-        model.load_state_dict(dict(self.state), assign=True)
+        model.load_state_dict({**self.state, **changed}, assign=True)
         return model.requires_grad_(False)
 
 
@@ -175,3 +184,23 @@ def _add(root: nn.Module, path: str, values: Mapping[str, Tensor]) -> None:
 def adapter_names(kind: str, names: Sequence[str]) -> list[str]:
     """Return which of an optimizer's averages belong into the file of an adapter."""
     return [name for name in names if kind == "lora" or name.startswith(HEADS)]
+
+
+def base_file(model: str | None, weights: Path | None) -> tuple[Preset, Path]:
+    """Return the preset and the parameter file that `helixfold predict` would take for these options.
+
+    Raise `InputError` if they name no parameters, or several models.
+    """
+    found = find_parameters([] if model is None else [model], weights)
+    if len(found) > 1:
+        names = ", ".join(preset.name for preset, _ in found)
+        raise InputError(f"{weights} has several models ({names}); choose one with --model")
+    ((preset, path),) = found
+    if path is None:
+        raise InputError(f"the model '{preset.name}' has random parameters; name trained ones with --weights")
+    return preset, path
+
+
+def load_base(preset: Preset, path: Path, device: torch.device) -> FrozenParameters:
+    """Read the parameters of a model. Raise `InputError` if the file is damaged or of another model."""
+    return FrozenParameters.of(load_weights(path, preset.model), preset.model, path.name, device)

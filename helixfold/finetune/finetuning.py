@@ -60,6 +60,7 @@ class Finetuning:
         task: Task,
         base: FrozenParameters,
         mesh: Mesh,
+        stop: StopRequest,
         *,
         descends_from: str | None = None,
         workers: int = 0,
@@ -69,7 +70,7 @@ class Finetuning:
 
         `descends_from` names the packaged model that the base is or descends from.
         """
-        self.task, self.base, self.mesh = task, base, mesh
+        self.task, self.base, self.mesh, self.stop = task, base, mesh, stop
         self.store = FeatureStore.open(task.training_set)
         self.held_out = () if task.held_out is None else held_out_names(task.held_out, self.store, task.config.run)
         is_full = task.config.adapter == "full"
@@ -95,12 +96,15 @@ class Finetuning:
             cuda_graphs="off",
         )
 
-    def turns(self, stop: StopRequest) -> Iterator[int]:
-        """Train until the end, and yield the number of steps made after each; write the result at the end."""
+    def turns(self) -> Iterator[int]:
+        """Train until the end or a request to stop, and yield the number of steps made after each.
+
+        At the end, write the result.
+        """
         if self.mesh.is_first:
             self.files.write_config(self.trainer.config, self._facts)
         self._score_before()
-        yield from self.trainer.turns(stop)
+        yield from self.trainer.turns(self.stop)
         if self.is_finished and self.mesh.is_first:
             self._finish()
 

@@ -40,7 +40,8 @@ def config_of(preset: Preset, values: Mapping[str, Any]) -> FinetuneConfig:
     low_rank = {name: values[name] for name in _LOW_RANK if values.get(name) is not None}
     if "rank" in low_rank and "alpha" not in low_rank:
         low_rank["alpha"] = 2 * low_rank["rank"]
-    config = finetuning(preset, values.get("adapter") or "lora", LowRankConfig.from_dict(_complete(low_rank)))
+    low_rank = {**LowRankConfig().to_dict(), **low_rank}
+    config = finetuning(preset, values.get("adapter") or "lora", LowRankConfig.from_dict(low_rank))
     changed = [*values.get("settings", ())]
     for name, setting in (("steps", "steps"), ("learning_rate", "optimizer.learning_rate"), ("seed", "seed")):
         if values.get(name) is not None:
@@ -113,7 +114,3 @@ def _checked(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, Any
     if "adapter" in values and values["adapter"] not in LEARNING_RATES:
         raise InputError.at(path, f"{where}: adapter must be one of {', '.join(LEARNING_RATES)}")
     return dict(values)
-
-
-def _complete(low_rank: Mapping[str, Any]) -> dict[str, Any]:
-    return {**LowRankConfig().to_dict(), **low_rank}

@@ -16,7 +16,7 @@ from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
 from helixfold.parallel.layout import Layout
 from helixfold.planning.executors import RESERVE
-from helixfold.planning.training import ALONE, TrainedParameters
+from helixfold.planning.training import ALONE
 from helixfold.training.forecast import training_needs, with_settled_recompute
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE
@@ -53,8 +53,9 @@ def run_memory(config: FinetuneConfig, card: Card, layout: Layout = ALONE) -> Ru
     """Return the forecast of a fine-tuning on a card whose settings of recompute are settled."""
     run, dtype = config.run, dtype_on(config.run.dtype, card)
     values, optimizer = number_bytes(config, dtype)
-    changed = _changed(config)
-    needs = training_needs(run, card, layout, trained=_choice(config))
+    trained, shapes = _with_gradients(config), model_shapes(run.model)
+    changed = [math.prod(shapes[name]) for name in trained or ()] if config.adapter == "lora" else []
+    needs = training_needs(run, card, layout, trained=trained)
     return RunMemory(
         numbers=values + optimizer,
         optimizer=optimizer,
@@ -89,7 +90,8 @@ def with_settled_memory(config: FinetuneConfig, card: Card, memory: int, layout:
     shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype_on(config.run.dtype, card))
     state = shared + alone.numbers + alone.effective
     return replace(
-        config, run=with_settled_recompute(config.run, memory, card, layout, state=state, trained=_choice(config))
+        config,
+        run=with_settled_recompute(config.run, memory, card, layout, state=state, trained=_with_gradients(config)),
     )
 
 
@@ -105,19 +107,15 @@ def fitting(waiting: Sequence[RunMemory], running: Sequence[RunMemory], shared: 
     return 0
 
 
-@dataclass(frozen=True)
-class _Heads:
-    """Choice of the parameters of the heads."""
+@cache
+def _with_gradients(config: FinetuneConfig) -> frozenset[str] | None:
+    """Return the names of the parameters of the model that have gradients, None for all of them.
 
-    def trains(self, name: str, shape: tuple[int, ...]) -> bool:
-        return name.startswith(HEADS)
-
-
-def _choice(config: FinetuneConfig) -> TrainedParameters | None:
-    """Return which parameters of the model have gradients; low-rank changes have those of the weights they change."""
+    Low-rank changes have those of the weights that they change.
+    """
     if config.adapter == "lora":
-        return config.low_rank
-    return _Heads() if config.adapter == "heads" else None
+        return frozenset(f"{name}.weight" for name in config.low_rank.chosen(model_shapes(config.run.model)))
+    return frozenset(_trained_shapes(config)) if config.adapter == "heads" else None
 
 
 @cache
@@ -135,10 +133,3 @@ def _trained_shapes(config: FinetuneConfig) -> dict[str, tuple[int, ...]]:
         if config.low_rank.decomposed:
             trained[f"{name}.{MAGNITUDE}"] = (outputs,)
     return trained
-
-
-def _changed(config: FinetuneConfig) -> list[int]:
-    if config.adapter != "lora":
-        return []
-    shapes = dict(model_shapes(config.run.model))
-    return [math.prod(shapes[f"{name}.weight"]) for name in config.low_rank.chosen(shapes)]

@@ -4,14 +4,17 @@ The head is trained with and without low-rank changes of the network. A training
 the same bits.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from data_pipeline.complexes.pipeline import target_features
@@ -21,31 +24,24 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import os_errors_as_input_errors, unmoved_directory
 from data_pipeline.json_files import read_json
 from helixfold.analysis.intervals import Estimate
-from helixfold.analysis.rank_scores import roc
+from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import limit_threads, pick_device
 from helixfold.execution.dtypes import dtype_on
-from helixfold.finetune.adapted import FrozenParameters, LowRankTrained
-from helixfold.finetune.base import base_file, load_base
+from helixfold.execution.slabs import Slabs
+from helixfold.finetune.adapted import FrozenParameters, LowRankTrained, base_file, load_base
 from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_run, trained_numbers
 from helixfold.finetune.jobs import config_of
 from helixfold.finetune.memory import with_settled_memory
 from helixfold.finetune.options import FinetuneOptions, TaskOptions
 from helixfold.finetune.result import PAGE_FILE
 from helixfold.finetune.settings import FinetuneConfig
-from helixfold.finetune.task_heads import LinearHead, loss_of, published_binder_head
-from helixfold.finetune.task_run import (
-    LearntTask,
-    Task,
-    head_input,
-    head_inputs,
-    judged,
-    save_head,
-    with_adapted_network,
-    with_frozen_network,
-)
-from helixfold.finetune.task_table import TaskRow, read_table
-from helixfold.model_input import ModelInput, model_input
+from helixfold.finetune.task_table import TaskKind, TaskRow, read_table
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.confidence import predicted_aligned_error
+from helixfold.model.outputs import Folded, Recycled
+from helixfold.model.update import Executor, as_tensor
+from helixfold.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -58,9 +54,241 @@ from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
 from helixfold.training.stopping import StopRequest
-from helixfold.weights.adapters import AdapterCard, save_adapter
+from helixfold.weights.adapters import AdapterCard, changed_parameters, save_adapter
 from helixfold.weights.tensor_file import open_tensors, read_tensors, write_tensors
 from helixfold.write.results import to_json, write_file
+
+# What of the network a head reads: the error between chains, the residues' representations, or those of pairs.
+HeadInput = Literal["pae", "single", "pair"]
+# Units of 10 Angstrom, in which Motmaen et al. 2023 give the slope and the midpoint of their logistic function of the
+# error between chains (peptide and MHC of class I).
+_ERROR_UNIT, SLOPE, MIDPOINT = 10.0, -7.9, 0.804
+# Strengths of the penalty that are tried, per row; the held-out parts of the rows to learn from decide.
+_PENALTIES = (1.0, 0.1, 0.01, 0.001)
+_FOLDS, _ITERATIONS = 5, 200
+
+
+def summary(model: AlphaFold, folded: Folded, chains: Int[Tensor, " r"], reads: HeadInput) -> Float[Tensor, " f"]:
+    """Return the numbers of one target from which a head predicts; `chains` numbers the chain of each residue.
+
+    "pae" is the mean predicted error between residues of different chains, in units of 10 Angstrom. "single" and "pair"
+    are mean and standard deviation of each channel, of pairs between chains where there are several.
+    """
+    if reads == "single":
+        return _moments(folded.representations.single[0].float())
+    different = chains[:, None] != chains[None]
+    pairs = different if bool(different.any()) else torch.ones_like(different)
+    pair = as_tensor(folded.representations.pair)
+    if reads == "pair":
+        return _moments(pair[0].float()[pairs])
+    if model.heads.aligned_error is None:
+        raise InputError("this model does not predict aligned errors; take one with _ptm, or --head single or pair")
+    error, _ = predicted_aligned_error(model.heads.aligned_error(pair))
+    return error[0][pairs].mean()[None] / _ERROR_UNIT
+
+
+def _moments(values: Float[Tensor, "n c"]) -> Float[Tensor, " f"]:
+    return torch.cat([values.mean(0), values.std(0, correction=0)])
+
+
+class LinearHead(nn.Module):
+    """Linear map of standardised numbers to a value, or to the logit of a class."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("deviation", torch.ones(inputs))
+        self.weight = nn.Parameter(torch.zeros(inputs))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, numbers: Float[Tensor, "*n f"]) -> Float[Tensor, "*n"]:
+        """Return the value or the logit of each target."""
+        return (((numbers - self.mean) / self.deviation) * self.weight).sum(-1) + self.bias[0]
+
+
+def published_binder_head() -> LinearHead:
+    """Return Motmaen et al.'s logistic function of the error between chains, with which fine-tuning begins."""
+    head = LinearHead(1)
+    with torch.no_grad():
+        head.weight.fill_(SLOPE)
+        head.bias.fill_(-SLOPE * MIDPOINT)
+    return head
+
+
+def fit(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, seed: int = 0) -> LinearHead:
+    """Fit a linear (regression) or logistic head with a penalty on the squares of its weights.
+
+    The penalty is that with the least loss on the fifths of the targets that a fit has not seen.
+    """
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
+    parts = [part for part in order.tensor_split(min(_FOLDS, len(values))) if len(part)]
+
+    def unseen_loss(penalty: float) -> float:
+        total = 0.0
+        for part in parts:
+            others = torch.ones(len(values), dtype=torch.bool)
+            others[part] = False
+            head = _fitted(numbers[others], values[others], kind, penalty)
+            with torch.no_grad():
+                total += float(loss_of(head(numbers[part]), values[part], kind)) * len(part)
+        return total
+
+    best = min(_PENALTIES, key=unseen_loss)
+    return _fitted(numbers, values, kind, best)
+
+
+def loss_of(predicted: Float[Tensor, " n"], values: Float[Tensor, " n"], kind: TaskKind) -> Float[Tensor, ""]:
+    """Return the mean loss: the cross entropy of a class, or half the square of an error."""
+    if kind == "regression":
+        return 0.5 * (predicted - values).square().mean()
+    return nn.functional.binary_cross_entropy_with_logits(predicted, values)
+
+
+def _fitted(numbers: Float[Tensor, "n f"], values: Float[Tensor, " n"], kind: TaskKind, penalty: float) -> LinearHead:
+    head = LinearHead(numbers.shape[1]).double()
+    numbers, values = numbers.double(), values.double()
+    scale = values.std(correction=0).clamp(min=1e-12) if kind == "regression" else values.new_ones(())
+    centre = values.mean() if kind == "regression" else values.new_zeros(())
+    head.mean.copy_(numbers.mean(0))
+    head.deviation.copy_(numbers.std(0, correction=0).clamp(min=1e-6))
+    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(head(numbers), (values - centre) / scale, kind) + penalty * head.weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with torch.no_grad():
+        head.weight.mul_(scale)
+        head.bias.mul_(scale).add_(centre)
+    return head.float()
+
+
+def stacked(numbers: Sequence[Tensor]) -> Float[Tensor, "n f"]:
+    """Return the numbers of several targets as the rows of one tensor."""
+    return torch.stack([each.detach().cpu().float() for each in numbers])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task to learn: rows of a table with their inputs, the input of the head, and how the network is trained."""
+
+    kind: TaskKind
+    reads: HeadInput
+    rows: Sequence[TaskRow]
+    inputs: Sequence[ModelInput]  # of the rows
+    preset: Preset
+    config: FinetuneConfig
+
+    def of(self, *splits: str) -> list[int]:
+        """Return the numbers of the rows of these splits."""
+        return [number for number, row in enumerate(self.rows) if row.split in splits]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what is learnt from: the rows, and what the network reads of each."""
+        digest = hashlib.sha256()
+        for row, given in zip(self.rows, self.inputs, strict=True):
+            digest.update(f"{row.name}\t{row.sequence}\t{row.value}\t{row.split}\n".encode())
+            for field in fields(given.features):
+                if isinstance(array := getattr(given.features, field.name), np.ndarray):
+                    digest.update(f"{field.name} {array.dtype} {array.shape}\n".encode())
+                    digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def values(self, numbers: Sequence[int]) -> Float[Tensor, " n"]:
+        """Return the values of rows that have one."""
+        return torch.tensor([self.rows[number].value for number in numbers], dtype=torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScores:
+    """How well held-out rows are predicted, with 95 % intervals: AUC of classes, Spearman's correlation of values."""
+
+    auc: Estimate | None
+    spearman: Estimate | None
+
+    @classmethod
+    def of(cls, predicted: Sequence[float], true: Sequence[float], kind: TaskKind) -> "TaskScores":
+        """Score predictions of held-out rows."""
+        if kind == "regression":
+            return cls(auc=None, spearman=with_interval(spearman, predicted, true))
+        return cls(auc=with_interval(auc, predicted, [value > 0.5 for value in true]), spearman=None)
+
+    @property
+    def deciding(self) -> Estimate | None:
+        """Return the score of the kind of task."""
+        return self.auc or self.spearman
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearntTask:
+    """A head, what it predicts for every row, and its scores on held-out rows."""
+
+    head: LinearHead
+    predicted: Float[np.ndarray, " n"]
+    scores: TaskScores
+
+
+def head_inputs(task: Task, model: AlphaFold, device: torch.device, label: str) -> Float[Tensor, "n f"]:
+    """Return what a head reads of every row, by a network that is not trained further."""
+    model.eval()
+    with torch.no_grad():
+        bar = tqdm(range(len(task.rows)), desc=label, unit="target", disable=None)
+        return stacked([head_input(task, number, model, Slabs(), device, position=0) for number in bar])
+
+
+def with_frozen_network(task: Task, numbers: Float[Tensor, "n f"]) -> LearntTask:
+    """Fit a head to the rows to learn from, given what it reads of all rows."""
+    train = task.of("train")
+    head = fit(numbers[train], task.values(train), task.kind, task.config.run.seed)
+    return judged(task, head, numbers)
+
+
+def with_adapted_network(
+    task: Task, base: FrozenParameters, head: LinearHead, changes: Mapping[str, Tensor], device: torch.device
+) -> LearntTask:
+    """Return what a head predicts from a network with low-rank changes of the frozen parameters."""
+    model = base.model(changed_parameters(base.state, changes, task.config.low_rank))
+    return judged(task, head, head_inputs(task, model, device, "adapted network"))
+
+
+def save_head(path: Path, head: LinearHead, task: Task, scores: TaskScores) -> None:
+    """Write a head as safetensors, with what it reads and how well it did."""
+    about = {"kind": task.kind, "reads": task.reads, "model": task.preset.name, "scores": json.dumps(asdict(scores))}
+    write_tensors(path, head.state_dict(), {"format": "helixfold task head", "version": "1", **about})
+
+
+def judged(task: Task, head: LinearHead, numbers: Float[Tensor, "n f"]) -> LearntTask:
+    """Return what a head predicts for every row from what it reads of each, and its scores on held-out rows."""
+    with torch.no_grad():
+        predicted = head(numbers).numpy().astype(np.float64)
+    test = task.of("test")
+    scores = TaskScores.of(predicted[test].tolist(), task.values(test).tolist(), task.kind)
+    shown = 1 / (1 + np.exp(-predicted)) if task.kind != "regression" else predicted
+    return LearntTask(head=head, predicted=shown, scores=scores)
+
+
+def head_input(
+    task: Task, number: int, model: AlphaFold, run: Executor, device: torch.device, *, position: int, part: int = 0
+) -> Float[Tensor, " f"]:
+    """Return what a head reads of a row after all passes, of which the last has gradients where they are enabled."""
+    given, dtype = task.inputs[number], dtype_on(task.config.run.dtype, card_of(device))
+    passes = task.config.run.example.max_passes
+    seed = task.config.run.seed
+    previous: Recycled | None = None
+    with torch.no_grad():
+        for cycle in range(passes - 1):
+            batch = batch_of(draw(given, task.preset, [seed, position, part, cycle]), task.preset, device)
+            previous = model.fold(run, [batch], previous, dtype).recycled()
+    batch = batch_of(draw(given, task.preset, [seed, position, part, passes - 1]), task.preset, device)
+    folded = model.fold(run, [batch], previous, dtype)
+    return summary(model, folded, torch.from_numpy(given.chain_index).to(device), task.reads)
+
 
 _HEAD = "task_head"
 
@@ -161,7 +389,7 @@ def write_task_page(path: Path, title: str, task: Task, learnt: Mapping[str, Lea
         kind=f"Task: {task.kind}",
         title=title,
         figures={
-            **{f"{score}, {name}": _shown(each.scores.deciding) for name, each in learnt.items()},
+            **{f"{score}, {name}": _cells(each.scores.deciding)[0] for name, each in learnt.items()},
             "rows to learn from": f"{len(task.of('train')):,}",
             "held-out rows": f"{len(test):,}",
         },
@@ -205,10 +433,6 @@ def _picture(task: Task, learnt: Mapping[str, LearntTask], test: list[int]) -> b
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return to_png(figure)
-
-
-def _shown(score: Estimate | None) -> str:
-    return "not defined" if score is None else f"{score.value:.3f}"
 
 
 def _cells(score: Estimate | None) -> list[str]:

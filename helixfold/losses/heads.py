@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.labels import Labels
-from helixfold.losses.masked_mean import masked_mean
 from helixfold.model.confidence import aligned_error_breaks
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
@@ -147,3 +146,9 @@ def smooth_lddt_loss(frames: Float[Tensor, "l b r 7"], labels: Labels) -> Float[
     score = (counted * preserved).sum(-1) / (_SMOOTH_LDDT_FLOOR + counted.sum(-1))
     has_neighbours = mask * (counted.sum(-1) > 0)
     return ((has_neighbours * (1 - score)).sum(-1) / (_SMOOTH_LDDT_FLOOR + has_neighbours.sum(-1))).mean(0)
+
+
+def masked_mean(values: Float[Tensor, "b *n"], mask: Float[Tensor, "b *n"], floor: float) -> Float[Tensor, " b"]:
+    """Return each sample's mean of the values where the mask is 1; `floor` is added to their number."""
+    values, mask = values.flatten(1), mask.flatten(1)
+    return (values[:, None] @ mask[..., None]).view(-1) / (floor + mask.sum(1))

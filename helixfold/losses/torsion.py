@@ -6,7 +6,7 @@ from torch import Tensor
 
 from helixfold.geometry.rigid import length
 from helixfold.geometry.torsions import Torsions
-from helixfold.losses.masked_mean import masked_mean
+from helixfold.losses.heads import masked_mean
 
 # Added to a squared length before the root, and to counts (DeepMind's program).
 _LENGTH_FLOOR = 1e-6

@@ -12,8 +12,7 @@ from torch import Tensor
 from helixfold.batch import Batch, MultimerBatch, with_chains
 from helixfold.geometry.observed import groups_and_chis_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
-from helixfold.losses.chain_centres import centre_of_mass_loss
-from helixfold.losses.chain_metrics import chain_metrics
+from helixfold.losses.chain_metrics import centre_of_mass_loss, chain_metrics
 from helixfold.losses.chain_permutation import permuted_labels
 from helixfold.losses.config import TERMS, LossConfig
 from helixfold.losses.fape import UNIT, backbone_fape, chain_backbone_fape, sidechain_fape

@@ -1,13 +1,19 @@
 """Optimizer with parameters, gradients, moments and averages in a few flat buffers, which it updates in one pass.
 
 The gradient of each micro-batch is clipped and added to the sum over the step.
+
+With Muon, hidden matrices are updated by their momentum with all its singular values made equal. The gradient of a few
+examples has few large directions; Adam moves along these and hardly learns the others. With equal singular values,
+every direction of the gradient is learned at the same speed (Jordan et al. 2024,
+kellerjordan.github.io/posts/muon). Other parameters are left to Adam.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
@@ -16,9 +22,161 @@ from helixfold.ops.card import card_of
 from helixfold.ops.constants import LINE
 from helixfold.ops.fused_adam import fused_adam
 from helixfold.optim import clip
-from helixfold.optim.config import OptimizerConfig
-from helixfold.optim.muon import Muon
-from helixfold.optim.parameter_layout import lay_out
+from helixfold.optim.config import MuonConfig, OptimizerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """Position of one parameter in a flat buffer, from element `offset` on."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def lines(self) -> int:
+        """Return the number of lines that the parameter takes in the buffer."""
+        return -(-torch.Size(self.shape).numel() // LINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterLayout:
+    """Order of parameters in flat buffers, each from the start of a line; those that stay float32 are the last.
+
+    The order does not depend on the working dtype, so a saved state fits any. `low` is the number of elements before
+    the first parameter that stays float32, and `total` the number of all elements, padding included.
+    """
+
+    slots: tuple[Slot, ...]
+    low: int
+    total: int
+
+    def views(self, low: Tensor, high: Tensor) -> Iterator[Tensor]:
+        """Yield a view of each parameter, in its shape, from a buffer of the first `self.low` elements or of the rest.
+
+        `low` is the buffer of the first elements and `high` that of the rest.
+        """
+        for slot in self.slots:
+            flat, offset = (low, slot.offset) if slot.offset < self.low else (high, slot.offset - self.low)
+            yield flat[offset : offset + torch.Size(slot.shape).numel()].view(slot.shape)
+
+
+def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[ParameterLayout, tuple[nn.Parameter, ...]]:
+    """Return the layout of all parameters that are trained, tied ones once, and the parameters in the same order.
+
+    `keep_float32` are names of submodules whose parameters stay float32. Raise `InputError` if one is missing, if there
+    is no parameter to train, or if a parameter is not float32 or not on the device of the others.
+    """
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise InputError("the model has no parameter to train; leave requires_grad on for some")
+    for name, parameter in trained:
+        if parameter.dtype != torch.float32 or parameter.device != trained[0][1].device:
+            raise InputError(
+                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; give the optimizer a float32 model on "
+                "one device"
+            )
+    for prefix in keep_float32:
+        if not any(name == prefix or name.startswith(f"{prefix}.") for name, _ in model.named_modules()):
+            raise InputError(f"keep_float32 names {prefix!r}, which is no part of the model; name its submodules")
+
+    def kept(name: str) -> bool:
+        return any(name.startswith(f"{prefix}.") for prefix in keep_float32)
+
+    slots, offset, low = [], 0, 0
+    trained.sort(key=lambda named: kept(named[0]))
+    for name, parameter in trained:
+        slots.append(Slot(name=name, shape=tuple(parameter.shape), offset=offset))
+        offset += slots[-1].lines * LINE
+        if not kept(name):
+            low = offset
+    return ParameterLayout(slots=tuple(slots), low=low, total=offset), tuple(parameter for _, parameter in trained)
+
+
+# Input and output layers are left to Adam: their rows and columns are features and classes, which differ in scale.
+_OUTER_LAYERS = ("heads.", "input_embedder.", "recycling_embedder.", "extra_msa_embedder.", "template_embedder.")
+_SMALLEST = 8  # rows and columns of a hidden matrix at least; singular values of smaller ones say little
+# Coefficients a, b, c of a x + b x^3 + c x^5, which brings singular values of 0.003 and more to between 0.7 and 1.2 in
+# five rounds (Jordan et al. 2024).
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+# Adam's updates have a root mean square of 0.2 to 0.4 of its learning rate. This factor gives orthogonal updates the
+# same, so that one learning rate and weight decay fit both (Liu et al. 2025, arXiv 2502.16982, Sec. 2.2).
+_LIKE_ADAM = 0.2
+# The bound of torch's Muon. A smaller momentum is rounding, which must not become a full update; and squares below
+# 1e-45 would make the norm 0.
+_LEAST_NORM = 1e-7
+
+
+class Muon:
+    """Updates of the hidden matrices in an optimizer's flat buffers, and their momentum.
+
+    `like` is one of the flat buffers. `others` has 1 for every line of the buffers that is left to Adam, 0 elsewhere.
+    """
+
+    def __init__(self, layout: ParameterLayout, config: MuonConfig, like: Float32[Tensor, " n"]) -> None:
+        self.config = config
+        self.momentum = torch.zeros_like(like)
+        self._groups = _by_shape([slot for slot in layout.slots if is_hidden_matrix(slot)])
+        mine = torch.zeros(layout.total // LINE, dtype=torch.bool)
+        for slot in (slot for group in self._groups for slot in group):
+            mine[slot.offset // LINE : slot.offset // LINE + slot.lines] = True
+        self.others = (~mine).float().to(like.device)
+
+    @torch.no_grad()
+    def step(
+        self,
+        master: Float32[Tensor, " n"],
+        gradient: Float32[Tensor, " n"],
+        scale: Float32[Tensor, ""] | Float32[Tensor, " lines"],
+        learning_rate: float,
+    ) -> None:
+        """Update the hidden matrices in `master` by the gradient times `scale`, one factor for all or for each line."""
+        decay, rate = self.config.momentum, learning_rate * self.config.rate
+        for group in self._groups:
+            scales = [scale if scale.ndim == 0 else scale[slot.offset // LINE] for slot in group]
+            gradients = torch.stack([_matrix(gradient, slot) * s for slot, s in zip(group, scales, strict=True)])
+            momenta = [_matrix(self.momentum, slot) for slot in group]
+            for momentum, each in zip(momenta, gradients, strict=True):
+                momentum.lerp_(each, 1 - decay)
+            # Nesterov's momentum: what it will be if the next gradient equals this one.
+            changes = orthogonal(torch.stack(momenta).lerp_(gradients, 1 - decay), self.config.rounds)
+            size = rate * _LIKE_ADAM * max(group[0].shape) ** 0.5
+            for slot, change in zip(group, changes, strict=True):
+                _matrix(master, slot).sub_(change, alpha=size)
+
+
+def is_hidden_matrix(slot: Slot) -> bool:
+    """Return whether a parameter maps one hidden representation to another."""
+    return len(slot.shape) == 2 and min(slot.shape) >= _SMALLEST and not slot.name.startswith(_OUTER_LAYERS)
+
+
+def orthogonal(matrices: Float[Tensor, "k m n"], rounds: int) -> Float[Tensor, "k m n"]:
+    """Return each matrix with its singular values brought near 1 by Newton-Schulz iterations.
+
+    Matrices with a Frobenius norm below 1e-7 stay small, and zeros stay zero. `rounds` is the number of iterations.
+    """
+    a, b, c = _COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    now = matrices.mT if tall else matrices
+    now = now / torch.linalg.matrix_norm(now, keepdim=True).clamp_min(_LEAST_NORM)
+    for _ in range(rounds):
+        square = now @ now.mT
+        now = torch.baddbmm(now, torch.baddbmm(square, square, square, beta=b, alpha=c), now, beta=a)
+    return now.mT if tall else now
+
+
+def _by_shape(slots: Sequence[Slot]) -> list[list[Slot]]:
+    """Group matrices by shape; those of one shape are updated together."""
+    groups: dict[tuple[int, ...], list[Slot]] = {}
+    for slot in slots:
+        groups.setdefault(slot.shape, []).append(slot)
+    return list(groups.values())
+
+
+def _matrix(flat: Tensor, slot: Slot) -> Tensor:
+    """Return a view of a matrix in a flat buffer."""
+    rows, columns = slot.shape
+    return flat[slot.offset : slot.offset + rows * columns].view(rows, columns)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,34 +1,26 @@
 """Results that are kept, since to count a pass takes half a second."""
 
-from collections.abc import Callable, Hashable
-from functools import update_wrapper
+from collections.abc import Callable
+from functools import cache, wraps
 from inspect import signature
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-class counted_once(Generic[Parameters, Result]):  # noqa: N801  a decorator
-    """Decorator that keeps the results of a function of hashable arguments.
+def counted_once(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Return the function with its results kept by its arguments, which are hashable.
 
     Unlike with `functools.cache`, a call that names the default of an argument is the same as one that leaves it out.
     """
+    kept, known = cache(function), signature(function)
 
-    __wrapped__: Callable[Parameters, Result]
-
-    def __init__(self, function: Callable[Parameters, Result]) -> None:
-        update_wrapper(self, function)
-        self._signature, self._results = signature(function), dict[Hashable, Any]()
-
-    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        given = self._signature.bind(*args, **kwargs)
+    @wraps(function)
+    def counted(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        given = known.bind(*args, **kwargs)
         given.apply_defaults()
-        key = tuple(given.arguments.values())
-        if key not in self._results:
-            self._results[key] = self.__wrapped__(*args, **kwargs)
-        return self._results[key]
+        return kept(*given.args, **given.kwargs)
 
-    def cache_clear(self) -> None:
-        """Forget all results."""
-        self._results.clear()
+    counted.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
+    return counted

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -91,22 +91,12 @@ class PartCost:
 Costs = Mapping[str, PartCost]
 
 
-class TrainedParameters(Protocol):
-    """Choice of the parameters of a model that have gradients."""
-
-    def __hash__(self) -> int:
-        """Return a hash, by which costs are remembered."""
-
-    def trains(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Return whether the parameter of that name and shape has a gradient."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingNeeds:
     """Everything on which the memory and time of each rank of a training run depend, except the recompute policy.
 
     `state` is the bytes of parameters, gradients and optimizer, `samples` the number of samples in a micro-batch,
-    `card` the device, and `layout` divides a sample over ranks. Only parameters that `trained` chooses have gradients,
+    `card` the device, and `layout` divides a sample over ranks. Only parameters that `trained` names have gradients,
     all if it is None. Measured passes have the losses of
     `loss`; what is only counted has those of initial training, for complexes with the terms between chains.
     """
@@ -118,7 +108,7 @@ class TrainingNeeds:
     card: Card = CARDS["cpu"]
     layout: Layout = ALONE
     loss: LossConfig = field(default_factory=initial_training)
-    trained: TrainedParameters | None = None
+    trained: frozenset[str] | None = None
 
     def peak(self, keep: RecomputeConfig) -> int:
         """Return the forecast of a rank's peak memory in bytes, with parameters and optimizer."""
@@ -189,12 +179,12 @@ def part_costs(
     *,
     branch_rank: int = 0,
     plain: bool = False,
-    trained: TrainedParameters | None = None,
+    trained: frozenset[str] | None = None,
 ) -> Costs:
     """Return the memory and work of each part of a pass on one rank of a layout, with the same policy for all parts.
 
     A part does not depend on the policies of the others. If `keep` is None the pass has no gradients, such as a
-    recycling iteration before the last. `trained` chooses the parameters that have gradients. If `plain`, operators run
+    recycling iteration before the last. `trained` names the parameters that have gradients. If `plain`, operators run
     their reference implementations, whose matrix products can be counted; those inside kernels cannot.
     """
     everywhere = None if keep is None else RecomputeConfig.everywhere(keep)
@@ -241,7 +231,7 @@ class Pass:
         mesh: Mesh,
         loss: LossConfig | None = None,
         *,
-        trained: TrainedParameters | None = None,
+        trained: frozenset[str] | None = None,
     ) -> None:
         self.config, self.size, self.device = config, size, mesh.device
         self.loss = loss or initial_training(config.method)
@@ -252,7 +242,7 @@ class Pass:
             if self.device.type != "meta":
                 FlatOptimizer(self.model, OptimizerConfig(), working_dtype=size.dtype)
             for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(trained is None or trained.trains(name, tuple(parameter.shape)))
+                parameter.requires_grad_(trained is None or name in trained)
                 parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         self.messages: list[Message] = []
         self.run = parallelize(self.model, mesh, keep, messages=self.messages)

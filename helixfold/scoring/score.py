@@ -1,28 +1,178 @@
-"""Score structures by what a network makes of them (AF2Rank, Roney & Ovchinnikov 2022)."""
+"""Score structures by what a network makes of them (AF2Rank, Roney & Ovchinnikov 2022).
+
+A structure is given to the network as a template without side chains, or as what is recycled first. Designed binders
+are screened by the predicted errors between binder and target (Bennett et al. 2023).
+"""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
+from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.errors import InputError
-from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.schema import Features
+from data_pipeline.ideal_betas import with_ideal_betas
+from data_pipeline.residues import ATOM_ORDER, GAP
 from data_pipeline.structure import Chain, Structure
 from helixfold.analysis.chain_tm import TmScores
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.analysis.interfaces import complex_scores
-from helixfold.analysis.metrics import superposed_scores
+from helixfold.analysis.metrics import superposed_scores, superposition
 from helixfold.analysis.residues import best_pairing
 from helixfold.analysis.scores import compared
 from helixfold.folding_together import TargetToFold
 from helixfold.initial_guess import recycled_atoms
 from helixfold.prediction import Prediction
 from helixfold.presets import PRESETS, Preset
-from helixfold.scoring.binders import BinderChains, binder_scores
-from helixfold.scoring.given_structure import as_anonymous_template, as_template_of_target
 from helixfold.scoring.structures import ScoredStructure
+
+_BACKBONE_AND_BETA = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]
+
+
+def as_anonymous_template(structure: ScoredStructure) -> TargetFeatures:
+    """Return features in which a structure is the only template, without its sequence and its side chains.
+
+    The template has backbone and C-beta atoms, glycine too, and gaps for residue types, so that it tells nothing but
+    the fold (AF2Rank, Roney & Ovchinnikov 2022).
+    """
+    positions, mask = with_ideal_betas(structure.positions, structure.mask)
+    kept = np.zeros(37, np.float32)
+    kept[_BACKBONE_AND_BETA] = 1
+    types = np.full(structure.residues, GAP, np.int32)
+    return with_template(structure.features, types, positions, mask * kept)
+
+
+def as_template_of_target(structure: ScoredStructure, binder: Bool[np.ndarray, " r"]) -> TargetFeatures:
+    """Return features in which all chains but the binder's are a template with all atoms (Bennett et al. 2023)."""
+    aatype = np.concatenate([chain.aatype for chain in structure.chains]).astype(np.int32)
+    mask = np.where(binder[:, None], 0, structure.mask)
+    return with_template(structure.features, np.where(binder, GAP, aatype), structure.positions, mask)
+
+
+def with_template(
+    features: TargetFeatures,
+    aatype: Int[np.ndarray, "r"],
+    positions: Float[np.ndarray, "r 37 3"],
+    mask: Float[np.ndarray, "r 37"],
+) -> TargetFeatures:
+    """Return the features of a target with one template, whose atoms are in Angstrom and known where the mask is 1.
+
+    A model of complexes reads a template within each chain only; a model of single chains reads a complex's as a whole.
+    """
+    arrays = (aatype.astype(np.int32), positions * mask[..., None], mask)
+    if isinstance(features, Features):
+        return _with_single(features, *arrays)
+    return replace(
+        features,
+        multimer=_with_slot(features.multimer, *arrays),
+        residue_gap=_with_single(features.residue_gap, *arrays),
+    )
+
+
+def _with_single(features: Features, aatype: np.ndarray, positions: np.ndarray, mask: np.ndarray) -> Features:
+    return replace(
+        features,
+        template_domain_names=(f"{features.domain_name}_A",),
+        template_aatype=aatype[None],
+        template_all_atom_positions=positions[None].astype(np.float32),
+        template_all_atom_masks=mask[None].astype(np.float32),
+        template_sum_probs=np.zeros((1, 1), np.float32),
+    )
+
+
+def _with_slot(
+    features: ComplexFeatures, aatype: np.ndarray, positions: np.ndarray, mask: np.ndarray
+) -> ComplexFeatures:
+    """Return features whose first slot has the template; the others stay empty, and their zeros are averaged too."""
+    slots = [
+        np.zeros_like(each)
+        for each in (
+            features.template_aatype,
+            features.template_all_atom_positions,
+            features.template_all_atom_masks,
+        )
+    ]
+    for slot, array in zip(slots, (aatype, positions, mask), strict=True):
+        slot[0] = array
+    return replace(
+        features,
+        template_aatype=slots[0],
+        template_all_atom_positions=slots[1],
+        template_all_atom_masks=slots[2],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinderChains:
+    """Names of the binder's chains in every complex; without names, the binder is the first chain of the file.
+
+    Programs that design binders write them as the first chain, A.
+    """
+
+    names: tuple[str, ...] = ()
+
+    def chain_names(self, structure: ScoredStructure) -> set[str]:
+        """Return the names of the binder's chains in a structure.
+
+        Raise `InputError` if the structure has no such chain, or none beside them.
+        """
+        own = [chain.name for chain in structure.chains]
+        names = {*(self.names or own[:1])}
+        if missing := sorted(names - {*own}):
+            raise InputError(f"it has no chain {missing[0]}, the binder; its chains are {', '.join(own)}")
+        if len(own) == len(names):
+            raise InputError(f"it has no chain beside the binder ({', '.join(own)}); give complexes with the target")
+        return names
+
+    def mask(self, structure: ScoredStructure) -> Bool[np.ndarray, " r"]:
+        """Return the mask of the binder's residues; raise `InputError` as `chain_names` does."""
+        names = self.chain_names(structure)
+        numbers = [number for number, chain in enumerate(structure.chains) if chain.name in names]
+        return np.isin(structure.chain_index, numbers)
+
+
+def binder_scores(
+    structure: ScoredStructure, prediction: Prediction, binder: BinderChains
+) -> dict[str, float | int | str | None]:
+    """Return the scores of a designed binder, under the names that such screens have.
+
+    `pae_interaction` is the mean predicted error between residues of binder and target, in both directions; designs
+    below 10 Angstrom were found to succeed far more often. `target_aligned_rmsd` is by how far the network has moved
+    the binder, with the targets superposed, and `binder_aligned_rmsd` how much it has changed it.
+    """
+    mask = binder.mask(structure)
+    seen = structure.observed
+    made, given = (each[:, _CA] for each in (prediction.protein.atom_positions, structure.positions))
+    found: dict[str, float | int | str | None] = {
+        "binder": ":".join(chain.sequence for chain in structure.chains if chain.name in binder.chain_names(structure)),
+        "binder_plddt": float(prediction.plddt[mask].mean(dtype=np.float64)),
+        "target_plddt": float(prediction.plddt[~mask].mean(dtype=np.float64)),
+        "binder_aligned_rmsd": _rmsd(made, given, mask & seen, mask & seen),
+        "target_aligned_rmsd": _rmsd(made, given, ~mask & seen, mask & seen),
+    }
+    if prediction.pae is not None:
+        pae = prediction.pae.astype(np.float64)
+        between = [pae[np.ix_(mask, ~mask)].mean(), pae[np.ix_(~mask, mask)].mean()]
+        found |= {
+            "pae_interaction": float(np.mean(between)),
+            "pae_binder": float(pae[np.ix_(mask, mask)].mean()),
+            "pae_target": float(pae[np.ix_(~mask, ~mask)].mean()),
+        }
+    return found
+
+
+def _rmsd(made: np.ndarray, given: np.ndarray, aligned: np.ndarray, scored: np.ndarray) -> float | None:
+    """Return the root mean square distance of some points in Angstrom, with others superposed; None without points."""
+    if aligned.sum() < 3 or not scored.any():
+        return None
+    moved = superposition(made[aligned], given[aligned]).apply(made[scored].astype(np.float64))
+    return float(np.sqrt(np.square(moved - given[scored]).sum(-1).mean()))
+
 
 _CA = ATOM_ORDER["CA"]
 UsedProtocol = Literal["template", "initial_guess", "binder"]

@@ -20,7 +20,8 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
-from helixfold.analysis.matching import SUFFIXES, StructureFile, find_predictions, structure_files
+from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
+from helixfold.analysis.matching import StructureFile, find_predictions, structure_files
 
 _CA = ATOM_ORDER["CA"]
 # Targets of one name draw the same random masks, so that scores of structures differ by these alone.
@@ -125,7 +126,7 @@ def _plain(path: Path) -> list[ScoredFile]:
         directories = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
     found = [_of_target(each.resolve().name, file) for each in directories for file in _once(structure_files(each))]
     if not found:
-        raise InputError.at(path, f"it has no structures: no file ends in {', '.join(SUFFIXES)}")
+        raise InputError.at(path, f"it has no structures: no file ends in {', '.join(STRUCTURE_SUFFIXES)}")
     if ranked := next((each.path for each in found if each.path.name.startswith("ranked_0.")), None):
         problem = "it is the output of a prediction program, whose files hold each model more than once; give --rescore"
         raise InputError.at(ranked.parent, problem)

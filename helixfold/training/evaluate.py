@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from data_pipeline.datasets.examples import ChainStore, ComplexStore, StepExamples
 from data_pipeline.errors import InputError, printable
@@ -18,13 +18,16 @@ from data_pipeline.files import atomic_write
 from data_pipeline.parse.fasta import target_name_problem
 from data_pipeline.parse.text_files import read_text
 from data_pipeline.protein import Protein
-from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.residues import ATOM_ORDER, RESTYPES_WITH_X
+from data_pipeline.structure import Chain
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.transforms.complex_training import complex_example
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.template_augmentation import TemplateAugmentation
 from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
 from helixfold.analysis import metrics
+from helixfold.analysis.complexes import compare_complexes
+from helixfold.analysis.residues import LEAST_RESIDUES
 from helixfold.batch import Batch, MultimerBatch, with_chains
 from helixfold.execution.slabs import Slabs
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
@@ -35,11 +38,10 @@ from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.losses.total import total_loss
 from helixfold.losses.violations import violations
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.confidence import plddt
+from helixfold.model.confidence import plddt, tm_of_alignments
 from helixfold.model.outputs import Outputs
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.config import EvaluationConfig, TrainingConfig
-from helixfold.training.interface_scores import InterfaceScores, interface_scores
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.progress import print_message
 from helixfold.training.step import forward
@@ -51,6 +53,29 @@ _CA = ATOM_ORDER["CA"]
 # Scores of which an evaluation reports the mean, and numbers of an interface's parts of which it does not.
 _AVERAGED = ("lddt_ca", "lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
 _COUNTS = ("chains", "interfaces")
+# Least DockQ of an acceptable interface (Basu & Wallner 2016).
+ACCEPTABLE = 0.23
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceScores:
+    """Scores of the chains of one held-out complex and of its interfaces; from 0 to 1 unless noted.
+
+    Interfaces are the pairs of chains in contact in the true structure; their scores are means over them. Where a
+    complex has nothing to score, a score is None: all those of interfaces if no chains touch, for instance.
+    """
+
+    chains: int  # of which residues were folded
+    interfaces: int
+    chain_lddt_ca: float | None  # mean over the chains, each with distances within itself alone
+    chain_tm_score: float | None  # mean over the chains, each superposed alone
+    dockq: float | None
+    acceptable: float | None  # share of the interfaces with a DockQ of at least 0.23
+    fnat: float | None  # share of the true contacts that are predicted
+    irms: float | None  # Angstrom, of the backbones at an interface
+    lrms: float | None  # Angstrom, of the shorter chain when the longer one is superposed
+    interface_lddt: float | None  # over all distances between heavy atoms of different chains
+    iptm: float | None  # predicted; None without an aligned-error head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,3 +336,92 @@ def _write_structure(
             temporary.write_text(to_pdb(protein, remarks), encoding="ascii")
     except (OSError, ValueError) as error:
         report(f"the structure of held-out {kind} {printable(scores.name)} is not written: {printable(str(error))}")
+
+
+def interface_scores(outputs: Outputs, labels: Labels, batch: MultimerBatch) -> InterfaceScores:
+    """Return the scores of one predicted complex; `labels` are permuted to fit it where chains are equal.
+
+    Equal chains are then assigned once more, to the largest sum of DockQ. A structure that is not finite scores 0.
+    """
+    chain = batch.asym_id[0].cpu().numpy()
+    predicted = outputs.structure.positions[0].cpu().numpy()
+    exists = outputs.structure.mask[0].cpu().numpy()
+    true, observed = labels.all_atom_positions[0].cpu().numpy(), labels.all_atom_mask[0].cpu().numpy()
+    places = [np.flatnonzero(chain == number) for number in np.unique(chain) if number]
+    if not np.isfinite(predicted).all():
+        return _nothing_right(len(places))
+    sequence, number = batch.aatype[0].cpu().numpy(), batch.residue_index[0].cpu().numpy()
+    ours, theirs = (
+        [_chain(str(place), sequence[each], number[each], atoms[each], mask[each]) for place, each in enumerate(places)]
+        for atoms, mask in ((predicted, exists), (true, observed))
+    )
+    compared = compare_complexes(ours, theirs)
+    interfaces = compared.interfaces if compared is not None else ()
+    alone = [
+        (predicted[here, _CA], true[here, _CA])
+        for each in places
+        if len(here := each[observed[each, _CA] > 0]) >= LEAST_RESIDUES
+    ]
+    return InterfaceScores(
+        chains=len(places),
+        interfaces=len(interfaces),
+        chain_lddt_ca=_mean_or_none([metrics.lddt(*points, np.arange(len(points[0]))) for points in alone]),
+        chain_tm_score=_mean_or_none([metrics.superposed_scores(*points).tm_score for points in alone]),
+        dockq=_mean_or_none([each.dockq for each in interfaces]),
+        acceptable=_mean_or_none([each.dockq >= ACCEPTABLE for each in interfaces]),
+        fnat=_mean_or_none([each.fnat for each in interfaces]),
+        irms=_mean_or_none([each.irms for each in interfaces]),
+        lrms=_mean_or_none([each.lrms for each in interfaces]),
+        interface_lddt=compared.interface_lddt if compared is not None else None,
+        iptm=_iptm(outputs, batch) if len(places) > 1 else None,
+    )
+
+
+def _nothing_right(chains: int) -> InterfaceScores:
+    return InterfaceScores(
+        chains=chains,
+        interfaces=0,
+        chain_lddt_ca=0.0,
+        chain_tm_score=0.0,
+        dockq=0.0,
+        acceptable=0.0,
+        fnat=0.0,
+        irms=None,
+        lrms=None,
+        interface_lddt=0.0,
+        iptm=None,
+    )
+
+
+def _chain(
+    name: str,
+    aatype: Int[np.ndarray, " r"],
+    residue_index: Int[np.ndarray, " r"],
+    positions: Float[np.ndarray, "r 37 3"],
+    mask: Float[np.ndarray, "r 37"],
+) -> Chain:
+    observed: Bool[np.ndarray, " r"] = np.asarray((mask > 0).any(1))
+    return Chain(
+        name=name,
+        sequence="".join(RESTYPES_WITH_X[each] for each in aatype),
+        aatype=aatype,
+        atom_positions=positions,
+        atom_mask=mask,
+        b_factors=np.zeros_like(mask),
+        observed=observed,
+        residue_names=("UNK",) * len(aatype),
+        residue_numbers=residue_index + 1,
+        insertion_codes=(" ",) * len(aatype),
+    )
+
+
+def _iptm(outputs: Outputs, batch: MultimerBatch) -> float | None:
+    logits = outputs.logits.aligned_error
+    if logits is None:
+        return None
+    other: torch.Tensor = batch.asym_id[:, :, None] != batch.asym_id[:, None]
+    return float((tm_of_alignments(logits, batch.seq_mask, other) * batch.seq_mask).max())
+
+
+def _mean_or_none(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from data_pipeline.datasets.assembly_index import SKIPPED_ASSEMBLIES_FILE
+from data_pipeline.datasets.assembly_record import SKIPPED_ASSEMBLIES_FILE
 from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.cluster_split import (
@@ -17,7 +17,6 @@ from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
-from data_pipeline.features.schema import Features
 from data_pipeline.processors import available_processors
 from data_pipeline.residues import RESTYPES_WITH_X
 from data_pipeline.templates.filters import TemplateOptions
@@ -112,7 +111,10 @@ def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
     """Write which chains are held out, and how similar they are to the others."""
     held_out = split_by_cluster(with_joined_clusters(store.entries, store.assemblies), fraction)
     assemblies = [each.name for each in store.assemblies if not set(held_out).isdisjoint(each.chains)]
-    sequences = {entry.name: _sequence(store.load(entry.name)[0]) for entry in store.entries}
+    sequences = {
+        entry.name: "".join(RESTYPES_WITH_X[residue] for residue in store.load(entry.name)[0].aatype)
+        for entry in store.entries
+    }
     nearest = list(nearest_chains(sequences, held_out))
     write_split(output, held_out, nearest, assemblies)
     closest = max(nearest, key=lambda each: each.identity * each.coverage)
@@ -139,7 +141,3 @@ def _say(report: BuildReport) -> None:
         name, reason = next(iter(sorted(report.failed.items())))
         print(f"helixfold: {len(report.failed)} failed, see {report.directory / FAILURES_FILE}", file=sys.stderr)
         print(f"helixfold: the first of them, {name}: {reason}", file=sys.stderr)
-
-
-def _sequence(features: Features) -> str:
-    return "".join(RESTYPES_WITH_X[residue] for residue in features.aatype)

@@ -18,7 +18,7 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.planning.layouts import Workload
 from helixfold.planning.recompute_choice import CHECKPOINT_POLICIES, no_room, settled
 from helixfold.planning.size import PassSize, dtype_name, gib
-from helixfold.planning.training import ALONE, TrainedParameters, TrainingNeeds
+from helixfold.planning.training import ALONE, TrainingNeeds
 from helixfold.training.config import TrainingConfig
 
 _FLOAT = 4
@@ -30,12 +30,12 @@ def training_needs(
     layout: Layout = ALONE,
     *,
     state: int | None = None,
-    trained: TrainedParameters | None = None,
+    trained: frozenset[str] | None = None,
 ) -> TrainingNeeds:
     """Return the values that determine the memory of each rank of a run on a card, with a layout that divides samples.
 
     They are `TrainingNeeds`, whose methods forecast the memory for a recompute policy. `state` is the bytes of
-    parameters and optimizer, if they are not those of a run that trains all parameters, and `trained` chooses the
+    parameters and optimizer, if they are not those of a run that trains all parameters, and `trained` names the
     parameters that have gradients.
     """
     sizes, dtype = config.example.sizes(), dtype_on(config.dtype, card)
@@ -66,7 +66,7 @@ def with_settled_recompute(
     layout: Layout = ALONE,
     *,
     state: int | None = None,
-    trained: TrainedParameters | None = None,
+    trained: frozenset[str] | None = None,
 ) -> TrainingConfig:
     """Replace every "auto" of `recompute` by the fastest policy that fits into `memory` bytes.
 

@@ -23,8 +23,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.transforms.complex_training import ComplexTruth
-from data_pipeline.transforms.sample import DrawnSample
-from data_pipeline.transforms.sampled_alignment import ALIGNMENT_AXES
+from data_pipeline.transforms.sample import ALIGNMENT_AXES, DrawnSample
 from helixfold.alignment_features import alignment_features
 from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.execution.allocator import keep_freed_memory

@@ -34,9 +34,9 @@ from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, StepRecord, TrainingLog
 from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats, summed
 from helixfold.training.progress import RunProgress
-from helixfold.training.recorded_step import MicroBatchStep, step_recordings
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
+from helixfold.training.step import MicroBatchStep, step_recordings
 from helixfold.training.stopping import StopRequest
 
 _GIB = 2**30

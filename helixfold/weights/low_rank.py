@@ -65,11 +65,6 @@ class LowRankConfig(Config):
             found |= matching
         return [name for name in maps if name in found]
 
-    def trains(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Return whether the parameter of that name and shape is a weight that changes."""
-        patterns = (part.strip() for part in self.targets.split(","))
-        return is_map(name, shape) and any(fnmatchcase(name.removesuffix(".weight"), each) for each in patterns)
-
 
 def is_map(name: str, shape: tuple[int, ...]) -> bool:
     """Return whether a parameter is the weight of a linear map."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.residues import ATOM_ORDER
 from tests.analysis.made_complexes import NAMES, made_confidences, made_prediction, true_complex
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, protein_from_chains

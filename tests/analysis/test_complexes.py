@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER
 from data_pipeline.structure import Chain
-from helixfold.analysis import chain_mapping
+from helixfold.analysis import complexes
 from helixfold.analysis.complexes import ComplexComparison, compare_complexes
 from helixfold.analysis.dockq import DockQ, dockq, native_interface
 from helixfold.analysis.metrics import rmsd, superposed_scores
@@ -119,7 +119,7 @@ def test_many_equal_chains_are_assigned_by_superposition(monkeypatch: pytest.Mon
     assert ring in turns
     assert found.dockq is not None
     assert found.dockq > 0.7
-    monkeypatch.setattr(chain_mapping, "_MOST_TRIED", 0)
+    monkeypatch.setattr(complexes, "_MOST_TRIED", 0)
     for name in SMALL:
         pdb = true_complex(name, NOWHERE)
         few = compared(chains_of(made_prediction(name, pdb)), chains_of(pdb))
@@ -127,8 +127,8 @@ def test_many_equal_chains_are_assigned_by_superposition(monkeypatch: pytest.Mon
 
 
 def test_superposing_one_chain_assigns_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_mapping.ChainMapping, "_improved", lambda _, assignment: assignment)
-    monkeypatch.setattr(chain_mapping, "_MOST_TRIED", 0)
+    monkeypatch.setattr(complexes.ChainMapping, "_improved", lambda _, assignment: assignment)
+    monkeypatch.setattr(complexes, "_MOST_TRIED", 0)
     rng = np.random.default_rng(3)
     (chain,) = symmetric(("helix_short",), 1, 0.0)
     true = []
@@ -173,9 +173,9 @@ def test_the_assignment_has_the_largest_dockq_though_another_has_a_smaller_rmsd(
 
 
 def test_exchanging_chains_improves_an_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_mapping, "_MOST_TRIED", 0)
+    monkeypatch.setattr(complexes, "_MOST_TRIED", 0)
     wrong = {0: 1, 1: 0, 2: 2, 3: 3}
-    monkeypatch.setattr(chain_mapping, "_superposed", lambda _: [wrong])
+    monkeypatch.setattr(complexes, "_superposed", lambda _: [wrong])
     true = symmetric(("helix_short",), 3, 12.0)
     true.append(replace(noisy(true[0], 0, 0), name="D", atom_positions=true[0].atom_positions + np.float32(6)))
     found = compared([noisy(chain, 0.1, number) for number, chain in enumerate(true)], true)

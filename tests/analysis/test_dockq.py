@@ -10,8 +10,7 @@ from scipy.spatial.transform import Rotation
 
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
-from helixfold.analysis.chain_mapping import ChainMapping
-from helixfold.analysis.complexes import compare_complexes
+from helixfold.analysis.complexes import ChainMapping, compare_complexes
 from helixfold.analysis.dockq import dockq, native_interface
 from helixfold.analysis.residues import Pairing
 from tests.analysis.uneven_chains import displaced, uneven_chains, without_backbone, without_residues
@@ -178,7 +177,7 @@ def test_superposing_chains_and_trying_all_assignments_agree(monkeypatch: pytest
     reference = uneven_chains("BCAD", seed=8)
     predicted = [displaced(chain, 0.4, seed) for seed, chain in enumerate(reference)][::-1]
     tried = ChainMapping(predicted, reference)
-    monkeypatch.setattr("helixfold.analysis.chain_mapping._MOST_TRIED", 0)
+    monkeypatch.setattr("helixfold.analysis.complexes._MOST_TRIED", 0)
     nearest = ChainMapping(predicted, reference)
     for found in (tried, nearest):
         assert {number: each.predicted.name for number, each in found.pairings.items()} == dict(enumerate("BCAD"))

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import protein_from_chains
-from helixfold.analysis.aligned_scores import ipsae, lis, pdockq, pdockq2
 from helixfold.analysis.chain_tm import TmScores
-from helixfold.analysis.interfaces import CONTACT, ComplexScores, complex_scores
+from helixfold.analysis.interfaces import CONTACT, ComplexScores, complex_scores, ipsae, lis, pdockq, pdockq2
 from scripts.parity.make_interface_cases import PREDICTED, published
 from tests.analysis.made_complexes import REAL, SMALL, made_confidences, made_prediction, rotation, true_complex
 from tests.analysis.uneven_chains import as_protein, uneven_chains

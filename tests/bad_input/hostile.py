@@ -28,7 +28,7 @@ from pathlib import Path
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.json_files import read_json
-from data_pipeline.parse.hmmsearch import parse_hmmsearch
+from data_pipeline.parse.template_hit import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.server_archive import DamagedArchiveError, ServerAlignments

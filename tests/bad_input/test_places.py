@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
-from data_pipeline.claim_files import ClaimFiles
+from data_pipeline.claims import ClaimFiles
 from data_pipeline.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile
 from data_pipeline.search.plan import plan_searches

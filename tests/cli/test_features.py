@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.claim_files import ClaimFiles
-from data_pipeline.claims import Claims
+from data_pipeline.claims import ClaimFiles, Claims
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import PreparedTarget, prepare
 from helixfold.cli.main import main

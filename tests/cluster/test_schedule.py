@@ -147,9 +147,3 @@ def test_a_pools_pace_makes_its_tasks_as_long_as_they_should_be() -> None:
     assert sizes[0] <= 3  # a quarter of 20 minutes, by the forecast
     assert sizes[-1] == pytest.approx(600, rel=0.01)
     assert found.pace("one") == pytest.approx(0.02)
-
-
-def test_a_pool_that_is_given_up_leaves_only_what_fits_elsewhere() -> None:
-    found = schedule([100, 800, 200], search=False)
-    assert found.give_up("large") == [1]
-    assert found.next_task("small") is not None

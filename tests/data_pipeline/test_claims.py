@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline import claims as module
-from data_pipeline.claim_files import ClaimFiles, SeenFile
-from data_pipeline.claims import Claims, LostClaimError
+from data_pipeline.claims import ClaimFiles, Claims, LostClaimError, SeenFile
 
 _LAG = 10.0
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from helixfold.cli.app import application
 from helixfold.cli.main import main
 from helixfold.config import ConfigError

@@ -9,8 +9,7 @@ import pytest
 from data_pipeline.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from helixfold.evaluation.benchmark_data import Benchmark, find_data
-from helixfold.evaluation.benchmark_table import read_benchmark
-from helixfold.evaluation.published import TARGET_LISTS
+from helixfold.evaluation.benchmark_table import TARGET_LISTS, read_benchmark
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
 SEQUENCE = "MKTAYIAKQR"

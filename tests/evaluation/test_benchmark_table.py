@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.evaluation.benchmark_table import read_benchmark
-from helixfold.evaluation.published import TARGET_LISTS
+from helixfold.evaluation.benchmark_table import TARGET_LISTS, read_benchmark
 
 HEADER = "id\tsequence\treferences\tmsa\ttemplates\tdate\n"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from data_pipeline.errors import InputError
 from helixfold.finetune.memory import RunMemory, fitting
-from helixfold.finetune.schedule import Place, Schedule
+from helixfold.finetune.run import Place, Schedule
 from helixfold.training.trainer import DivergedError
 
 
@@ -48,7 +48,7 @@ def schedule(
     errors: dict[str, Exception] | None = None,
     deadlines: dict[str, float] | None = None,
     stops: list[bool] | None = None,
-) -> tuple[Schedule[Fake], list[str]]:
+) -> tuple[Schedule, list[str]]:
     """A schedule of runs, each of so many steps and bytes, and what will happen in it."""
     log, clock = list[str](), [0.0]
     places = [

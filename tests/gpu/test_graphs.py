@@ -23,7 +23,7 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.presets import preset
-from helixfold.training.recorded_gradients import RecordedGradients
+from helixfold.training.step import RecordedGradients
 from helixfold.weights.untrained import untrained_model
 from tests.gpu.devices import on_devices
 from tests.support.operator_graphs import OperatorRecorder

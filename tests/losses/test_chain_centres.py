@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.losses.chain_centres import centre_of_mass_loss
+from helixfold.losses.chain_metrics import centre_of_mass_loss
 from helixfold.losses.labels import Labels
 from tests.losses.complexes import a_complex, labels_of_complex, random_truth
 from tests.losses.test_violations import holding

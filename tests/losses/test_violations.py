@@ -17,10 +17,9 @@ from helixfold.batch import Batch
 from helixfold.execution.counter import Counter
 from helixfold.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
 from helixfold.geometry.rigid import Rigid
-from helixfold.losses import clashes
 from helixfold.losses import violations as module
 from helixfold.losses.labels import Labels
-from helixfold.losses.violations import Violations, violation_loss, violations
+from helixfold.losses.violations import Violations, clashes, violation_loss, violations
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.card import CARDS, described
 from tests.parity.test_functions import Function
@@ -373,9 +372,9 @@ def test_blocks_and_left_out_pairs_change_nothing(monkeypatch: pytest.MonkeyPatc
     weights = torch.rand(2, 11, 14, dtype=torch.float64)
     results = []
     for size, everything in ((2**20, False), (1, False), (5_000, True), (2**20, True)):
-        monkeypatch.setattr(clashes, "_CPU_BLOCK", size)
+        monkeypatch.setattr("helixfold.losses.violations._CPU_BLOCK", size)
         if everything:
-            monkeypatch.setattr(clashes, "unmasked", lambda _: slice(None))
+            monkeypatch.setattr("helixfold.losses.violations.unmasked", lambda _: slice(None))
         found = violations(**given).clashes
         results.append((found.detach(), *torch.autograd.grad((weights * found).sum(), given["atoms"])))
     for result in results[1:]:
@@ -396,7 +395,7 @@ def test_memory_does_not_grow_with_all_pairs_of_atoms() -> None:
         atoms = torch.empty(1, residues, 14, 3, device="meta", requires_grad=True)
         with described(CARDS["h100"]), Counter() as counter:
             index = torch.empty(1, residues, dtype=torch.int64, device="meta")
-            clashes.clashes(atoms, torch.empty(1, residues, 14, device="meta"), index, 1.5).sum().backward()
+            clashes(atoms, torch.empty(1, residues, 14, device="meta"), index, 1.5).sum().backward()
         peaks.append(counter.peak)
     assert max(peaks) < 1.1 * min(peaks) < 500 * 2**20
 

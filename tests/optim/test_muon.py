@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from data_pipeline.config import ConfigError
 from helixfold.optim.config import MuonConfig, OptimizerConfig
-from helixfold.optim.flat import FlatOptimizer
-from helixfold.optim.muon import is_hidden_matrix, orthogonal
-from helixfold.optim.parameter_layout import Slot
+from helixfold.optim.flat import FlatOptimizer, Slot, is_hidden_matrix, orthogonal
 from tests.optim.networks import float32_parameters
 
 CONFIG = OptimizerConfig(method="muon", clipping="none", ema_decay=0.9, muon=MuonConfig(rate=2.0))

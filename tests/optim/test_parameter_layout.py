@@ -6,7 +6,7 @@ from torch import nn
 
 from data_pipeline.errors import InputError
 from helixfold.ops.constants import LINE
-from helixfold.optim.parameter_layout import lay_out
+from helixfold.optim.flat import lay_out
 from tests.optim.networks import Small
 
 

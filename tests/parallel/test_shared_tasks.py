@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.claim_files import ClaimFiles
-from data_pipeline.claims import Claims
+from data_pipeline.claims import ClaimFiles, Claims
 from helixfold.parallel import shared_tasks
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.worker_group import ControlChannel

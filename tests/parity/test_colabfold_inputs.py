@@ -10,7 +10,7 @@ import pytest
 
 from data_pipeline.complexes.alignments import EntityAlignment
 from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
-from data_pipeline.complexes.features import RESIDUE_GAP, ResidueGapFeatures, multimer_features, residue_gap_features
+from data_pipeline.complexes.feature_set import RESIDUE_GAP, ComplexFeatureSet
 from data_pipeline.complexes.sequence_files import read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.parse.a3m import parse_a3m
@@ -49,16 +49,17 @@ def test_features_of_alignments_are_colabfolds(name: str, tmp_path: Path) -> Non
     target = alignment.target("x")
     assert expected["is_complex"] == (len(target.sequences) > 1)
     for mode in [mode for mode in MODES if f"multimer {mode}" in expected]:
-        features = multimer_features(target, alignment.entities, mode)  # type: ignore[arg-type]
-        assert {each: array_digest(getattr(features, each)) for each in MULTIMER} == expected[f"multimer {mode}"], mode
-        gapped = residue_gap_features(target, alignment.entities, mode)  # type: ignore[arg-type]
-        own = gap_digests(gapped.features.msa, gapped.features.deletion_matrix, without_gaps(gapped), gapped.asym_id)
+        made = ComplexFeatureSet.of(target, alignment.entities, mode)  # type: ignore[arg-type]
+        digests = {each: array_digest(getattr(made.multimer, each)) for each in MULTIMER}
+        assert digests == expected[f"multimer {mode}"], mode
+        gapped = made.residue_gap
+        own = gap_digests(gapped.msa, gapped.deletion_matrix, without_gaps(made), made.multimer.asym_id)
         assert own == expected[f"residue gap {mode}"], mode
 
 
-def without_gaps(gapped: ResidueGapFeatures) -> np.ndarray:
+def without_gaps(made: ComplexFeatureSet) -> np.ndarray:
     """Residue numbers from 0 in each chain, which ColabFold keeps beside the chains' numbers."""
-    index, asym_id = gapped.features.residue_index, gapped.asym_id
+    index, asym_id = made.residue_gap.residue_index, made.multimer.asym_id
     starts = np.array([index[asym_id == chain][0] for chain in np.unique(asym_id)])
     assert (np.diff(index)[np.diff(asym_id) > 0] == RESIDUE_GAP + 1).all()
     return index - starts[asym_id - 1]
@@ -75,7 +76,7 @@ def test_a_homodimers_features_are_those_that_colabfold_handed_to_the_network(re
     unpaired = parse_a3m(answer)
     sequence = unpaired.query
     entity = EntityAlignment(sequence=sequence, unpaired=unpaired, paired=parse_a3m(f">q\n{sequence}\n".encode()))
-    features = multimer_features(ComplexTarget.of("A_A", (sequence, sequence)), [entity])
+    features = ComplexFeatureSet.of(ComplexTarget.of("A_A", (sequence, sequence)), [entity]).multimer
     with np.load(real_data / "colabfold" / "complex_monomer__A_A_features.npz") as stored:
         for name in ("aatype", "residue_index", "sym_id", "entity_id", "msa", "deletion_matrix", "bert_mask"):
             np.testing.assert_array_equal(getattr(features, name), stored[name], err_msg=name)
@@ -93,12 +94,12 @@ def test_a_heterodimers_rows_by_residue_index_gap_are_among_ours(real_data: Path
         for alone, pairs in zip(unpaired, paired, strict=True)
     ]
     target = ComplexTarget.of("3G5O", [each.sequence for each in entities])
-    gapped = residue_gap_features(target, entities)
-    ours = {row.tobytes() for row in gapped.features.msa.astype(np.int32)}
+    made = ComplexFeatureSet.of(target, entities)
+    ours = {row.tobytes() for row in made.residue_gap.msa.astype(np.int32)}
     with np.load(real_data / "colabfold" / "complex_ptm__3G5O_A_3G5O_B_features.npz") as stored:
-        np.testing.assert_array_equal(without_gaps(gapped), stored["residue_index"][0])
-        np.testing.assert_array_equal(gapped.asym_id - 1, stored["asym_id"][0])
-        np.testing.assert_array_equal(gapped.features.aatype, stored["aatype"][0])
+        np.testing.assert_array_equal(without_gaps(made), stored["residue_index"][0])
+        np.testing.assert_array_equal(made.multimer.asym_id - 1, stored["asym_id"][0])
+        np.testing.assert_array_equal(made.residue_gap.aatype, stored["aatype"][0])
         drawn = np.concatenate([stored["true_msa"], stored["extra_msa"]], axis=1)
         deletions = stored["extra_deletion_value"]
     assert drawn.max() < MASKED
@@ -106,11 +107,11 @@ def test_a_heterodimers_rows_by_residue_index_gap_are_among_ours(real_data: Path
     # Each pass holds all pairs or some, and rows of both chains.
     pairs = {
         row.tobytes()
-        for row in gapped.features.msa.astype(np.int32)
+        for row in made.residue_gap.msa.astype(np.int32)
         if (row[:93] != GAP).any() and (row[93:] != GAP).any()
     }
     assert len(pairs) == 14
-    values = np.unique(np.arctan(gapped.features.deletion_matrix / np.float32(3)) * np.float32(2 / np.pi))
+    values = np.unique(np.arctan(made.residue_gap.deletion_matrix / np.float32(3)) * np.float32(2 / np.pi))
     np.testing.assert_allclose(
         values[np.searchsorted(values, np.unique(deletions) - 1e-6)], np.unique(deletions), atol=1e-6
     )

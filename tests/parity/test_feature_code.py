@@ -10,7 +10,6 @@ import pytest
 from data_pipeline.features.msa import msa_features
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import (
     deduplicated,
     parse_stockholm,
@@ -18,7 +17,7 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
-from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.template_hit import TemplateHit, parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
 from scripts.parity.make_feature_cases import MERGED, ROW_LIMIT, alignment_digest, digest

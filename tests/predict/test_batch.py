@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.features.schema import Features
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER
 from helixfold.cli.main import main

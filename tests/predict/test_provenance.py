@@ -10,7 +10,7 @@ import torch
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
 from data_pipeline.features.schema import Features
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from helixfold import __version__
 from helixfold.cli.main import INTERRUPTED
 from helixfold.execution import environment

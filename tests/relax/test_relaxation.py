@@ -118,7 +118,7 @@ def test_the_same_structure_relaxes_the_same(hairpin: Protein, relaxed_hairpin: 
 @needs_openmm
 def test_residues_that_are_still_flawed_are_freed(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
     from helixfold.relax import amber  # noqa: PLC0415  # needs OpenMM
-    from helixfold.relax.simulation import Simulation  # noqa: PLC0415
+    from helixfold.relax.amber import Simulation  # noqa: PLC0415
 
     given = perturbed(part(hairpin, slice(0, 6)), off=0.1, clashes=0)
     held: list[list[int]] = []

@@ -8,8 +8,7 @@ import pytest
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import ATOM_ORDER, GAP
-from helixfold.scoring.binders import BinderChains
-from helixfold.scoring.given_structure import as_anonymous_template, as_template_of_target
+from helixfold.scoring.score import BinderChains, as_anonymous_template, as_template_of_target
 from helixfold.scoring.structures import read_scored
 from tests.scoring.structure_files import SEQUENCE, write
 

@@ -16,8 +16,7 @@ from helixfold.folding import FoldingOptions, fold
 from helixfold.presets import tiny
 from helixfold.scoring import network, scan_run
 from helixfold.scoring.mutations import TargetChains, read_mutant
-from helixfold.scoring.scan_pages import MEASURES, map_data
-from helixfold.scoring.scan_run import changes_of
+from helixfold.scoring.scan_run import MEASURES, changes_of, map_data
 from helixfold.weights.untrained import untrained_model
 
 SEQUENCE = "MKTAYIAKQRQI"

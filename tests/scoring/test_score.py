@@ -12,9 +12,8 @@ from helixfold.cli.main import main
 from helixfold.folding import FoldingOptions
 from helixfold.presets import preset
 from helixfold.scoring import network
-from helixfold.scoring.binders import BinderChains, binder_scores
-from helixfold.scoring.score import require_templates, scores_of, target_to_fold
-from helixfold.scoring.score_pages import ScoredLine, ranked
+from helixfold.scoring.score import BinderChains, binder_scores, require_templates, scores_of, target_to_fold
+from helixfold.scoring.score_run import ScoredLine, ranked
 from helixfold.scoring.structures import read_scored
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model

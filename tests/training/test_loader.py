@@ -13,8 +13,7 @@ from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.errors import InputError
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.transforms.msa import deletion_value
-from data_pipeline.transforms.sample import DrawnSample, SamplingConfig
-from data_pipeline.transforms.sampled_alignment import smallest
+from data_pipeline.transforms.sample import DrawnSample, SamplingConfig, smallest
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import Batch, sampled_fields
 from helixfold.execution import nested

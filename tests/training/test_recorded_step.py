@@ -13,10 +13,10 @@ from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.training import evaluate as evaluation
-from helixfold.training import recorded_step
+from helixfold.training import step
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import read_log
-from helixfold.training.recorded_step import refusal_of_recording
+from helixfold.training.step import refusal_of_recording
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer
 from tests.support.networks import tiny_multimer_config
@@ -41,8 +41,8 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
     """Have all trainers from now on record their steps with this recorder."""
 
     def by(recorder: OperatorRecorder) -> None:
-        monkeypatch.setattr(recorded_step, "GraphRecorder", lambda device: recorder)
-        monkeypatch.setattr(recorded_step, "refusal_of_recording", lambda *_: None)
+        monkeypatch.setattr(step, "GraphRecorder", lambda device: recorder)
+        monkeypatch.setattr(step, "refusal_of_recording", lambda *_: None)
 
     return by
 

@@ -21,7 +21,8 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
 from helixfold.report.training_curves import plot_curves
 from helixfold.training import evaluate as evaluation
-from helixfold.training import recorded_step, run_files
+from helixfold.training import run_files
+from helixfold.training import step as training_step
 from helixfold.training import trainer as training
 from helixfold.training.evaluate import HeldOutScores
 from helixfold.training.log import LOG_FILE, read_log
@@ -130,7 +131,7 @@ def test_what_is_not_finite_is_skipped_counted_and_named(tmp_path: Path, monkeyp
             return replace(losses, total=losses.total + math.inf)  # its gradient is finite
         return replace(losses, total=losses.total * math.nan) if batch.step == 3 else losses
 
-    monkeypatch.setattr(recorded_step, "forward_losses", faulty)
+    monkeypatch.setattr(training_step, "forward_losses", faulty)
     trainer = small_run(tmp_path)
     assert trainer.run(StopRequest())
     assert (trainer.progress.skipped, trainer.progress.skipped_in_a_row) == (2, 0)
@@ -150,7 +151,7 @@ def test_a_run_that_diverges_ends_with_the_batch_named(tmp_path: Path, monkeypat
         losses = forward_losses(model, batch, config, run)
         return replace(losses, total=losses.total * math.nan) if batch.step >= 2 else losses
 
-    monkeypatch.setattr(recorded_step, "forward_losses", faulty)
+    monkeypatch.setattr(training_step, "forward_losses", faulty)
     trainer = small_run(tmp_path, small_config(steps=30, max_skipped=3))
     with pytest.raises(
         DivergedError, match=r"3 steps in a row, the last of them step 4 \(seed 0, chains chain\d, chain\d\)"

@@ -14,9 +14,8 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset, tiny, tiny_multimer
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.from_monomer import multimer_parameters
 from helixfold.weights.load import model_shapes
-from helixfold.weights.transfer import initial_weights
+from helixfold.weights.transfer import initial_weights, multimer_parameters
 from helixfold.weights.untrained import untrained_model
 from tests.support.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 from tests.weights.written import write_parameters

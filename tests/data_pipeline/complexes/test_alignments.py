@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.complexes.alignments import EntityAlignment, chains_of
 from data_pipeline.complexes.colabfold_a3m import complex_a3m_from_lines, is_complex_header, read_complex_a3m
-from data_pipeline.complexes.features import multimer_features, residue_gap_features
+from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
@@ -105,19 +105,20 @@ def test_modes_without_meaning_and_missing_alignments_are_refused() -> None:
     with pytest.raises(InputError, match="by a search or by species"):
         entity("ACDE", uniprot="ACDE", paired="ACDE")
     with pytest.raises(InputError, match="chains have 2 and 1 paired rows"):
-        multimer_features(target, [entity("ACDE", paired="ACDE ACDD"), entity("GGG", paired="GGG")])
+        ComplexFeatureSet.of(target, [entity("ACDE", paired="ACDE ACDD"), entity("GGG", paired="GGG")])
     with pytest.raises(InputError, match="some chains have rows that were paired by a search"):
-        multimer_features(target, [entity("ACDE", paired="ACDE ACDD"), entity("GGG")])
+        ComplexFeatureSet.of(target, [entity("ACDE", paired="ACDE ACDD"), entity("GGG")])
 
 
 def test_a_monomers_model_reads_chains_with_missing_residues_between() -> None:
     target = ComplexTarget.of("x", ("GGG", "ACDE", "GGG"))
-    gapped = residue_gap_features(target, [entity("ACDE", unpaired="ACDE AC-E"), entity("GGG", unpaired="GGG")])
-    assert gapped.chain_names == ("A", "C", "B")
-    assert gapped.features.sequence == "GGGGGGACDE"
-    assert gapped.features.residue_index.tolist() == [0, 1, 2, 203, 204, 205, 406, 407, 408, 409]
-    assert gapped.asym_id.tolist() == [1] * 3 + [2] * 3 + [3] * 4
-    letters = ["".join("ARNDCQEGHILKMFPSTWYVX-"[each] for each in row) for row in gapped.features.msa]
+    made = ComplexFeatureSet.of(target, [entity("ACDE", unpaired="ACDE AC-E"), entity("GGG", unpaired="GGG")])
+    assert made.multimer.chain_names == ("A", "C", "B")
+    gapped = made.residue_gap
+    assert gapped.sequence == "GGGGGGACDE"
+    assert gapped.residue_index.tolist() == [0, 1, 2, 203, 204, 205, 406, 407, 408, 409]
+    assert made.multimer.asym_id.tolist() == [1] * 3 + [2] * 3 + [3] * 4
+    letters = ["".join("ARNDCQEGHILKMFPSTWYVX-"[each] for each in row) for row in gapped.msa]
     # Rows of the complex, then of the chains: those of AC-E have gaps elsewhere.
     assert letters == ["GGGGGGACDE", "GGG-------", "---GGG----", "------ACDE", "------AC-E"]
-    assert not np.any(gapped.features.deletion_matrix)
+    assert not np.any(gapped.deletion_matrix)

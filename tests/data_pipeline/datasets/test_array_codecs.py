@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from data_pipeline.datasets import array_codecs
-from data_pipeline.datasets.array_codecs import decode_array, encode_atoms, encode_dense, encode_mask, encode_sparse
+from data_pipeline.datasets import chain_record
+from data_pipeline.datasets.chain_record import decode_array, encode_atoms, encode_dense, encode_mask, encode_sparse
 
 DTYPES = st.sampled_from([np.int8, np.uint8, np.int32, np.int64, np.float32, np.float64])
 SHAPES = array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=7)
 # The standard library's, and the faster one where it is installed.
-INFLATE = list({module.__name__: module for module in (zlib, array_codecs._INFLATE)}.values())
+INFLATE = list({module.__name__: module for module in (zlib, chain_record._INFLATE)}.values())
 
 
 def same(first: np.ndarray, second: np.ndarray) -> bool:
@@ -84,7 +84,7 @@ def test_sparse_values_take_only_what_they_need() -> None:
 def test_content_that_is_no_such_array_is_refused(
     change: dict[str, object], problem: str, inflate: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(array_codecs, "_INFLATE", inflate)
+    monkeypatch.setattr(chain_record, "_INFLATE", inflate)
     packed = encode_dense(np.arange(3, dtype=np.int32))
     with pytest.raises(ValueError, match=problem):
         decode_array(replace(packed, **change), (3,))
@@ -101,6 +101,6 @@ def test_sparse_values_outside_the_array_are_refused() -> None:
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="not 8 bytes"):
         decode_array(replace(encode_dense(np.zeros(2, np.int32)), content=zlib.compress(bytes(10**7))), (2,))
-    monkeypatch.setattr(array_codecs, "MAX_ARRAY_BYTES", 100)
+    monkeypatch.setattr(chain_record, "MAX_ARRAY_BYTES", 100)
     with pytest.raises(ValueError, match="too large"):
         decode_array(encode_dense(np.zeros(26, np.int32)), (26,))

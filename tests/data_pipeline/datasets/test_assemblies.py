@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.datasets import clustering
-from data_pipeline.datasets.assembly_index import read_assemblies
-from data_pipeline.datasets.assembly_record import AssemblyRecord
+from data_pipeline.datasets.assembly_record import AssemblyRecord, read_assemblies
 from data_pipeline.datasets.build import BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder

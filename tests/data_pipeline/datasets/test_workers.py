@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.datasets.build import FileOutcome, process_files
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder
-from data_pipeline.datasets.workers import FileOutcome, process_files
 from tests.data_pipeline.datasets.faulty_recipe import FaultyRecipe
 from tests.data_pipeline.datasets.training_files import write_training_files
 from tests.support.interruptions import living_processes
@@ -48,7 +48,7 @@ import sys, time
 from pathlib import Path
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder
-from data_pipeline.datasets.workers import process_files
+from data_pipeline.datasets.build import process_files
 if __name__ == "__main__":
     builder = RecordBuilder(filter=ChainFilter())
     for outcome in process_files(builder, Path("store"), sorted(Path("structures").iterdir()), 2):

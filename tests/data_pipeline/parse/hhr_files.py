@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from data_pipeline.parse.hhr import MAX_HHR_BYTES, parse_hhr
-from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.template_hit import MAX_HHR_BYTES, TemplateHit, parse_hhr
 from data_pipeline.parse.text_files import read_text_bytes
 
 

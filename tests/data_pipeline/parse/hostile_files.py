@@ -15,8 +15,8 @@ from pathlib import Path
 from data_pipeline.errors import InputError
 from data_pipeline.parse import text_files
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import a3m_to_stockholm, deduplicated, stockholm_to_a3m, without_empty_columns
+from data_pipeline.parse.template_hit import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from tests.data_pipeline.parse.hhr_files import read_hhr
 

@@ -2,6 +2,8 @@
 
 from unittest.mock import patch
 
+from data_pipeline.complexes.sequence_files import read_table_targets
+from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.parse import alignment, csv_table, fasta
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.fasta import FastaRecord
@@ -13,9 +15,9 @@ def parse_fasta(content: bytes, *, path: str = "FASTA") -> list[FastaRecord]:
         return fasta.read_fasta(path)
 
 
-def parse_csv(content: bytes, *, path: str = "CSV", delimiter: str = ",") -> list[FastaRecord]:
+def parse_csv(content: bytes, *, path: str = "CSV", delimiter: str = ",") -> list[FastaRecord | ComplexTarget]:
     with patch.object(csv_table, "read_lines", lambda path, _: content_lines(content, path)):
-        return csv_table.read_csv(path, delimiter)
+        return read_table_targets(path, delimiter)
 
 
 def parse_alignment(

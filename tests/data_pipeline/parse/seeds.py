@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.parse.hhr import parse_hhr
-from data_pipeline.parse.hmmsearch import parse_hmmsearch
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.parse.mmcif import parse_mmcif
-from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.parse.stockholm import (
     a3m_to_stockholm,
     deduplicated,
@@ -15,6 +13,7 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
+from data_pipeline.parse.template_hit import parse_hhr, parse_hmmsearch
 from tests.data_pipeline.parse.in_memory import parse_alignment, parse_csv, parse_fasta
 
 PATH = "any.file"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse import hhr
-from data_pipeline.parse.hhr import parse_hhr
+from data_pipeline.parse import template_hit
+from data_pipeline.parse.template_hit import parse_hhr
 from tests.data_pipeline.parse.hhr_files import read_hhr
 from tests.data_pipeline.parse.seeds import HHR
 
@@ -83,7 +83,7 @@ def test_another_file_is_told(content: bytes) -> None:
 
 
 def test_more_than_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hhr, "MAX_HHR_BYTES", 100)
+    monkeypatch.setattr(template_hit, "MAX_HHR_BYTES", 100)
     with pytest.raises(InputError, match="hhr: it holds more than 100 bytes"):
         parse_hhr(HHR)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.hit_table import parse_hit_table
+from data_pipeline.parse.template_hit import parse_hit_table
 
 QUERY = "MKTAYIAKQR"
 LINE = b"101\t1abc_A\t0.6\t8\t2\t1\t2\t9\t5\t11\t1e-9\t60\t3M2I1M1D2M\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.hmmsearch import parse_hmmsearch
+from data_pipeline.parse.template_hit import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from tests.data_pipeline.parse.seeds import HMMSEARCH, QUERY
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import assume, given
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse import pdb
+from data_pipeline.parse import gemmi_chains
 from data_pipeline.parse.atom_table import residue_letter
-from data_pipeline.parse.pdb import parse_pdb
+from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from tests.data_pipeline.parse.structure_files import Residue, expected_atoms, pdb_text, residues
@@ -233,6 +233,6 @@ def test_bytes_that_are_no_text_do_no_harm() -> None:
 
 
 def test_more_seqres_than_memory_allows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdb, "_MAX_SEQRES", 2)
+    monkeypatch.setattr(gemmi_chains, "_MAX_SEQRES", 2)
     with pytest.raises(InputError, match="more than 2 SEQRES records"):
         read("REMARK\n", "SEQRES   1 A    1  GLY\n" * 3, strand("GLY"))

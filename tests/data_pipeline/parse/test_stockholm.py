@@ -117,7 +117,7 @@ def test_gzip_is_read_and_a_cut_one_is_told(tmp_path: Path) -> None:
 
 
 def test_many_rows_are_read_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_pipeline.parse.stockholm_blocks._BATCH_BYTES", 300)
+    monkeypatch.setattr("data_pipeline.parse.stockholm._BATCH_BYTES", 300)
     names = [f"h{index}" for index in range(20)]
     first = [f"{name} AC{'w' * (index % 2)}{'-' * (1 - index % 2)}" for index, name in enumerate(names)]
     second = [f"{name} {'w' * (index % 3 == 0) or '-'}D" for index, name in enumerate(names)]

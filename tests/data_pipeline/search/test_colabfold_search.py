@@ -9,14 +9,21 @@ import pytest
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.parse.hit_table import parse_hit_table
+from data_pipeline.parse.template_hit import parse_hit_table
 from data_pipeline.search.cluster_build import ClusterBuild
 from data_pipeline.search.colabfold_databases import ClusterDatabase, with_ending
-from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, ColabfoldTemplates, MmseqsBatch
-from data_pipeline.search.colabfold_steps import ColabfoldOptions, paired_steps, unpaired_steps
+from data_pipeline.search.colabfold_search import (
+    ColabfoldOptions,
+    ColabfoldPairing,
+    ColabfoldSearch,
+    ColabfoldTemplates,
+    MmseqsBatch,
+    SharedResults,
+    paired_steps,
+    unpaired_steps,
+)
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import program_version
-from data_pipeline.search.shared_results import SharedResults
 from data_pipeline.search.tool import BatchSearch, PairingSearch, TemplateSearch
 from tests.data_pipeline.search.colabfold_case import DIGESTS, ColabfoldCase, digest
 from tests.data_pipeline.search.families import random_protein

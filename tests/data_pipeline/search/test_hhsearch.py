@@ -5,7 +5,7 @@ import pytest
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.parse.hhr import parse_hhr
+from data_pipeline.parse.template_hit import parse_hhr
 from data_pipeline.search.hhsuite import Hhsearch, HhsearchOptions
 from data_pipeline.search.tool import TemplateSearch
 from tests.data_pipeline.search.families import (

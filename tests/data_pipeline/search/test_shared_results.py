@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.search.shared_results import SharedResults
+from data_pipeline.search.colabfold_search import SharedResults
 
 
 def test_a_result_is_found_by_its_search_and_query_alone(tmp_path: Path) -> None:

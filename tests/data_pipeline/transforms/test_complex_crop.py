@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.transforms import complex_crop
-from data_pipeline.transforms.complex_crop import at_interface, contiguous_complex_crop, interface_crop
+from data_pipeline.transforms import crop as crops
+from data_pipeline.transforms.crop import at_interface, contiguous_complex_crop, interface_crop
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6), size=st.integers(1, 100), seed=st.integers(0, 999))
@@ -41,7 +41,7 @@ def test_interfaces_of_all_rows_are_found_however_many_are_compared_at_a_time(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chains of unequal length, the longest in the middle; a residue exactly 15 Angstrom away is at the interface."""
-    monkeypatch.setattr(complex_crop, "_ROWS", rows)
+    monkeypatch.setattr(crops, "_ROWS", rows)
     asym_id = np.repeat([1, 2, 3], [3, 12, 5])
     alpha = np.zeros((20, 3))
     alpha[:, 0] = 100 * np.arange(20)
