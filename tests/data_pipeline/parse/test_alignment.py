@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse import aligned_fasta, stockholm_blocks
 from data_pipeline.parse import alignment as alignment_module
+from data_pipeline.parse import stockholm
 from data_pipeline.parse.alignment import read_alignment
 from tests.data_pipeline.parse.in_memory import parse_alignment
 
@@ -34,7 +34,7 @@ SAME = {
 def test_each_format_gives_the_same_alignment(
     content: bytes, query: str | None, batch_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (aligned_fasta, stockholm_blocks):  # rows that are read at a time
+    for module in (alignment_module, stockholm):  # rows that are read at a time
         monkeypatch.setattr(module, "_BATCH_BYTES", batch_bytes)
     alignment = parse_alignment(content, query)
     assert alignment.names == ("q", "h", "i")
