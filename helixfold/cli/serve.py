@@ -124,7 +124,7 @@ def serve(
     """Run a prediction service: web pages, a queue that survives crashes, and a REST interface."""
     require("serve", *_EXTRA, action="helixfold serve")
     from helixfold.serve.queue.limits import QueueOptions
-    from helixfold.serve.run import LocalWorkerOptions, serve
+    from helixfold.serve.run import serve
     from helixfold.serve.settings import ServeSettings
 
     queue = QueueOptions(
@@ -150,7 +150,7 @@ def serve(
         queue=queue,
     )
     environments = _environments(listening.workers, predicting.device)
-    serve(settings, LocalWorkerOptions(options=_worker_options(predicting), environments=environments))
+    serve(settings, _worker_options(predicting), environments)
 
 
 @app.command(usage="helixfold serve worker URL [options]")
@@ -183,7 +183,7 @@ def worker(
     work
         With --cluster: directory for running jobs, which all nodes see at the same path.
     """
-    from helixfold.serve.command_client import read_token, refusals_as_input_errors
+    from helixfold.serve.client import read_token, refusals_as_input_errors
     from helixfold.serve.worker.run import WorkerCall, run_worker
 
     token = read_token(token_file)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a worker has no need of pydantic
     from helixfold.serve.queue.workers import ForecastCurve, WorkerOffers
@@ -25,10 +25,6 @@ class JobForecast:
     model: str | None
     device: str | None
     longest: int | None  # residues of the longest chain that fits
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the forecast as JSON has it."""
-        return dict(vars(self))
 
 
 def forecast(

@@ -90,3 +90,8 @@ class Usage:
     active_jobs: int
     active_residues: int
     bytes: int
+
+    @classmethod
+    def of(cls, row: sqlite3.Row) -> Self:
+        """Return the usage in a row with the columns `jobs`, `residues` and `bytes`."""
+        return cls(active_jobs=row["jobs"], active_residues=int(row["residues"]), bytes=int(row["bytes"]))

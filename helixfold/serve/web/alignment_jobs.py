@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import asdict
 
 from fastapi import HTTPException
 
@@ -27,7 +28,7 @@ def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> J
         return again
     if earlier is not None:
         return earlier
-    content = asked.to_dict()
+    content = asdict(asked)
     new = NewJob(
         id=job_id,
         user=user.name,
