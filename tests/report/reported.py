@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,8 @@ from helixfold.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_alignment, write_plots
 from helixfold.write.ranking import ranked, read_finished, write_ranked, write_ranking
 from helixfold.write.results import write_prediction, write_timings
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 
-# The fields of a protein that have a value for each residue.
-RESIDUE_ARRAYS = tuple(field.name for field in fields(Protein) if field.name != "cyclic_chains")
 HAIRPIN = Path(__file__).parents[2] / "examples/structures/helical_hairpin.pdb"
 
 

@@ -11,7 +11,6 @@ from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.browser import Browser
 from tests.report.reported import (
     HAIRPIN,
-    RESIDUE_ARRAYS,
     chain_of,
     many_chains,
     write_dimer,
@@ -19,6 +18,7 @@ from tests.report.reported import (
     write_target,
     write_templates,
 )
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 
 MODELS = ("model_1_ptm", "model_2_ptm")
 UNTRAINED = "UNTRAINED: random parameters, no prediction"
