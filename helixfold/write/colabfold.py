@@ -155,7 +155,4 @@ def _a3m(features: TargetFeatures) -> str:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file, or remove the copy of one that is not there any more."""
-    if source.is_file():
-        write_file(target, source.read_bytes())
-    else:
-        target.unlink(missing_ok=True)
+    write_file(target, source.read_bytes() if source.is_file() else None)

@@ -25,10 +25,8 @@ def write_complexes(directory: Path, results: Sequence[Evaluated]) -> None:
         ],
     }
     for name, rows in tables.items():
-        if rows:
-            write_file(directory / name, tab_separated(list(rows[0]), [list(row.values()) for row in rows]))
-        else:
-            (directory / name).unlink(missing_ok=True)
+        table = tab_separated(list(rows[0]), [list(row.values()) for row in rows]) if rows else None
+        write_file(directory / name, table)
 
 
 def complex_content(results: Sequence[Evaluated]) -> list[dict[str, Any]]:

@@ -105,10 +105,7 @@ def write_prediction(
         passes = [_superposed(each, protein) for each in prediction.passes]
         text = models_to_pdb([*passes, protein], [remark, *notes], chain_ids=prediction.chain_ids)
         write_file(directory / f"recycles_{model}.pdb", text)
-    if pdb is None:
-        (directory / f"unrelaxed_{model}.pdb").unlink(missing_ok=True)
-    else:
-        write_file(directory / f"unrelaxed_{model}.pdb", pdb)
+    write_file(directory / f"unrelaxed_{model}.pdb", pdb)
     return no_pdb_file
 
 
@@ -153,10 +150,7 @@ def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequenc
 
 def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES_FILE) -> None:
     """Write the reasons of failures by target name to failures.json; delete the file if there are none."""
-    if failures:
-        write_file(directory / file, to_json(failures, indent=4))
-    else:
-        (directory / file).unlink(missing_ok=True)
+    write_file(directory / file, to_json(failures, indent=4) if failures else None)
 
 
 def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
@@ -189,8 +183,11 @@ def remove_ranks_from(directory: Path, first: int) -> None:
             path.unlink()
 
 
-def write_file(path: Path, content: str | bytes | Iterator[bytes]) -> None:
-    """Write a file atomically, from its content or from pieces of it."""
+def write_file(path: Path, content: str | bytes | Iterator[bytes] | None) -> None:
+    """Write a file atomically, from its content or from pieces of it; with None, remove the file if there is one."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
     if isinstance(content, str):
         # Names of files may have bytes that are not UTF-8, which Python holds as halves of characters.
         content = content.encode(errors="backslashreplace")
