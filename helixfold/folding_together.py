@@ -11,7 +11,7 @@ from torch import Tensor
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.features.sample import Sample
 from helixfold.batch import Batch
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size
 from helixfold.execution.stages import Stages
 from helixfold.folding import (

@@ -13,8 +13,7 @@ import numpy as np
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.pipeline import target_features
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import cast_trunk, dtype_on
+from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions
 from helixfold.folding_together import TargetToFold, fit_together, fold_together

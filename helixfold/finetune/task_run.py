@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from helixfold.analysis.intervals import Estimate
 from helixfold.analysis.rank_scores import auc, spearman, with_interval
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.execution.slabs import Slabs
 from helixfold.finetune.adapted import FrozenParameters
 from helixfold.finetune.settings import FinetuneConfig

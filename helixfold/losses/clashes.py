@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from data_pipeline.residues import ATOM14_NAMES, RESTYPES
 from helixfold.ops.card import card_of
-from helixfold.ops.unmasked import unmasked
+from helixfold.ops.mask_bias import unmasked
 
 _N, _C = 0, 2  # atom14 slots
 _SULPHUR = ATOM14_NAMES[RESTYPES.index("C")].index("SG")

@@ -14,8 +14,7 @@ from helixfold.model.evoformer import EvoformerBlock, Streams
 from helixfold.model.update import ContextInput, Executor, Stream, Update, as_tensor
 from helixfold.parallel.axial import Axial
 from helixfold.parallel.collectives import Channel, Message
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.shard import Shard
 
 MSA_RANK = 0

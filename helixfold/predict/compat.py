@@ -102,11 +102,6 @@ def rows(options: SimpleNamespace, value: str) -> None:
     put(options, "max_extra_rows", int(both[2]))
 
 
-def model_preset(options: SimpleNamespace, value: str) -> None:
-    """Set --preset to AlphaFold's --model_preset."""
-    put(options, "preset", one_of(*PREDICTION_PRESETS)(value))
-
-
 def rank(_: SimpleNamespace, value: str) -> None:
     """Accept ranking by pLDDT, and of complexes by ipTM and pTM. Raise `UnsupportedError` for any other."""
     if value not in ("auto", "plddt", "multimer"):
@@ -131,11 +126,6 @@ def representation(name: RepresentationName) -> Conversion:
         options.save_representations = tuple(dict.fromkeys((*options.save_representations, name)))
 
     return convert
-
-
-def dropout(options: SimpleNamespace, value: str) -> None:
-    """Set --dropout."""
-    put(options, "dropout", value not in _NO)
 
 
 def num_relax(options: SimpleNamespace, value: str) -> None:
@@ -321,7 +311,7 @@ COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
         "pdb-hit-file",
         "local-pdb-path",
     ),
-    *_flags(COLABFOLD, "switch", "--dropout", dropout, "use-dropout"),
+    *_flags(COLABFOLD, "switch", "--dropout", same("dropout", lambda value: value not in _NO), "use-dropout"),
     *_flags(
         COLABFOLD,
         "switch",
@@ -343,7 +333,7 @@ COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
     *_flags(ALPHAFOLD, "value", "files, with commas between; headers name targets", inputs, "fasta_paths"),
     *_flags(ALPHAFOLD, "value", "--output", same("output", Path), "output_dir"),
     *_flags(ALPHAFOLD, "value", "--databases, and --weights if it has params/", data_directory, "data_dir"),
-    *_flags(ALPHAFOLD, "value", "--preset", model_preset, "model_preset"),
+    *_flags(ALPHAFOLD, "value", "--preset", same("preset", one_of(*PREDICTION_PRESETS)), "model_preset"),
     *_flags(
         ALPHAFOLD,
         "value",

@@ -22,8 +22,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.plan import SearchPlan
 from helixfold.config import Method
 from helixfold.execution import allocator
-from helixfold.execution.device import limit_threads, untried
-from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, common_dtype, settled_dtype
+from helixfold.execution.device import AUTO, DTYPES, cast_trunk, common_dtype, limit_threads, settled_dtype, untried
 from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions
@@ -39,7 +38,6 @@ from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import EXAMPLE, EXAMPLE_TEMPLATE, Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import colabfold_run, slim_down
 from helixfold.predict.presets import PREDICTION_PRESETS
-from helixfold.predict.pulldown import pulldown_targets
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close, close_part
 from helixfold.predict.screen import format_estimate, logged_screen, print_warning
@@ -48,7 +46,6 @@ from helixfold.predict.search import (
     SOME_FAILED,
     check_earlier,
     check_output,
-    directory_in,
     pulldown_of_features,
     read_features,
     search_for_all,
@@ -58,7 +55,15 @@ from helixfold.predict.search import (
     written_directories,
 )
 from helixfold.predict.search_plan import plan_of, print_complex_notes, search_identities, selected_alignments
-from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets, with_search_files
+from helixfold.predict.targets import (
+    INPUT_SUFFIXES,
+    check_names,
+    directory_in,
+    is_sequence,
+    pulldown_targets,
+    read_targets,
+    with_search_files,
+)
 from helixfold.predict.together import sizes_of_lots
 from helixfold.predict.variants import variant_settings
 from helixfold.presets import Preset

@@ -17,7 +17,7 @@ from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.planning.executors import Plan, executor, memory_kept, release
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.target import Answer, FoldRequest, TargetSteps, fold_request, shown_progress, target_steps
-from helixfold.write.ranking import FinishedPrediction
+from helixfold.write.results import FinishedPrediction
 
 # The most targets of a lot on a GPU.
 AT_ONCE = 64

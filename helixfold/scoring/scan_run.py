@@ -32,8 +32,9 @@ from helixfold.predict.lock import locked_directory
 from helixfold.predict.options import PredictOptions, TargetOptions
 from helixfold.predict.run import requested_targets
 from helixfold.predict.runner import EXPECTED_ERRORS
-from helixfold.predict.search import check_output, directory_in, prepare_in, write_templates, written_directories
+from helixfold.predict.search import check_output, prepare_in, write_templates, written_directories
 from helixfold.predict.search_plan import plan_of
+from helixfold.predict.targets import directory_in
 from helixfold.prediction import Prediction
 from helixfold.report.page import counted
 from helixfold.scoring.journal import Journal

@@ -67,7 +67,6 @@ def serve(
     settings: ServeSettings,
     options: WorkerOptions,
     environments: Sequence[Mapping[str, str]] = (),
-    say: Callable[[str], None] = print,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C comes; unfinished jobs wait then for the next start.
 
@@ -80,7 +79,7 @@ def serve(
         service = Service.open(settings)
         try:
             if settings.needs_token and not service.tokens.all():
-                say("no user has a token yet; create one with helixfold serve token create USER")
+                print("no user has a token yet; create one with helixfold serve token create USER")
             prepare_checks()
             allow_connections()
             app = create_app(service)
@@ -119,7 +118,7 @@ def serve(
             server = _Server(config, local)
             maintenance.start()
             local.start()
-            say(f"helixfold serves on {url}")
+            print(f"helixfold serves on {url}")
             sys.stdout.flush()
             try:
                 server.run(sockets=[socket])

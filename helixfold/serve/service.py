@@ -11,12 +11,10 @@ from urllib.parse import urlsplit
 from data_pipeline.errors import InputError
 from helixfold.serve.change_signal import ChangeSignal
 from helixfold.serve.drafts import Drafts
-from helixfold.serve.forecast_curve import JobForecast, forecast
+from helixfold.serve.forecast_curve import ForecastBody, forecast
 from helixfold.serve.queue.access import EndedSessions, Shares
-from helixfold.serve.queue.audit import AuditLog
-from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, JobKind, NewJob, new_id
-from helixfold.serve.queue.limits import BusyError
+from helixfold.serve.queue.database import AuditLog, Database
+from helixfold.serve.queue.jobs import BusyError, Job, JobKind, NewJob, new_id
 from helixfold.serve.queue.queue import JobQueue, QueueViews
 from helixfold.serve.queue.workers import PROVENANCES, WorkerOffers, Workers
 from helixfold.serve.settings import ServeSettings
@@ -143,7 +141,7 @@ class Service:
             self.storage.remove(new.id)
         return job, is_new
 
-    def forecast(self, submission: Submission) -> JobForecast | None:
+    def forecast(self, submission: Submission) -> ForecastBody | None:
         """Return what a submission will take; None while no worker has told its forecasts."""
         options = submission.options
         return forecast(

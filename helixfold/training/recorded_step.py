@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.model.alphafold import AlphaFold

@@ -3,7 +3,7 @@
 import torch
 
 from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.losses.total import Losses, total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs, Recycled

@@ -19,8 +19,7 @@ import torch
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.files import require_file
 from helixfold.batch import Batch, batch_of_one, sampled_fields
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import DTYPES
+from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.geometry.atoms import pseudo_beta

@@ -11,8 +11,7 @@ from torch.nn.functional import pad
 
 from helixfold.config import ModelConfig, StructureConfig
 from helixfold.model.embedders import MAX_SEPARATION
-from helixfold.model.multimer.embedders import CHAIN_DIFFERENCES, SEPARATIONS
-from helixfold.model.multimer.templates import ANGLE_CHANNELS
+from helixfold.model.multimer import ANGLE_CHANNELS, CHAIN_DIFFERENCES, SEPARATIONS
 from helixfold.model.templates import TEMPLATE_BINS, TEMPLATE_TYPES
 
 _ATTENTION = "structure_module.attention"

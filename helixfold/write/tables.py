@@ -19,8 +19,7 @@ from jaxtyping import Float, Int
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold.write.json_object import JsonObject
 from helixfold.write.pdb import plain_text
-from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
-from helixfold.write.results import pae_rows, write_file
+from helixfold.write.results import FinishedPrediction, all_notes, pae_rows, read_pae, write_file
 from helixfold.write.text_tables import tab_separated
 
 # HHblits' order: twenty residue types in alphabetical order.

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from helixfold.benchmark.kernels import spilled_bytes
+from helixfold.benchmark.kernels import machine_code
 from helixfold.benchmark.op_cases import Shape
 from helixfold.benchmark.passes import ARCHITECTURES, passes
 from helixfold.ops.triton.compiled import compiled_launches
@@ -25,7 +25,7 @@ def spilled(architecture: int, names: list[str]) -> dict[str, int]:
     card, compiled = ARCHITECTURES[f"sm_{architecture}"], partial(compiled_launches, architecture)
     found: dict[str, int] = {}
     for kernel in dict.fromkeys(kernel for each in passes(SIZES, names, card, compiled, {}) for kernel in each.kernels):
-        found[kernel.name] = max(found.get(kernel.name, 0), spilled_bytes(kernel))
+        found[kernel.name] = max(found.get(kernel.name, 0), machine_code(kernel).spilled)
     return found
 
 

@@ -20,7 +20,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm
 from helixfold.model.msa import MSAGlobalColumnAttention
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
 from helixfold.verification.runs import Arrays, run_network
 from helixfold.verification.verify import published_run

@@ -22,7 +22,7 @@ from data_pipeline.search.jackhmmer import InProcessJackhmmer
 from helixfold.cli.main import main
 from helixfold.predict.options import ComplexOptions
 from helixfold.predict.targets import read_targets
-from helixfold.write.ranking import read_finished
+from helixfold.write.results import read_finished
 from tests.predict.conftest import Runs
 from tests.support.complex_targets import ROWS
 

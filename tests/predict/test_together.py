@@ -17,8 +17,7 @@ from helixfold.folding import FoldingOptions
 from helixfold.folding_together import fit_together
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import RESERVE, AvailableMemory, Plan
 from helixfold.planning.memory import MemoryOptions

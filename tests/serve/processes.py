@@ -19,7 +19,7 @@ from typing import Any
 
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.run import serve
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.web import app

@@ -20,7 +20,7 @@ from helixfold.serve.settings import ServeSettings
 from helixfold.serve.tokens import TokenFile
 from helixfold.serve.web.page_user import own_path
 from helixfold.serve.web.protocol import HEADER_SECONDS
-from helixfold.serve.web.rate_limit import RateLimiter
+from helixfold.serve.web.request_limits import RateLimiter
 from tests.serve.databases import audit_lines
 from tests.serve.running import WORKER, Running, running, until
 from tests.serve.test_pages import Browser

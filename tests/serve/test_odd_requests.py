@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from helixfold.serve.drafts import Drafts
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.submission import UploadedFile
 from helixfold.serve.web import api_nim, protocol, result_files
 from tests.serve.databases import audit_lines

@@ -18,12 +18,12 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.serve import service
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.queue import QueueViews
 from helixfold.serve.submission import read_submissions
 from helixfold.serve.upload_check import check_upload
 from helixfold.serve.web import api_esm, api_jobs, api_nim, forms, protocol, request_limits, threads
-from helixfold.serve.web.rate_limit import network_of
+from helixfold.serve.web.request_limits import network_of
 from tests.serve.running import WORKER, Running, running
 
 API = "/api/v1"

@@ -15,8 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from data_pipeline.errors import InputError
 from helixfold.serve.queue.access import Shares
 from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, NewJob
-from helixfold.serve.queue.limits import QueueOptions, QuotaError
+from helixfold.serve.queue.jobs import Job, NewJob, QueueOptions, QuotaError
 from helixfold.serve.queue.queue import DuplicateKeyError, JobQueue, JobStateError, LostLeaseError, QueueViews
 from tests.serve.databases import audit_lines, is_intact
 

@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.serve.queue.database import VERSION, Database, connect, migrate
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.queue import JobQueue, QueueViews
 from tests.serve.databases import is_intact
 

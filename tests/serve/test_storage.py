@@ -15,8 +15,7 @@ import pytest
 from data_pipeline.errors import InputError
 from helixfold.serve.client import Client
 from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import JobKind, NewJob
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import JobKind, NewJob, QueueOptions
 from helixfold.serve.queue.queue import JobQueue
 from helixfold.serve.run import only_server
 from helixfold.serve.storage import Storage, make_private

@@ -1,9 +1,14 @@
-"""The service's database: its tables, how an earlier version is brought up to date, and its transactions."""
+"""The service's database: its tables, how an earlier version is brought up to date, its transactions, its audit log.
+
+The audit log says who did what to which job, from where, and when; lines are added and never changed.
+"""
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -170,3 +175,35 @@ class Database:
         with self._writing, self._reading:
             self._writer.close()
             self._reader.close()
+
+
+_MOST_CHARACTERS = 500
+
+
+def add_line(  # noqa: PLR0917
+    connection: sqlite3.Connection,
+    now: float,
+    user: str,
+    address: str,
+    action: str,
+    job: str | None = None,
+    detail: str | None = None,
+) -> None:
+    """Add a line in a transaction of the caller; `now` is in seconds since 1970."""
+    connection.execute(
+        "INSERT INTO audit (time, user, address, action, job, detail) VALUES (?, ?, ?, ?, ?, ?)",
+        (now, user, address, action, job, detail and detail[:_MOST_CHARACTERS]),
+    )
+
+
+@dataclass(frozen=True)
+class AuditLog:
+    """The audit log in the service's database."""
+
+    database: Database
+    clock: Callable[[], float] = time.time
+
+    def add(self, user: str, address: str, action: str, job: str | None = None, detail: str | None = None) -> None:
+        """Add a line."""
+        with self.database.transaction() as connection:
+            add_line(connection, self.clock(), user, address, action, job, detail)

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helixfold.serve.queue.audit import add_line
-from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, JobKind, JobState, NewJob, Usage
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.database import Database, add_line
+from helixfold.serve.queue.jobs import Job, JobKind, JobState, NewJob, QueueOptions, Usage
 
 # Columns of a job that waits once more: nothing of its earlier end is left, or is still to be told.
 _AFRESH = (

@@ -14,13 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from data_pipeline.errors import InputError
 from helixfold import __version__
+from helixfold.serve.forecast_curve import ForecastBody
 from helixfold.serve.queue.jobs import JOB_KINDS, Job, JobKind
 from helixfold.serve.service import Service, User, described
 from helixfold.serve.settings import API
 from helixfold.serve.storage import checked_name
 from helixfold.serve.web.bodies import (
     PROBLEMS,
-    ForecastBody,
     JobBody,
     JobsBody,
     NameBody,
@@ -115,8 +115,7 @@ async def forecast(
 ) -> ForecastBody | None:
     """Estimate the time and memory of a job without submitting it; null while no worker has connected."""
     submission = await parse_in_thread(request, body.submission)
-    found = await run_in_threadpool(service.forecast, submission)
-    return None if found is None else ForecastBody(**vars(found))
+    return await run_in_threadpool(service.forecast, submission)
 
 
 @router.get("/service")

@@ -20,9 +20,8 @@ from helixfold.serve.web import (
 )
 from helixfold.serve.web.errors import add_error_answers
 from helixfold.serve.web.identity import CurrentUser, Sessions
-from helixfold.serve.web.metrics import CONTENT_TYPE, Metrics
 from helixfold.serve.web.request_limits import RequestLimits
-from helixfold.serve.web.response_headers import ResponseHeaders
+from helixfold.serve.web.response_headers import CONTENT_TYPE, Metrics, ResponseHeaders
 from helixfold.serve.web.threads import add_threads
 
 _ROUTERS: Final = (api_jobs, api_worker, api_nim, api_esm, api_colabfold, page_user, page_jobs)

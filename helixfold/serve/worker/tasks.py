@@ -7,11 +7,13 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.extras import are_installed
 from data_pipeline.files import read_file
@@ -20,14 +22,24 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, with_own_query
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import UnusableHitError
-from helixfold.execution.device import limit_threads, pick_device
-from helixfold.execution.dtypes import AUTO, DTYPES, settled_dtype
+from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
 from helixfold.folding import FoldingOptions
 from helixfold.ops.card import Card, card_of
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory
 from helixfold.planning.memory import FeatureRows
+from helixfold.predict.options import (
+    ComplexOptions,
+    ComputeOptions,
+    DeviceOptions,
+    ModelOptions,
+    PredictOptions,
+    ScreenOptions,
+    SearchOptions,
+    TargetOptions,
+)
 from helixfold.predict.run import run
+from helixfold.predict.search import FEATURES_FILE
 from helixfold.predict.search_plan import plan_of
 from helixfold.presets import Preset
 from helixfold.report.files import read_order, read_prediction
@@ -40,8 +52,9 @@ from helixfold.serve.alignment_request import (
     UNIREF_FILE,
     AlignmentRequest,
 )
+from helixfold.serve.forecast_curve import usual_model
 from helixfold.serve.upload_check import fasta_of
-from helixfold.serve.worker.options import WorkerOptions, predict_options
+from helixfold.serve.worker.options import WorkerOptions
 from helixfold.weights import demonstration
 from helixfold.weights.find import WeightsProvenance, find_parameters
 from helixfold.write.json_object import AGAIN
@@ -225,10 +238,6 @@ def _curve(preset: Preset, device: torch.device, card: Card, available: Availabl
     }
 
 
-# The search results that they are made of are there, and features are large.
-_LEFT_OUT = ("features.npz",)
-
-
 def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Any:
     """Do one task in a directory, and return what the worker sends: the offers, or the result's folder and summary.
 
@@ -260,8 +269,8 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
         raise InputError(str(reason))
     (target,) = (path for path in output.iterdir() if (path / RANKING_FILE).is_file())
     best = read_prediction(target, read_order(target)[0])
-    for name in _LEFT_OUT:
-        (target / name).unlink(missing_ok=True)
+    # The search results that they are made of are there, and features are large.
+    (target / FEATURES_FILE).unlink(missing_ok=True)
     summary = {
         "plddt": round(best.mean_plddt, 2),
         "ptm": best.ptm,
@@ -270,3 +279,45 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
         "provenance": (mark_of(best.notes) or "trained").lower(),
     }
     return {"folder": target, "summary": summary}
+
+
+def predict_options(
+    request: Mapping[str, Any], directory: Path, worker: WorkerOptions, output: Path, failures: Path
+) -> PredictOptions:
+    """Return the options of `helixfold predict` for a request whose files lie in `directory`."""
+    options = request["options"]
+    alignments = tuple(directory / name for name in request["alignments"])
+    searches = options["search"] == "databases" or (options["search"] == "best" and not alignments)
+    databases = worker.databases if searches else None
+    latest = options["newest_template"]
+    templates = tuple(directory / name for name in request["templates"])
+    search = SearchOptions(
+        msa=alignments,
+        templates=templates or None,
+        databases=databases,
+        threads=worker.threads,
+        max_template_date=None if latest is None else date.fromisoformat(latest),
+    )
+    model = options["model"] or usual_model(worker.models, request["sequence"].count(CHAIN_SEPARATOR) + 1)
+    defaults = PredictOptions()
+    return replace(
+        defaults,
+        inputs=(directory / "target.fasta",),
+        targets=TargetOptions(output=output, failures_file=failures),
+        search=search,
+        complexes=ComplexOptions(pair_mode=options["pairing"]),
+        models=ModelOptions(
+            models=() if model is None else (model,),
+            weights=worker.weights,
+            seed=options["seed"],
+            num_seeds=options["predictions"],
+        ),
+        compute=ComputeOptions(
+            num_recycles=options["recycles"],
+            dropout=options["dropout"],
+            models_to_relax="best" if options["relax"] else "none",
+        ),
+        devices=DeviceOptions(device=worker.device),
+        memory=replace(defaults.memory, memory=worker.memory),
+        screen=ScreenOptions(progress="json"),
+    )
