@@ -1,6 +1,6 @@
 """Protein structures as arrays, both predicted and read from files."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -25,10 +25,6 @@ class Protein:
         """Return the positions of one atom, such as "CA", in each residue; NaN where the residue lacks it."""
         slot = ATOM_ORDER[atom]
         return np.where(self.atom_mask[:, slot, None] > 0.5, self.atom_positions[:, slot], np.nan)
-
-
-# The fields that have a value for each residue.
-RESIDUE_ARRAYS = tuple(field.name for field in fields(Protein) if field.name != "cyclic_chains")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.batch import Batch
-from helixfold.execution.dtypes import AUTO, DTYPES, dtype_on
+from helixfold.execution.device import AUTO, DTYPES, dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.stages import Stages
 from helixfold.model import confidence

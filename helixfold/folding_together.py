@@ -11,7 +11,7 @@ from torch import Tensor
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.features.sample import Sample
 from helixfold.batch import Batch
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size
 from helixfold.execution.stages import Stages
 from helixfold.folding import (
@@ -28,6 +28,7 @@ from helixfold.model.outputs import Folded, PredictedStructure, Recycled
 from helixfold.model.update import Executor, as_tensor
 from helixfold.model_input import draw, model_input
 from helixfold.ops.card import card_of
+from helixfold.planning.executors import RESERVE, Plan
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
 
@@ -44,6 +45,17 @@ class TargetToFold:
     features: TargetFeatures
     name: str
     initial_guess: Float[np.ndarray, "r 37 3"] | None = None
+
+
+def fit_together(plans: Sequence[Plan]) -> bool:
+    """Return whether targets with these plans are all computed whole, and fit into memory in the same passes."""
+    names = ("residues", "msa_rows", "extra_rows", "templates")
+    padded = {name: max(getattr(plan.size, name) for plan in plans) for name in names}
+    largest = replace(plans[0], size=replace(plans[0].size, **padded))
+    # Each of them takes as much as one alone, or less.
+    return all(plan.executor == "whole" for plan in plans) and (
+        len(plans) * RESERVE * largest.forecast("whole").peak <= largest.available.memory
+    )
 
 
 @torch.no_grad()

@@ -17,8 +17,7 @@ from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.complexes.pipeline import prepare_any
 from helixfold.config import Method
-from helixfold.execution.device import in_threads, pick_device, threads_for
-from helixfold.execution.dtypes import cast_trunk, dtype_on
+from helixfold.execution.device import cast_trunk, dtype_on, in_threads, pick_device, threads_for
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, passes_on
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory

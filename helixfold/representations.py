@@ -13,16 +13,15 @@ import numpy as np
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.pipeline import target_features
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import cast_trunk, dtype_on
+from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions
-from helixfold.folding_together import TargetToFold, fold_together
+from helixfold.folding_together import TargetToFold, fit_together, fold_together
 from helixfold.inference import fold_planned
 from helixfold.model_input import model_input
 from helixfold.ops.card import card_of
 from helixfold.options import RepresentationName
-from helixfold.planning.executors import RESERVE, Plan, executor
+from helixfold.planning.executors import Plan, executor
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Prediction
 from helixfold.weights.find import ReadyModel, find_models
@@ -77,21 +76,11 @@ def _predicted(
         size = rows.size(ready.preset, dtype_on(options.dtype, card_of(stages.device)), options.num_ensemble)
         plans.append(memory.plan(ready.preset, size, stages.device, available))
         memory.check(plans[-1], features.domain_name)
-    if _fit_together(plans, ready, available.memory):
+    # Padding would be averaged by a model of complexes, as the place of a template is that a target has not.
+    if len(plans) > 1 and ready.preset.model.method != "multimer" and fit_together(plans):
         lot = [TargetToFold(features=features, name=ready.preset.name) for features in targets]
         return fold_together(ready.network, executor("whole", spill), lot, ready.preset, options, stages=stages)
     return [
         fold_planned(ready, plan, features, options, stages=stages, spill=spill).prediction
         for plan, features in zip(plans, targets, strict=True)
     ]
-
-
-def _fit_together(plans: Sequence[Plan], ready: ReadyModel, available: int) -> bool:
-    """Return whether targets with these plans can be run in the same passes."""
-    # Padding would be averaged by a model of complexes, as the place of a template is that a target has not.
-    if len(plans) == 1 or ready.preset.model.method == "multimer" or any(plan.executor != "whole" for plan in plans):
-        return False
-    sizes = [plan.size for plan in plans]
-    names = ("residues", "msa_rows", "extra_rows", "templates")
-    largest = replace(sizes[0], **{name: max(getattr(size, name) for size in sizes) for name in names})
-    return len(plans) * RESERVE * replace(plans[0], size=largest).forecast("whole").peak <= available

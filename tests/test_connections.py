@@ -68,8 +68,8 @@ def ask(client: str, url: str, folder: Path) -> None:
         with pytest.raises(ValueError, match="404"):
             download_parameters(["tiny"], directory=folder / "weights", url=url, progress=False)
     else:
-        with HttpClient(url, "secret") as http, pytest.raises(ServerError):
-            http.request("GET", "/api")
+        with pytest.raises(ServerError):
+            HttpClient(url, "secret").request("GET", "/api")
 
 
 def test_predictions_connect_only_to_the_server_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,5 +129,5 @@ def test_the_token_of_a_service_does_not_follow_redirects(tmp_path: Path) -> Non
         ask("service", server.url, tmp_path)
         assert server.headers[0]["authorization"] == "Bearer secret"
         assert other.headers == []
-        with HttpClient(server.url) as http, pytest.raises(ServerError, match=f"it redirects to {other.url}/there"):
-            http.request("GET", "/api")
+        with pytest.raises(ServerError, match=f"it redirects to {other.url}/there"):
+            HttpClient(server.url).request("GET", "/api")

@@ -62,7 +62,7 @@ ROOMS = {
     "ctypes": ("helixfold.execution.allocator", "helixfold.ops.cpu.compiled.threads"),
     "tarfile": (
         *("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
-        "helixfold.serve.worker.alignments",  # which writes archives and reads none
+        "helixfold.serve.worker.tasks",  # which writes archives and reads none
     ),
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
     # One HTTP client opens all connections to servers.
@@ -83,7 +83,7 @@ ROOMS = {
         "data_pipeline.child_processes",
         "data_pipeline.datasets.build",
         "helixfold.benchmark.gpu",
-        *("helixfold.serve.upload_check", "helixfold.serve.local_workers", "helixfold.serve.worker.process"),
+        *("helixfold.serve.upload_check", "helixfold.serve.run", "helixfold.serve.worker.process"),
     ),
 }
 

@@ -24,8 +24,7 @@ from helixfold.annotations import Parameter
 from helixfold.benchmark.measurement import Device, Model, measured_device, peak_of, settle, write_json
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import keep_few_kernels, keeping_freed_memory
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import DTYPES
+from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.slabs import Held, Slabs

@@ -47,8 +47,7 @@ from helixfold.execution.stages import mean_seconds, synchronize
 from helixfold.ops.card import card_of
 from helixfold.ops.triton.attention_tiles import LARGEST_TILE, program_count, tile_size
 from helixfold.ops.triton.language import Kernel, cdiv, watched
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import gib
 from helixfold.training.forecast import recompute_message, with_settled_recompute

@@ -79,12 +79,6 @@ class MachineCode:
     matrix: Mapping[str, int]
 
 
-def spilled_bytes(kernel: "CompiledKernel") -> int:
-    """Return the bytes of a thread's stack, which is where values are that have no register."""
-    with TemporaryDirectory() as folder:
-        return _resources(_written(kernel, Path(folder)))[1]
-
-
 def machine_code(kernel: "CompiledKernel") -> MachineCode:
     """Return what NVIDIA's disassembler finds in a kernel."""
     with TemporaryDirectory() as folder:

@@ -25,8 +25,7 @@ from helixfold.design.options import DesignOptions
 from helixfold.design.task import hallucination
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, is_out_of_memory, limit_memory
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import DTYPES
+from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
 from helixfold.folding import recycle
@@ -37,8 +36,7 @@ from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.options import Directory, File, Number, Positive, positive, reads
 from helixfold.parallel.launch import on_ranks
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh, make_mesh
+from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction

@@ -19,9 +19,7 @@ from helixfold.ops.attention import attention
 from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Op, forced, recorded
 from helixfold.ops.fused_adam import fused_adam
-from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import linear
-from helixfold.ops.multiply import multiply
+from helixfold.ops.linear import layer_norm, linear, multiply
 from helixfold.ops.residual import add_change
 from helixfold.ops.structure.point_attention import point_attention
 from helixfold.planning.prediction import META

@@ -8,8 +8,7 @@ import torch
 from data_pipeline.errors import InputError
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.execution import allocator
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import dtype_on, settled_dtype
+from helixfold.execution.device import dtype_on, pick_device, settled_dtype
 from helixfold.ops.card import CARDS, Card, card_of, described
 from helixfold.predict.doctor import CARD_NAMES
 from helixfold.predict.options import OperatorOptions

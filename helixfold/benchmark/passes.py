@@ -125,7 +125,7 @@ class KeptMemory:
     """Context that notes the memory of all tensors that autograd keeps, each piece once and without parameters."""
 
     def __init__(self, module: nn.Module | None) -> None:
-        self._parameters = set() if module is None else {_identity(each) for each in module.parameters()}
+        self._parameters = set() if module is None else {_storage(each) for each in module.parameters()}
         self._kept: dict[int, Any] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
 
@@ -142,12 +142,12 @@ class KeptMemory:
         return sum(storage.nbytes() for storage in self._kept.values())
 
     def _keep(self, tensor: Tensor) -> Tensor:
-        if _identity(tensor) not in self._parameters:
-            self._kept[_identity(tensor)] = tensor.untyped_storage()
+        if _storage(tensor) not in self._parameters:
+            self._kept[_storage(tensor)] = tensor.untyped_storage()
         return tensor
 
 
-def _identity(tensor: Tensor) -> int:
+def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
@@ -238,10 +238,6 @@ class _Functions(TorchFunctionMode):
         if name in TENSOR_MAKERS and found.is_meta:
             self._log.calls.append(OperatorCall(name=name, waits=True))
         return found
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 @Parameter(name="*")

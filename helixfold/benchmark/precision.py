@@ -23,8 +23,7 @@ from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import rmsd
 from helixfold.annotations import Group, Parameter
 from helixfold.benchmark.measurement import Device, write_json
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import DTYPES
+from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions, fold

@@ -84,10 +84,9 @@ def features(
     if for_training := given(store):
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
-    from helixfold.predict.pulldown import pulldown_targets
     from helixfold.predict.search import make_features
     from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
-    from helixfold.predict.targets import read_targets
+    from helixfold.predict.targets import pulldown_targets, read_targets
 
     named = TargetOptions(pulldown=pulldown, pulldown_table=pulldown_table, output=output, as_protein=as_protein)
     options = PredictOptions(inputs=inputs, targets=named, search=search, complexes=complexes)

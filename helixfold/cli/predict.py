@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from helixfold.cli.main import exit_code
 from helixfold.options import MOST_USED
-from helixfold.predict.compat.options import CompatibilityOptions, listing, resolve
+from helixfold.predict.compat import CompatibilityOptions, listing, resolve
 from helixfold.predict.options import PredictOptions
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def relax(
         auto, cpu or cuda.
     """
     from helixfold.execution.device import limit_threads, pick_device
-    from helixfold.predict.relax_files import relax_files
+    from helixfold.predict.relaxation import relax_files
     from helixfold.relax.result import RelaxOptions
 
     limit_threads()

@@ -4,18 +4,16 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.annotations import Group
-from helixfold.options import MOST_USED, Day, Directory, File, MemorySize, Number, Positive, Workers
+from helixfold.options import MOST_USED, Day, Directory, File, MemorySize, Number, Positive
+from helixfold.serve.worker.options import WorkerOptions
 from helixfold.standard_streams import optional_output
-
-if TYPE_CHECKING:
-    from helixfold.serve.worker.options import WorkerOptions
 
 _DATA, _WORK = Path("helixfold-service"), Path("helixfold-worker")
 _EXTRA = ("fastapi", "prometheus_client", "uvicorn", "python_multipart")
@@ -40,25 +38,7 @@ app = App(
 )
 tokens = App(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke access tokens.")
 app.command(tokens)
-
-
-@Parameter(name="*", group=Group.create_ordered("Predictions"))
-@dataclass(frozen=True, kw_only=True)
-class PredictingOptions:
-    """Options for how a worker predicts."""
-
-    models: Annotated[tuple[str, ...], Parameter(metavar="MODEL...", show_default="all models with parameters")] = ()
-    """Models to offer; the first one is the default."""
-    weights: Annotated[Path | None, Parameter(group=MOST_USED, show_default="as for predict")] = None
-    """Parameter file, or directory with params_<model>.npz files."""
-    databases: Annotated[Path | None, Parameter(group=MOST_USED)] = None
-    """Search these databases, as for predict. With ColabFold's databases, the service is also an MSA server."""
-    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
-    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory")] = None
-    """Maximum memory of a worker, such as 8GiB."""
-    threads: Annotated[Workers | None, Parameter(show_default="all processors, divided among the workers")] = None
-    """Threads per search."""
+Predicting = Annotated[WorkerOptions, Parameter(name="*", group=Group.create_ordered("Predictions"))]
 
 
 @Parameter(name="*", group=Group.create_ordered("Server"))
@@ -111,20 +91,20 @@ class UserLimits:
     """Maximum hours of an attempt; a job that takes longer fails."""
 
 
-_PREDICTING, _LISTENING, _LIMITS = PredictingOptions(), ListeningOptions(), UserLimits()
+_PREDICTING, _LISTENING, _LIMITS = WorkerOptions(), ListeningOptions(), UserLimits()
 
 
 @app.default
 def serve(
     *,
     listening: ListeningOptions = _LISTENING,
-    predicting: PredictingOptions = _PREDICTING,
+    predicting: Predicting = _PREDICTING,
     limits: UserLimits = _LIMITS,
 ) -> None:
     """Run a prediction service: web pages, a queue that survives crashes, and a REST interface."""
     require("serve", *_EXTRA, action="helixfold serve")
-    from helixfold.serve.queue.limits import QueueOptions
-    from helixfold.serve.run import LocalWorkerOptions, serve
+    from helixfold.serve.queue.jobs import QueueOptions
+    from helixfold.serve.run import serve
     from helixfold.serve.settings import ServeSettings
 
     queue = QueueOptions(
@@ -150,7 +130,7 @@ def serve(
         queue=queue,
     )
     environments = _environments(listening.workers, predicting.device)
-    serve(settings, LocalWorkerOptions(options=_worker_options(predicting), environments=environments))
+    serve(settings, predicting, environments)
 
 
 @app.command(usage="helixfold serve worker URL [options]")
@@ -163,7 +143,7 @@ def worker(
     name: Annotated[str | None, Parameter(metavar="NAME", show_default="this machine's name")] = None,
     cluster: File | None = None,
     work: Directory = _WORK,
-    predicting: PredictingOptions = _PREDICTING,
+    predicting: Predicting = _PREDICTING,
 ) -> None:
     """Run a worker that predicts the jobs of a service, on any machine, until it is interrupted.
 
@@ -183,11 +163,11 @@ def worker(
     work
         With --cluster: directory for running jobs, which all nodes see at the same path.
     """
-    from helixfold.serve.command_client import read_token, refusals_as_input_errors
+    from helixfold.serve.client import read_token, refusals_as_input_errors
     from helixfold.serve.worker.run import WorkerCall, run_worker
 
     token = read_token(token_file)
-    call = WorkerCall(url=url, token=token, options=_worker_options(predicting), name=name, allow_http=allow_http)
+    call = WorkerCall(url=url, token=token, options=predicting, name=name, allow_http=allow_http)
     if cluster is None:
         with refusals_as_input_errors():
             run_worker(call)
@@ -266,12 +246,6 @@ def revoke(name: Annotated[str, Parameter(name="NAME")], /, *, data: Directory =
 
     for token in TokenFile(data).revoke(name):
         print(f"{token.id} of {token.user} is revoked")
-
-
-def _worker_options(options: PredictingOptions) -> "WorkerOptions":
-    from helixfold.serve.worker.options import WorkerOptions
-
-    return WorkerOptions(**vars(options))
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:

@@ -55,7 +55,7 @@ def submit(
         Wait until all jobs have finished.
     """
     from data_pipeline.errors import printable
-    from helixfold.serve.command_client import refusals_as_input_errors, server_client
+    from helixfold.serve.client import refusals_as_input_errors, server_client
     from helixfold.serve.submitted_files import records_of
 
     with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:

@@ -16,7 +16,7 @@ from helixfold.cluster.forecast import card_of_pool, forecast_of_pool, forecast_
 from helixfold.cluster.schedule import PoolForecast, Schedule
 from helixfold.cluster.site import Pool, Site, read_site
 from helixfold.config import Method
-from helixfold.execution.dtypes import AUTO, DTYPES, common_dtype, settled_dtype
+from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding import FoldingOptions
 from helixfold.options import given
 from helixfold.planning.memory import MemoryOptions
@@ -24,8 +24,9 @@ from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.predict.record import read_record
 from helixfold.predict.run import folding_of, requested_targets
-from helixfold.predict.search import FEATURES_FILE, directory_in
+from helixfold.predict.search import FEATURES_FILE
 from helixfold.predict.search_plan import plan_of
+from helixfold.predict.targets import directory_in
 from helixfold.predict.variants import expected_variants, variant_settings
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry

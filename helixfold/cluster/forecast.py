@@ -15,7 +15,7 @@ from helixfold.cluster.schedule import PoolForecast
 from helixfold.cluster.site import Pool
 from helixfold.config import ModelConfig
 from helixfold.execution.available import available_memory
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.ops.card import CARDS, Card
 from helixfold.planning.duration import pass_work
 from helixfold.planning.executors import AvailableMemory, longest

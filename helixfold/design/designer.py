@@ -20,7 +20,7 @@ from helixfold.design.sequence import DesignedSequence, SequenceMixture, designe
 from helixfold.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients
 from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory, begun, generator
-from helixfold.execution.dtypes import cast_trunk, dtype_on
+from helixfold.execution.device import cast_trunk, dtype_on
 from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.whole import Whole
 from helixfold.folding import predicted_protein

@@ -14,7 +14,7 @@ from helixfold.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exac
 from helixfold.design.task import DesignTask
 from helixfold.execution.available import available_memory
 from helixfold.execution.counter import Counter
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.whole import Whole

@@ -9,7 +9,7 @@ from data_pipeline.config import MAX_RECYCLES, MAX_SEED
 from data_pipeline.errors import InputError
 from data_pipeline.residues import RESTYPES
 from helixfold.design.sequence import SequenceMixture
-from helixfold.execution.dtypes import AUTO, DTYPES
+from helixfold.execution.device import AUTO, DTYPES
 
 Optimizer = Literal["sgd", "adam"]
 # Iterations of recycling that have gradients: all, exactly, or the last alone, as in training.

@@ -24,8 +24,7 @@ from helixfold.design.options import DesignOptions
 from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory
 from helixfold.execution.allocator import keeping_freed_memory
-from helixfold.execution.device import limit_threads, pick_device
-from helixfold.execution.dtypes import cast_trunk, dtype_on
+from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.predict.lock import locked_directory

@@ -10,8 +10,7 @@ from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.evaluation.compare import BenchmarkResults
 from helixfold.report.evaluation_plot import evaluation_plot
 from helixfold.report.page import counted
-from helixfold.write.complex_evaluation import complex_table
-from helixfold.write.evaluation import HEADINGS, screen_table, write_evaluation
+from helixfold.write.evaluation import HEADINGS, complex_table, screen_table, write_evaluation
 from helixfold.write.results import write_file
 from helixfold.write.text_tables import aligned, tab_separated
 

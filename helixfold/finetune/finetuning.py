@@ -14,7 +14,7 @@ import helixfold
 from data_pipeline.config import ConfigError
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.json_files import read_json
-from helixfold.execution.dtypes import AUTO
+from helixfold.execution.device import AUTO
 from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained, adapter_names
 from helixfold.finetune.result import BEFORE_FILE, FinetuningResult, TargetScores, write_result
 from helixfold.finetune.settings import FinetuneConfig

@@ -8,13 +8,13 @@ from functools import cache
 import torch
 
 from helixfold.config import ModelConfig
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.finetune.adapted import HEADS
 from helixfold.finetune.settings import FinetuneConfig
 from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
-from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Layout
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.training import ALONE
 from helixfold.training.forecast import training_needs, with_settled_recompute

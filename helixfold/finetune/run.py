@@ -17,8 +17,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from data_pipeline.files import unmoved_directory
 from helixfold.execution.available import available_memory
-from helixfold.execution.device import limit_threads, pick_device
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on, limit_threads, pick_device
 from helixfold.finetune.adapted import FrozenParameters, base_file, load_base
 from helixfold.finetune.finetuning import Finetuning, Task, require_same_run, trained_numbers
 from helixfold.finetune.jobs import config_of, read_tasks

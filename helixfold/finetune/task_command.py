@@ -26,8 +26,7 @@ from data_pipeline.json_files import read_json
 from helixfold.analysis.intervals import Estimate
 from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.execution.available import available_memory
-from helixfold.execution.device import limit_threads, pick_device
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on, limit_threads, pick_device
 from helixfold.execution.slabs import Slabs
 from helixfold.finetune.adapted import FrozenParameters, LowRankTrained, base_file, load_base
 from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_run, trained_numbers

@@ -23,7 +23,7 @@ from helixfold.geometry.rigid import length
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.card import card_of
-from helixfold.ops.unmasked import unmasked
+from helixfold.ops.mask_bias import unmasked
 
 _N, _CA, _C = 0, 1, 2  # atom14 slots
 _BACKBONE = slice(_N, _C + 1)

@@ -15,9 +15,7 @@ from helixfold.model.embedders import ExtraMSAEmbedder, InputEmbedder, Recycling
 from helixfold.model.evoformer import EvoformerStack, outer_mask
 from helixfold.model.heads import Heads
 from helixfold.model.layers import Linear
-from helixfold.model.multimer.embedders import multimer_input_embedder
-from helixfold.model.multimer.point_attention import MultimerPointAttention
-from helixfold.model.multimer.templates import MultimerTemplateEmbedder
+from helixfold.model.multimer import MultimerPointAttention, MultimerTemplateEmbedder, multimer_input_embedder
 from helixfold.model.outputs import Folded, Outputs, Recycled, Representations
 from helixfold.model.point_attention import InvariantPointAttention, PointAttention
 from helixfold.model.structure_module import StructureModule

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from helixfold.model.update import Update
 from helixfold.ops.constants import EPS
-from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import linear
+from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.residual import Residual, added
 from helixfold.ops.shared_parameters import LinearUse, linear_once
 from helixfold.ops.transition import transition

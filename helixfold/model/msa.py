@@ -8,7 +8,7 @@ from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm, Linear, ToHeads
 from helixfold.model.update import Update
 from helixfold.ops.global_attention import global_attention
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import norm_linear
 from helixfold.ops.residual import Residual
 from helixfold.ops.weights import GlobalAttentionWeights
 

@@ -17,8 +17,8 @@ from helixfold.model.point_attention import InvariantPointAttention, PairInput, 
 from helixfold.model.template_frames import Start
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.precision import to_float32
+from helixfold.ops.residual import residual_norm
 from helixfold.ops.shared_parameters import LinearUse, copies, linear_uses
-from helixfold.ops.structure.residual_norm import residual_norm
 from helixfold.ops.weights import Affine
 
 

@@ -16,7 +16,7 @@ from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from helixfold.model.template_frames import BACKBONE_ATOMS, directions
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor, Stream, Update
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import norm_linear
 from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import Affine
 

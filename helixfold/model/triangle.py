@@ -11,7 +11,7 @@ from torch import Tensor
 from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Side, Update
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import norm_linear
 from helixfold.ops.residual import Residual, added
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights

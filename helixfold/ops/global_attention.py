@@ -6,8 +6,7 @@ from torch import Tensor
 
 from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import Backend, operator, refusal_of_float64_or_nothing
-from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import linear
+from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.precision import to_float32
 from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.weights import GlobalAttentionWeights

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from helixfold.ops.multiply import multiply
+from helixfold.ops.linear import multiply
 
 
 def look_up(table: Float[Tensor, "v c"], index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:

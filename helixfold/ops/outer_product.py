@@ -15,8 +15,7 @@ from helixfold.ops.dispatch import (
     refusal_of_wide_products,
     wants_gradient,
 )
-from helixfold.ops.linear import linear
-from helixfold.ops.norm_linear import norm_linear, refusal_of_norm_linear
+from helixfold.ops.linear import linear, norm_linear, refusal_of_norm_linear
 from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine

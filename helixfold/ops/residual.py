@@ -1,4 +1,4 @@
-"""The residual addition of an update's change, with dropout, alone or as part of the operator that makes the change."""
+"""The residual addition of a change, with dropout: alone, normalised, or part of the operator that makes the change."""
 
 from typing import NamedTuple, ParamSpec
 
@@ -8,7 +8,9 @@ from torch import Tensor
 
 from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, Op, first_reason, operator, wants_gradient
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.weights import Affine
 
 P = ParamSpec("P")
 # Beside the stream: the dropout mask, if there is one, and whether the stream is overwritten. None if nothing is added.
@@ -78,3 +80,34 @@ def added(residual: Residual | None, change_of: Op[P, Tensor], *args: P.args, **
     if residual is None:
         return change_of(*args, **kwargs)
     return change_of.run_added(residual, add_change, *args, **kwargs)
+
+
+def _refusal_of_norm(
+    card: Card, stream: Tensor, change: Tensor, norm: Affine, dropout_mask: Tensor | None = None
+) -> str | None:
+    dtypes = {each.dtype for each in (stream, change, dropout_mask) if each is not None}
+    return first_reason(
+        (len(dtypes) > 1 or not stream.dtype.itemsize <= 4, "float64 and mixed dtypes are left to the reference"),
+        (norm.bias is None or stream.shape[-1] > 512, "it takes up to 512 channels, scale and offset"),
+        (stream.numel() == 0, "there is nothing to compute"),
+        (wants_gradient(dropout_mask), "the mask needs a gradient"),
+    ) or refusal_of_kernels(card)
+
+
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.structure.residual_norm:residual_norm_triton",
+        refusal=_refusal_of_norm,
+    )
+)
+def residual_norm(
+    stream: Float[Tensor, "b r c"],
+    change: Float[Tensor, "b r c"],
+    norm: Affine,
+    dropout_mask: Float[Tensor, "b r c"] | None = None,
+) -> Float[Tensor, "b r c"]:
+    """Return the normalised sum of the stream and its change, times the dropout mask (Suppl. Alg. 20 line 7)."""
+    total = stream + change
+    return layer_norm(total if dropout_mask is None else total * dropout_mask, norm)

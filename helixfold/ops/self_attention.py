@@ -10,8 +10,7 @@ from torch import Tensor
 from helixfold.ops.attention import attention
 from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
-from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import linear
+from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine, SelfAttentionWeights

@@ -13,8 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import wants_gradient
-from helixfold.ops.linear import linear
-from helixfold.ops.multiply import multiply
+from helixfold.ops.linear import linear, multiply
 from helixfold.ops.weights import Affine
 
 

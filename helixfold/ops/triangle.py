@@ -19,8 +19,7 @@ from helixfold.ops.dispatch import (
     refusal_of_wide_products,
     wants_gradient,
 )
-from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import linear
+from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.sizes import plain_is_faster
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights

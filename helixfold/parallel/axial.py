@@ -22,7 +22,7 @@ from helixfold.execution.slabs import Held, Slabs, held
 from helixfold.execution.whole import Whole
 from helixfold.model.stream import DIM, Axis
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
-from helixfold.ops.multiply import multiply
+from helixfold.ops.linear import multiply
 from helixfold.parallel.collectives import Channel, Message
 from helixfold.parallel.mesh import Group
 from helixfold.parallel.shard import Shard, pad_to, padded

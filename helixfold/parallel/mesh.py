@@ -1,23 +1,160 @@
-"""The mesh of ranks: process groups along the axes of a layout, and collectives over all ranks.
+"""The mesh of ranks: process groups along the axes of a parallel layout, and collectives over all ranks.
 
 Each device has one process. `torchrun` starts the processes, and restarts them after a failure. A process that was
 started without it is a mesh of one rank, whose collectives do nothing.
 """
 
+import json
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import prod
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from einops import rearrange
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed import DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
+from torch.distributed.rendezvous import rendezvous
 
+from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError
+from helixfold.config import ModelConfig, require
 from helixfold.execution.device import pick_device
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.rendezvous import rendezvous_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism: `dp` groups each work on their own samples, with `bp` x `dap` ranks sharing a sample.
+
+    `bp` is the degree of branch parallelism, 2 if the MSA half and the pair half of a block run on different ranks
+    (HelixFold's parallel block). `dap` is the degree of dynamic axial parallelism, the number of shards of a stream.
+    Consecutive ranks are neighbours along `dap` first, then `bp`, because these communicate most.
+    """
+
+    dp: int = 1
+    bp: int = 1
+    dap: int = 1
+
+    def __post_init__(self) -> None:
+        require(self, ["dp", "dap"], lambda degree: degree >= 1, "be at least 1")
+        require(self, ["bp"], lambda degree: degree in (1, 2), "be 1 or 2, as a block has two branches")
+
+    @classmethod
+    def parse(cls, text: str, ranks: int, *, any_dp: bool = False) -> "Layout":
+        """Parse a layout such as "dp=16,bp=2,dap=2" for this number of ranks.
+
+        Without dp in the text, or with `any_dp`, dp follows from the number of ranks. Raise `ConfigError` if the text
+        is malformed or does not fit.
+        """
+        given: dict[str, int] = {}
+        for part in text.split(","):
+            name, _, number = part.strip().partition("=")
+            if name not in ("dp", "bp", "dap") or name in given or not number.isdecimal():
+                raise ConfigError(f"a layout is such as dp=16,bp=2,dap=2, each part once; got {text!r}")
+            given[name] = int(number)
+        if any_dp:
+            given.pop("dp", None)
+        sharing = cls(**{name: count for name, count in given.items() if name != "dp"})
+        if "dp" not in given:
+            if ranks % sharing.ranks:
+                raise ConfigError(
+                    f"{ranks} ranks cannot be divided into groups of {sharing.ranks} ({text}); {_suggestions(ranks)}"
+                )
+            given["dp"] = ranks // sharing.ranks
+        layout = cls(**given)
+        if layout.ranks != ranks:
+            raise ConfigError(f"{layout} is for {layout.ranks} ranks and there are {ranks}; {_suggestions(ranks)}")
+        return layout
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return prod((self.dp, self.bp, self.dap))
+
+    @property
+    def sharing(self) -> int:
+        """Return the number of ranks that share a sample."""
+        return self.bp * self.dap
+
+    def require_blocks(self, model: ModelConfig) -> None:
+        """Raise `ConfigError` if branches are to run in parallel that depend on each other in this model."""
+        for name, stack in (("evoformer", model.evoformer), ("extra_msa", model.extra_msa)):
+            if self.bp > 1 and stack.blocks > 0 and stack.outer_product != "end":
+                raise ConfigError(
+                    f"bp={self.bp} needs blocks whose branches are independent, and {name}.outer_product is "
+                    f"{stack.outer_product!r}; train with model.{name}.outer_product=end, or set bp=1"
+                )
+
+    def __str__(self) -> str:
+        return f"dp={self.dp},bp={self.bp},dap={self.dap}"
+
+
+def layouts(ranks: int, *, branches: bool, largest_dap: int = 16) -> list[Layout]:
+    """Return all layouts of this number of ranks; bp=2 is included only if `branches`."""
+    return [
+        Layout(dp=ranks // (bp * dap), bp=bp, dap=dap)
+        for bp in ((1, 2) if branches else (1,))
+        for dap in range(1, min(ranks, largest_dap) + 1)
+        if ranks % (bp * dap) == 0
+    ]
+
+
+def _suggestions(ranks: int) -> str:
+    fitting = [layout for layout in layouts(ranks, branches=True) if layout.dap & (layout.dap - 1) == 0]
+    return f"these fit: {'; '.join(str(layout) for layout in fitting)}"
+
+
+_POLL = 0.05  # seconds
+
+
+def rendezvous_store(timeout: timedelta) -> tuple[Store, int, int]:
+    """Return a store that only the processes of this attempt share, this process's rank, and the world size.
+
+    The first rank announces the processes that it sees, under a new name. A process that finds another one announced in
+    its place waits for the next announcement. Raise `DistStoreError` if not all processes join in time.
+    """
+    store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
+    deadline = time.monotonic() + timeout.total_seconds()
+    own = uuid4().hex
+    store.set(f"here/{rank}", own)
+    name = _announce(store, size, deadline) if rank == 0 else _answer(store, rank, own, deadline)
+    return PrefixStore(name, store), rank, size
+
+
+def _announce(store: Store, size: int, deadline: float) -> str:
+    announced: list[str] = []
+    name = ""
+    while True:
+        here = [place.decode() for place in store.multi_get([f"here/{rank}" for rank in range(size)])]
+        if here != announced:
+            name, announced = uuid4().hex, here
+            store.set("call", json.dumps({"name": name, "ranks": announced}))
+        answers = [f"answer/{rank}" for rank in range(1, size)]
+        if store.check(answers) and all(answer.decode() == name for answer in store.multi_get(answers)):
+            store.set("begin", name)
+            return name
+        _wait(deadline)
+
+
+def _answer(store: Store, rank: int, own: str, deadline: float) -> str:
+    while True:
+        call = json.loads(store.get("call"))
+        if call["ranks"][rank : rank + 1] == [own]:
+            store.set(f"answer/{rank}", call["name"])
+            if store.check(["begin"]) and store.get("begin").decode() == call["name"]:
+                return str(call["name"])
+        _wait(deadline)
+
+
+def _wait(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise DistStoreError("some rank did not come in time")
+    time.sleep(_POLL)
+
 
 # A collective that takes longer than this is taken for one that lost a rank.
 TIMEOUT = 600.0  # seconds

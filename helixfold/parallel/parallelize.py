@@ -1,14 +1,103 @@
 """Apply branch parallelism, recompute and axial parallelism to a model, in that order."""
 
-from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from helixfold.execution.recompute import MethodReplacement, RecomputeConfig, recompute, replace_method, restore_methods
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.update import Executor
+from helixfold.model.evoformer import EvoformerBlock, Streams
+from helixfold.model.update import ContextInput, Executor, Stream, Update, as_tensor
 from helixfold.parallel.axial import Axial
-from helixfold.parallel.branch import divide_blocks
 from helixfold.parallel.collectives import Channel, Message
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
+from helixfold.parallel.shard import Shard
+
+MSA_RANK = 0
+
+
+def divide_blocks(model: AlphaFold, channel: Channel) -> None:
+    """Make this rank compute only its half of every block, and exchange results with the other rank on the channel.
+
+    Raise `ConfigError` if the halves of a block depend on each other.
+    """
+    Layout(bp=channel.group.size).require_blocks(model.config)
+    for stack in (model.extra_msa_stack, model.evoformer):
+        for block in stack.blocks:
+            assert isinstance(block, EvoformerBlock)
+            replace_method(block, "forward", partial(_BranchForward, block, channel))
+    # The extra MSA ends with its stack.
+    replace_method(model.evoformer, "forward", partial(_BroadcastMSA, channel))
+
+
+class _BranchForward(MethodReplacement):
+    """A block's forward on one of two ranks; the pair rank leaves the MSA as it is."""
+
+    def __init__(self, block: EvoformerBlock, channel: Channel, method: Callable[..., Streams]) -> None:
+        super().__init__(method)
+        self.block, self.channel = block, channel
+
+    def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
+        block, skip = self.block, _DrawOnly()
+        if self.channel.group.rank == MSA_RANK:
+            msa = block.msa_half(run, msa, pair, msa_mask, pair_mask)
+            block.pair_half(skip, pair, pair_mask)
+            zeros = _with_part(pair, torch.zeros_like(_part(pair)))
+            own = run(block.outer_product_mean, zeros, pair_mask, context_from=(msa, msa_mask))
+        else:
+            block.msa_half(skip, msa, pair, msa_mask, pair_mask)
+            own = block.pair_half(run, pair, pair_mask)
+        part = _part(own)
+        return msa, _with_part(own, part + self.channel.begin("swap", _differentiable(part)).wait())
+
+
+class _BroadcastMSA(MethodReplacement):
+    """A stack's forward, followed by a broadcast of its MSA from the rank that computed it."""
+
+    def __init__(self, channel: Channel, method: Callable[..., Streams]) -> None:
+        super().__init__(method)
+        self.channel = channel
+
+    def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
+        msa, pair = self.method(run, msa, pair, msa_mask, pair_mask)
+        cut = 2  # Along columns, as its last updates leave it on the rank that computed them.
+        return _with_part(
+            msa, self.channel.begin("broadcast", _differentiable(_part(msa, cut)), MSA_RANK).wait(), cut
+        ), pair
+
+
+class _DrawOnly(Executor):
+    """Draw the random numbers of updates that the other rank computes, so that both ranks draw the same."""
+
+    def __call__(
+        self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
+    ) -> Stream:
+        update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
+        return stream
+
+    def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Stream:
+        raise NotImplementedError("blocks make no streams")
+
+
+def _part(stream: Stream, cut: int = 1) -> Tensor:
+    """Return this rank's part of a stream, cut along dim `cut`."""
+    return as_tensor(stream.along(cut) if isinstance(stream, Shard) else stream)
+
+
+def _differentiable(part: Tensor) -> Tensor:
+    """Return a tensor whose exchange is part of the backward pass, also where it depends on frozen parameters alone.
+
+    The other rank may have a gradient to send, and would wait.
+    """
+    return part if part.requires_grad or not torch.is_grad_enabled() else part.detach().requires_grad_()
+
+
+def _with_part(stream: Stream, part: Tensor, cut: int = 1) -> Stream:
+    return Shard(stream.channel, stream.shape, part, cut) if isinstance(stream, Shard) else part
 
 
 def parallelize(

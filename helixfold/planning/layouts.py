@@ -15,8 +15,7 @@ from helixfold.execution.available import available_memory
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.parallel.collectives import BETWEEN_BRANCHES
 from helixfold.parallel.gradients import BUCKET_ELEMENTS
-from helixfold.parallel.layout import Layout, layouts
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh, layouts
 from helixfold.planning.links import reduced
 from helixfold.planning.machines import Machine, measured_machine
 from helixfold.planning.recompute_choice import CHECKPOINT_POLICIES

@@ -17,8 +17,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh, make_mesh
+from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.planning.links import Line, Links, least_seconds, measured_links
 from helixfold.planning.size import of_blocks
 from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs

@@ -23,8 +23,7 @@ from helixfold.model.structure_module import StructureModule
 from helixfold.model.update import Executor
 from helixfold.ops.card import Card, described
 from helixfold.ops.cpu import loops
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning.counted import counted_once
 from helixfold.planning.size import Forecast, PassSize, of_blocks, streams

@@ -34,8 +34,7 @@ from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.collectives import Message
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
 from helixfold.planning.counted import counted_once

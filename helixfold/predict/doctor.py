@@ -27,8 +27,7 @@ from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from data_pipeline.user_cache import NO_CACHE
 from helixfold.execution.available import available_memory
-from helixfold.execution.device import pick_device, untried
-from helixfold.execution.dtypes import AUTO, settled_dtype
+from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.ops.card import CARDS, card_of
 from helixfold.ops.cpu import loops

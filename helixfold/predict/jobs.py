@@ -21,7 +21,7 @@ from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeature
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
-from helixfold.execution.dtypes import DTYPES
+from helixfold.execution.device import DTYPES
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding import FoldingOptions
 from helixfold.initial_guess import guessed_positions

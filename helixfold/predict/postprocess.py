@@ -19,15 +19,15 @@ from helixfold.report.plot_files import write_plots
 from helixfold.report.target_page import write_report
 from helixfold.write.colabfold import done_file, model_type, write_colabfold
 from helixfold.write.origin import ModelOrigin
-from helixfold.write.ranking import (
+from helixfold.write.results import (
     FinishedPrediction,
     all_notes,
     ranked,
     read_finished,
     write_ranked,
     write_ranking,
+    write_timings,
 )
-from helixfold.write.results import write_timings
 from helixfold.write.tables import write_tables
 
 

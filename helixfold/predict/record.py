@@ -24,8 +24,7 @@ from helixfold.weights.find import WeightsProvenance
 from helixfold.write.json_object import AGAIN
 from helixfold.write.origin import ModelOrigin, templates_in
 from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
-from helixfold.write.ranking import FinishedPrediction, read_finished
-from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
+from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, read_finished, to_json, write_file
 
 SETTINGS_FILE = "settings.json"
 # From the least to the most trustworthy.

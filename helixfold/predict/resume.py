@@ -7,7 +7,7 @@ from typing import Any
 
 from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
-from helixfold.execution.dtypes import DTYPES
+from helixfold.execution.device import DTYPES
 from helixfold.execution.stages import Stage
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.predict.postprocess import is_postprocessed
@@ -16,9 +16,8 @@ from helixfold.predict.variants import TargetVariants, expected_variants
 from helixfold.write.colabfold import done_file
 from helixfold.write.json_object import AGAIN
 from helixfold.write.provenance import PredictionProvenance
-from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.representations import PASSES, representation_names, representations_file
-from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
+from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, to_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,14 +22,12 @@ from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.predict.search import exit_code_for, written_directories
-from helixfold.predict.together import fold_targets
-from helixfold.predict.under_way import Outcome, fold_target
+from helixfold.predict.together import Outcome, fold_targets
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
 from helixfold.write.archive import write_archive
-from helixfold.write.ranking import FinishedPrediction
-from helixfold.write.results import FAILURES_FILE, write_failures
+from helixfold.write.results import FAILURES_FILE, FinishedPrediction, write_failures
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
@@ -140,10 +138,7 @@ class BatchRunner:
             job = self._remaining[number][0]
             stages = Stages(self._workers.mesh.device, shared_stages, partial(self._ended_stage, number))
             targets.append((job, self._output / job.name, stages))
-        if len(targets) > 1:
-            return fold_targets(targets, self._settings, overwrite=self._overwrite)
-        job, directory, stages = targets[0]
-        return [fold_target(job, directory, self._settings, stages, overwrite=self._overwrite)]
+        return fold_targets(targets, self._settings, overwrite=self._overwrite)
 
     def _finish(self, number: int, outcome: Outcome, seconds: float) -> str | None:
         """Print how a target ended and pack its results if they are wanted; return why it failed, if it did."""

@@ -21,7 +21,7 @@ from data_pipeline.errors import InputError, SearchError, ServerUnavailableError
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.files import LINK_PROBLEM, atomic_write, remove_partial_files, require_unmoved
 from data_pipeline.npz import read_npz
-from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
+from data_pipeline.parse.fasta import target_name_problem, unknown_residues_problem
 from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, search_ahead
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
@@ -30,27 +30,16 @@ from data_pipeline.search.tool import BatchSearch
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.worker_group import ControlChannel
 from helixfold.predict.lock import locked_directory
-from helixfold.predict.targets import check_names
+from helixfold.predict.targets import SEARCHES_DIRECTORY, check_names, directory_in
 from helixfold.report.pulldown import PulldownEntry, read_entries, write_entries
 from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of
 from helixfold.standard_streams import optional_output
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
 FEATURES_FILE = "features.npz"
-# In the output directory of a pulldown: the results of searches, a directory for each different sequence.
-SEARCHES_DIRECTORY = "chain_searches"
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 # As many as one search of a batch should serve; another run gets those after them.
 _TARGETS_PER_CLAIM = 32
-
-
-def directory_in(output: Path, name: str) -> Path:
-    """Return the directory of a target in an output directory: that of an earlier version, if there is one.
-
-    Version 0.1 gave a directory the target's name as it is, with all its characters.
-    """
-    directory, earlier = output / directory_name(name), output / name
-    return earlier if os.path.isdir(earlier) and not os.path.exists(directory) else directory
 
 
 def written_directories(output: Path, names: Iterable[str]) -> tuple[Path, ...]:

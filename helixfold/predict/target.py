@@ -41,8 +41,7 @@ from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
 from helixfold.write.origin import templates_read
 from helixfold.write.provenance import PredictionProvenance
-from helixfold.write.ranking import FinishedPrediction
-from helixfold.write.results import write_prediction, write_timings
+from helixfold.write.results import FinishedPrediction, write_prediction, write_timings
 
 
 @dataclass(frozen=True, kw_only=True)

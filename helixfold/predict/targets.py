@@ -1,4 +1,7 @@
-"""Read the proteins and complexes to fold from files, each with its alignments and templates."""
+"""Read the proteins and complexes to fold from files, each with its alignments and templates.
+
+The complexes of a pulldown, of baits and preys, share the searches for their chains.
+"""
 
 import hashlib
 import os
@@ -11,6 +14,7 @@ from data_pipeline.complexes.alignment_files import A3M_SUFFIXES, complex_of_a3m
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
 from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
+from data_pipeline.complexes.pulldown import PulldownComplex, read_pulldown
 from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, RESULTS_DIRECTORY, alignments_of_single_chain
 from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
@@ -28,7 +32,9 @@ from data_pipeline.parse.fasta import (
 )
 from data_pipeline.pipeline import Target
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
-from helixfold.predict.options import ComplexOptions
+from helixfold.options import given
+from helixfold.predict.options import ComplexOptions, PredictOptions
+from helixfold.report.pulldown import PulldownEntry
 
 # What is taken from a directory; files that are named themselves may have any name.
 FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
@@ -36,6 +42,9 @@ CSV_SUFFIXES, TSV_SUFFIXES = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
 # Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial", ".txt", ".bibtex")
 INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES, *TSV_SUFFIXES)
+# In the output directory of a pulldown: the results of searches, a directory for each different sequence.
+SEARCHES_DIRECTORY = "chain_searches"
+_LONGEST_NAME = 60  # letters of a protein's name in the name of such a directory
 
 
 def read_targets(
@@ -152,6 +161,15 @@ def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path
     if isinstance(target, ComplexInput):
         return replace(with_alignments(target, msa, only=only), templates=templates)
     return replace(target, alignments=(*target.alignments, *alignments_of(target, msa, only=only)), templates=templates)
+
+
+def directory_in(output: Path, name: str) -> Path:
+    """Return the directory of a target in an output directory: that of an earlier version, if there is one.
+
+    Version 0.1 gave a directory the target's name as it is, with all its characters.
+    """
+    directory, earlier = output / directory_name(name), output / name
+    return earlier if os.path.isdir(earlier) and not os.path.exists(directory) else directory
 
 
 def check_names(named: Iterable[tuple[str, Path]]) -> None:
@@ -276,3 +294,66 @@ def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Pa
     for path in found:
         read_alignment(path, target.sequence)
     return found
+
+
+def pulldown_targets(options: PredictOptions) -> tuple[list[AnyTarget], list[PulldownEntry]]:
+    """Return the complexes of --pulldown, and the entries of the table in which they are ranked.
+
+    Raise `InputError` for files that cannot be used, and for options that do not go with --pulldown.
+    """
+    targets = options.targets
+    if targets.pulldown is None:
+        if targets.pulldown_table is not None:
+            raise InputError("--pulldown-table names baits and preys of two FASTA files; give them as --pulldown")
+        return [], []
+    for name in ("--features", "--example", "--records-as-chains", "--chain-ids"):
+        if name in (*given(targets), *given(options.complexes)):
+            raise InputError(f"--pulldown and {name} exclude each other; run the command once for each")
+    if options.inputs:
+        raise InputError(f"--pulldown has its own files; give {options.inputs[0]} to a command of its own")
+    complexes = read_pulldown(*targets.pulldown, targets.pulldown_table)
+    for each in complexes:
+        if filesystem_key(each.name) == SEARCHES_DIRECTORY:
+            raise InputError(f"a complex named '{each.name}' would be where results of searches are; rename it")
+    inputs = _in_complexes(complexes, options)
+    entries = [_entry(each, options.targets.output) for each in complexes]
+    return [*inputs], entries
+
+
+def _in_complexes(complexes: Sequence[PulldownComplex], options: PredictOptions) -> list[ComplexInput]:
+    """Return the complexes with their alignments, by protein, with templates, and with shared directories."""
+    names: dict[str, str] = {}
+    for each in complexes:
+        for protein, sequence in zip(each.proteins, each.target.sequences, strict=True):
+            names.setdefault(sequence, protein)
+    proteins = [Target(name=name, sequence=sequence) for sequence, name in names.items()]
+    files = {each.sequence: tuple(alignments_of(each, options.search.msa, only=False)) for each in proteins}
+    searches = options.targets.output / SEARCHES_DIRECTORY
+    found = [
+        ComplexInput(
+            target=each.target,
+            files=tuple(ChainAlignmentFiles(unpaired=files[entity.sequence]) for entity in each.target.entities),
+            pair_mode=options.complexes.pair_mode,
+            as_protein=options.targets.as_protein,
+            shared_results=tuple(
+                searches / _directory(names[entity.sequence], entity.sequence) for entity in each.target.entities
+            ),
+        )
+        for each in complexes
+    ]
+    with_templates = with_search_files(found, (), options.search.templates or ())
+    return [each for each in with_templates if isinstance(each, ComplexInput)]
+
+
+def _directory(name: str, sequence: str) -> str:
+    """Return the name of a directory for a sequence, which is the same in every run."""
+    return f"{directory_name(name)[:_LONGEST_NAME]}_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
+
+
+def _entry(each: PulldownComplex, output: Path) -> PulldownEntry:
+    return PulldownEntry(
+        name=directory_in(output, each.name).name,
+        baits=each.proteins[: each.baits],
+        preys=each.proteins[each.baits :],
+        bait_chains=each.target.chain_ids[: each.baits],
+    )

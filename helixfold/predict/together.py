@@ -11,19 +11,43 @@ from pathlib import Path
 
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stage, Stages
-from helixfold.folding_together import STAGES, TargetToFold, fold_together
+from helixfold.folding_together import STAGES, TargetToFold, fit_together, fold_together
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import recorded_backends, sorted_backends
-from helixfold.planning.executors import RESERVE, executor, memory_kept, release
-from helixfold.planning.size import PassSize
+from helixfold.planning.executors import Plan, executor, memory_kept, release
 from helixfold.predict.jobs import Job, RunSettings
-from helixfold.predict.target import Answer, FoldRequest, fold_request, shown_progress, target_steps
-from helixfold.predict.under_way import Outcome, TargetUnderWay
+from helixfold.predict.target import Answer, FoldRequest, TargetSteps, fold_request, shown_progress, target_steps
+from helixfold.write.results import FinishedPrediction
 
 # The most targets of a lot on a GPU.
 AT_ONCE = 64
 # Lengths of targets that are folded together round up to the same multiple of this.
 _LENGTH_STEP = 32
+# The predictions of a target, best first, or the error by which it failed.
+Outcome = list[FinishedPrediction] | Exception
+
+
+class TargetUnderWay:
+    """A target under way: the prediction that it needs next, or once it has ended its outcome."""
+
+    def __init__(self, steps: TargetSteps) -> None:
+        self._steps = steps
+        self.request: FoldRequest | None = None
+        self.outcome: Outcome = []
+
+    def go_on(self, answer: Answer | None = None) -> None:
+        """Go on with the answer to the last request, or begin, until another one is needed or the target ends."""
+        try:
+            self.request = next(self._steps) if answer is None else self._steps.send(answer)
+        except StopIteration as end:
+            self.request, self.outcome = None, end.value
+        except Exception as error:  # a mistake of ours in one target must not end a night's batch either
+            self.request, self.outcome = None, error
+
+    def fail(self, error: Exception) -> None:
+        """End the target, whose last request could not be answered."""
+        self._steps.close()
+        self.request, self.outcome = None, error
 
 
 def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
@@ -56,12 +80,12 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
 def fold_targets(
     targets: Sequence[tuple[Job, Path, Stages]], settings: RunSettings, *, overwrite: bool
 ) -> list[Outcome]:
-    """Do for each of these targets what `fold_target` does, in its directory, with passes that they share.
+    """Make what is missing of each target in its directory, and return how each ended; several share passes.
 
-    The failure of one concerns no other.
+    All ranks of a group call this. The failure of one target concerns no other.
     """
     begun = [
-        TargetUnderWay(target_steps(job, directory, settings, stages, overwrite=overwrite, shows_bar=False))
+        TargetUnderWay(target_steps(job, directory, settings, stages, overwrite=overwrite, shows_bar=len(targets) == 1))
         for job, directory, stages in targets
     ]
     for target in begun:
@@ -77,7 +101,7 @@ def fold_targets(
                 target.fail(error)
             else:
                 target.go_on(answer)
-    return [target.ended() for target in begun]
+    return [target.outcome for target in begun]
 
 
 def _alike(waiting: Sequence[TargetUnderWay]) -> list[TargetUnderWay]:
@@ -87,16 +111,15 @@ def _alike(waiting: Sequence[TargetUnderWay]) -> list[TargetUnderWay]:
     """
     first = waiting[0].request
     assert first is not None
-    found: list[TargetUnderWay] = []
-    size = first.plan.size
+    found, plans = list[TargetUnderWay](), list[Plan]()
     for target in waiting:
         request = target.request
         if request is None or _kind(request) != _kind(first):
             continue
-        together = _largest(size, request.plan.size)
-        if found and not _fits(first, together, len(found) + 1):
+        plans.append(request.plan)
+        if found and not fit_together(plans):
             break
-        found, size = [*found, target], together
+        found.append(target)
     return found
 
 
@@ -107,22 +130,6 @@ def _kind(request: FoldRequest) -> tuple[object, ...]:
     rows = size.msa_rows.bit_length(), size.extra_rows.bit_length(), size.templates > 0
     model = requested.model.preset
     return model.name, model.sampling, requested.seed, request.plan.executor, ceil(size.residues / _LENGTH_STEP), rows
-
-
-def _largest(one: PassSize, other: PassSize) -> PassSize:
-    """Return the size that both are padded to."""
-    names = ("residues", "msa_rows", "extra_rows", "templates")
-    return replace(one, **{name: max(getattr(one, name), getattr(other, name)) for name in names})
-
-
-def _fits(request: FoldRequest, size: PassSize, count: int) -> bool:
-    """Return whether the passes of this many targets of a size, which are computed whole, fit into memory."""
-    plan = request.plan
-    if plan.executor != "whole":
-        return False
-    # Each of them takes as much as one alone, or less.
-    needed = count * RESERVE * replace(plan, size=size).forecast("whole").peak
-    return bool(needed <= plan.available.memory)
 
 
 def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> list[Answer] | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from data_pipeline.errors import InputError
 from helixfold import __version__
@@ -233,22 +233,17 @@ def _interface_order(interface: JsonObject) -> tuple[float, float]:
     return ipsae, pdockq
 
 
-@dataclass(frozen=True, kw_only=True)
-class PulldownMatrix:
-    """Baits in rows and preys in columns, with the line of each pair, or None if it is none of the complexes."""
+def _matrix(lines: Sequence[PulldownLine]) -> dict[str, Any] | None:
+    """Return baits in rows, `preys` in columns, with the line of each pair or None if it is none of the complexes.
 
-    preys: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[PulldownLine | None, ...]], ...]
-
-
-def _matrix(lines: Sequence[PulldownLine]) -> PulldownMatrix | None:
-    """Return the matrix; None if there is a single bait, a single prey, or more than a screen shows."""
+    Return None if there is a single bait, a single prey, or more than a screen shows.
+    """
     by_pair = {(line.entry.bait, line.entry.prey): line for line in reversed(lines)}
     baits, preys = (sorted({pair[side] for pair in by_pair}, key=str.casefold) for side in (0, 1))
     if min(len(baits), len(preys)) < 2 or len(baits) * len(preys) > _MOST_CELLS:
         return None
     rows = tuple((bait, tuple(by_pair.get((bait, prey)) for prey in preys)) for bait in baits)
-    return PulldownMatrix(preys=tuple(preys), rows=rows)
+    return {"preys": preys, "rows": rows}
 
 
 def _counted(names: Sequence[str]) -> str:

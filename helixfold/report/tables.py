@@ -11,7 +11,7 @@ from helixfold.report.files import RANKING, TargetFiles
 from helixfold.report.page import counted
 from helixfold.write.json_object import JsonObject
 from helixfold.write.provenance import read_provenance
-from helixfold.write.ranking import natural_key
+from helixfold.write.results import natural_key
 
 # Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
 UNTRAINED, DEMONSTRATION, RESIDUE_GAP = "UNTRAINED", "DEMONSTRATION", "COMPLEX BY RESIDUE GAP"

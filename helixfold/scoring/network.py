@@ -7,8 +7,7 @@ from pathlib import Path
 
 from data_pipeline.errors import InputError
 from helixfold.config import Method
-from helixfold.execution.device import limit_threads, pick_device, untried
-from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, settled_dtype
+from helixfold.execution.device import AUTO, DTYPES, cast_trunk, limit_threads, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES, passes_on
 from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions

@@ -40,12 +40,12 @@ from helixfold.predict.screen import print_note
 from helixfold.predict.search import (
     SOME_FAILED,
     check_output,
-    directory_in,
     prepare_in,
     write_templates,
     written_directories,
 )
 from helixfold.predict.search_plan import plan_of
+from helixfold.predict.targets import directory_in
 from helixfold.prediction import Prediction
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
 from data_pipeline.errors import InputError
@@ -63,10 +63,6 @@ class AlignmentRequest:
         """Return the id of the job of this request: the same for the same request, which only the service can guess."""
         text = repr((self.kind, self.mode, self.names, self.sequences))
         return hmac.new(secret, f"alignment:{text}".encode(), hashlib.sha256).hexdigest()[:32]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a worker is told."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:

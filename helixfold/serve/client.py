@@ -12,11 +12,12 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.files import atomic_write, read_file
 from data_pipeline.io.http import pause
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
@@ -233,3 +234,27 @@ def _id(job: str) -> str:
     if not _ID.fullmatch(job):
         raise InputError(f"a job id must have 32 hexadecimal digits, got '{printable(job, 60)}'")
     return job
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raise `InputError` for a file that has none."""
+    token = read_file(path, 1_000).decode("ascii", "replace").strip()
+    if not (token.isascii() and token.isprintable() and token):
+        raise InputError.at(path, "contains no token; create one with helixfold serve token create")
+    return token
+
+
+def server_client(url: str, token_file: Path | None, *, allow_http: bool = False) -> Client:
+    """Return a client of the server at an address. Raise `InputError` for a file that has no token."""
+    return Client(url, None if token_file is None else read_token(token_file), allow_http=allow_http)
+
+
+@contextmanager
+def refusals_as_input_errors() -> Iterator[None]:
+    """Turn what a server refuses into `InputError`, and what it does not answer into `SearchError`."""
+    try:
+        yield
+    except ServerError as error:
+        raise InputError(f"the server refused the request: {error}") from error
+    except ServerUnreachableError as error:
+        raise SearchError(str(error)) from error

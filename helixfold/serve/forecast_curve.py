@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a worker has no need of pydantic
     from helixfold.serve.queue.workers import ForecastCurve, WorkerOffers
@@ -12,23 +12,16 @@ _MAX_EXPONENT = 60.0  # of a value beyond the points
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobForecast:
-    """Forecast of a job on the worker that is best for it.
-
-    `fits` is False if no worker has the memory; `seconds` are those of folding alone, without searches.
-    """
+class ForecastBody:
+    """Estimated time (without searches) and memory of a job, on the worker that suits it best."""
 
     seconds: float | None
     peak_bytes: int | None
     available_bytes: int | None
-    fits: bool
+    fits: bool  # False if no worker has the memory
     model: str | None
     device: str | None
     longest: int | None  # residues of the longest chain that fits
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the forecast as JSON has it."""
-        return dict(vars(self))
 
 
 def forecast(
@@ -39,9 +32,9 @@ def forecast(
     model: str | None,
     recycles: int | None,
     count: int,
-) -> JobForecast | None:
+) -> ForecastBody | None:
     """Return the forecast of a job of `count` predictions; None if no worker with a fitting model was ever heard."""
-    found: list[JobForecast] = []
+    found: list[ForecastBody] = []
     for worker in workers:
         name = model or usual_model(worker.models, chains)
         curve = None if name is None else worker.forecasts.get(name)
@@ -57,11 +50,11 @@ def usual_model(models: Sequence[str], chains: int) -> str | None:
     return next(iter([*own, *models]), None)
 
 
-def _on(worker: "WorkerOffers", model: str, curve: "ForecastCurve", residues: int, passes: int) -> JobForecast:
+def _on(worker: "WorkerOffers", model: str, curve: "ForecastCurve", residues: int, passes: int) -> ForecastBody:
     seconds = _interpolated([(point[0], point[1]) for point in curve.points], residues)
     peak = _interpolated([(point[0], point[2]) for point in curve.points], residues)
     fits = not curve.longest or residues <= curve.longest
-    return JobForecast(
+    return ForecastBody(
         seconds=None if seconds is None else passes * seconds,
         # A chain that fits, and would need more in memory, is spilled to disk or to a GPU's host.
         peak_bytes=None if peak is None else int(min(peak, curve.available) if fits and curve.available else peak),

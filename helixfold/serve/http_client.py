@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, Any, Final
@@ -45,7 +44,7 @@ class Answer:
             raise ServerUnreachableError("the server sent an answer that is not JSON") from error
 
 
-class HttpClient(AbstractContextManager["HttpClient"]):
+class HttpClient:
     """Requests to one server, with a token. It is for one thread at a time."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = _TIMEOUT) -> None:
@@ -53,9 +52,6 @@ class HttpClient(AbstractContextManager["HttpClient"]):
             raise InputError(f"the server must be an address such as http://127.0.0.1:8000, got '{printable(url)}'")
         self.url, self._timeout = url.rstrip("/"), timeout
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-
-    def __exit__(self, *_: object) -> None:
-        """Leave the context; each request closes its own connection."""
 
     def request(
         self,

@@ -11,15 +11,11 @@ from urllib.parse import urlsplit
 from data_pipeline.errors import InputError
 from helixfold.serve.change_signal import ChangeSignal
 from helixfold.serve.drafts import Drafts
-from helixfold.serve.forecast_curve import JobForecast, forecast
-from helixfold.serve.queue.audit import AuditLog
-from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, JobKind, NewJob, new_id
-from helixfold.serve.queue.limits import BusyError
-from helixfold.serve.queue.queue import JobQueue
-from helixfold.serve.queue.sessions import EndedSessions
-from helixfold.serve.queue.shares import Shares
-from helixfold.serve.queue.views import QueueViews
+from helixfold.serve.forecast_curve import ForecastBody, forecast
+from helixfold.serve.queue.access import EndedSessions, Shares
+from helixfold.serve.queue.database import AuditLog, Database
+from helixfold.serve.queue.jobs import BusyError, Job, JobKind, NewJob, new_id
+from helixfold.serve.queue.queue import JobQueue, QueueViews
 from helixfold.serve.queue.workers import PROVENANCES, WorkerOffers, Workers
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.storage import Storage, write_durably
@@ -145,7 +141,7 @@ class Service:
             self.storage.remove(new.id)
         return job, is_new
 
-    def forecast(self, submission: Submission) -> JobForecast | None:
+    def forecast(self, submission: Submission) -> ForecastBody | None:
         """Return what a submission will take; None while no worker has told its forecasts."""
         options = submission.options
         return forecast(
@@ -231,7 +227,7 @@ class Service:
             raise InputError("this service may not call the host of the webhook; see --webhook-host")
 
 
-def described(job: Job, place: int | None = None, forecast: JobForecast | None = None) -> dict[str, Any]:
+def described(job: Job, place: int | None = None) -> dict[str, Any]:
     """Return what the REST interface tells of a job."""
     return {
         "id": job.id,
@@ -249,5 +245,5 @@ def described(job: Job, place: int | None = None, forecast: JobForecast | None =
         "options": job.request.get("options", {}),
         "sequence": job.request.get("sequence", ""),
         "summary": job.summary,
-        "forecast": None if forecast is None else forecast.to_dict(),
+        "forecast": None,
     }

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from data_pipeline.errors import InputError, check_at_least, check_at_most, check_positive, printable
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.transfer import MAX_INPUT_BYTES
 
 DEFAULT_PORT: Final = 8000

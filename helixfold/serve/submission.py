@@ -55,10 +55,6 @@ class JobOptions:
             except ValueError as error:
                 raise InputError("newest_template must be a day such as 2021-11-01") from error
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options as JSON has them."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedFile:
@@ -112,7 +108,7 @@ class Submission:
             "name": file_name_of(self.name),
             "sequence": self.sequence,
             "chain_ids": list(self.chain_ids),
-            "options": self.options.to_dict(),
+            "options": asdict(self.options),
             "alignments": [name for name, file in stored.items() if file.kind == "alignment"],
             "templates": [name for name, file in stored.items() if file.kind == "template"],
         }

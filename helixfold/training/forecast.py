@@ -9,12 +9,11 @@ import torch
 
 from helixfold.config import ModelConfig
 from helixfold.execution.available import available_memory
-from helixfold.execution.dtypes import DTYPES, dtype_on
+from helixfold.execution.device import DTYPES, dtype_on
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.layouts import Workload
 from helixfold.planning.recompute_choice import CHECKPOINT_POLICIES, no_room, settled
 from helixfold.planning.size import PassSize, dtype_name, gib

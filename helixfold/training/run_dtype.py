@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from helixfold.execution.dtypes import AUTO, common_dtype, settled_dtype
+from helixfold.execution.device import AUTO, common_dtype, settled_dtype
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.checkpoint import newest_record

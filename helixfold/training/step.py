@@ -10,7 +10,7 @@ from torch import Tensor
 
 from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
 from helixfold.batch import Batch
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.device import dtype_on
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.losses.config import LossConfig

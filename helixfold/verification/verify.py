@@ -1,26 +1,316 @@
-"""Verify a parameter file, for `helixfold weights verify`: by itself, by what is published, and by other programs."""
+"""Verify a parameter file, for `helixfold weights verify`.
 
+A file is checked by itself. Then its network is run on ten residues with published outputs, and on a fixed small input
+by our operators, by plain PyTorch and by the program of DeepMind.
+"""
+
+import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, SearchError
 from data_pipeline.files import require_file
-from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import DTYPES
+from helixfold.batch import Batch, batch_of_one, sampled_fields
+from helixfold.execution.device import DTYPES, pick_device
+from helixfold.execution.nested import with_tensors_changed
+from helixfold.execution.random_inputs import random_batch
+from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.alphafold import AlphaFold
+from helixfold.planning.size import dtype_name
 from helixfold.presets import Preset
-from helixfold.verification.checks import Check, Findings, check_file
-from helixfold.verification.fixed_input import compare_runs, fixed_batches
-from helixfold.verification.published import MODEL, check_published, published_run
+from helixfold.verification.checks import Check, Findings, Table, check_file
+from helixfold.verification.runs import (
+    MISSING,
+    PAE,
+    PLDDT,
+    POSITIONS,
+    PTM,
+    SCORES,
+    Arrays,
+    Run,
+    alpha_rmsd,
+    largest_deviation,
+    mean_deviation,
+    run_network,
+    run_passes,
+)
 from helixfold.weights.demonstration import ancestor, is_packaged
 from helixfold.weights.files import preset_of_file
 from helixfold.weights.load import load_weights
 
+PUBLISHED_MODEL = "model_1_ptm"
+# Two published runs of these features, padded and not, differ by rounding in bfloat16 alone. Other orders of summation
+# than these two have may differ a few times as much.
+TIMES_SPREAD = 4.0
+# Angstrom, pLDDT and pTM. The two published runs differ by 0.008, 0.003 and 0.00006.
+LARGEST_RMSD, LARGEST_MEAN_PLDDT, LARGEST_PTM = 0.1, 0.1, 0.001
+# The names in the published file of outputs that have other names in a run.
+_THEIRS = {
+    "representations/msa_first_row": "prev/prev_msa_first_row",
+    "representations/pair": "prev/prev_pair",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRun:
+    """Features of every pass, outputs of the last, and how far apart rounding alone brings each output.
+
+    `spread` is the root mean square deviation of a second published run over that of the values.
+    """
+
+    batches: Sequence[Batch]
+    outputs: Arrays
+    spread: Mapping[str, float]
+
+
+@cache
+def published_run(device: torch.device) -> PublishedRun:
+    """Return the run that comes with the package; `data/SOURCE.md` says where it is from."""
+    packaged = resources.files("helixfold.verification") / "data/5AWL.npz"
+    with resources.as_file(packaged) as path, np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    features = {name.removeprefix("features/"): value for name, value in arrays.items() if name.startswith("features/")}
+    passes, residues = features["aatype"].shape
+    no_templates = {
+        "template_aatype": np.zeros((passes, 0, residues), np.int32),
+        "template_all_atom_positions": np.zeros((passes, 0, residues, 37, 3), np.float32),
+        "template_all_atom_masks": np.zeros((passes, 0, residues, 37), np.float32),
+        "template_mask": np.zeros((passes, 0), np.float32),
+        "template_pseudo_beta": np.zeros((passes, 0, residues, 3), np.float32),
+        "template_pseudo_beta_mask": np.zeros((passes, 0, residues), np.float32),
+    }
+    features = {**no_templates, **features}
+    ours = {theirs: name for name, theirs in _THEIRS.items()}
+    outputs = {
+        ours.get(name.removeprefix("outputs/"), name.removeprefix("outputs/")): value
+        for name, value in arrays.items()
+        if name.startswith("outputs/")
+    }
+    spread = {
+        ours.get(name.removeprefix("spread/"), name.removeprefix("spread/")): float(value)
+        for name, value in arrays.items()
+        if name.startswith("spread/")
+    }
+    return PublishedRun(
+        batches=[
+            Batch(**{name: batch_of_one(features[name][cycle], device) for name in sampled_fields(Batch)})
+            for cycle in range(passes)
+        ],
+        outputs=outputs,
+        spread=spread,
+    )
+
+
+def check_published(network: AlphaFold, expected: PublishedRun, dtype: torch.dtype, name: str) -> tuple[Check, Table]:
+    """Run the published features and compare every published output by what rounding in bfloat16 explains."""
+    run = run_network(network, expected.batches, dtype)
+    rows, failed = [], []
+    for output, value in expected.outputs.items():
+        # Atoms are known up to a rotation and a shift, and are compared below after superposition.
+        if output == POSITIONS or output not in run.outputs or output not in expected.spread:
+            continue
+        error, allowed = mean_deviation(run.outputs[output], value), TIMES_SPREAD * expected.spread[output]
+        rows.append([output, f"{error:.2e}", f"{expected.spread[output]:.2e}", f"{allowed:.2e}"])
+        if output not in (PTM, "mean_plddt") and not error <= allowed:
+            failed.append(output)
+    moved = alpha_rmsd(run.outputs, expected.outputs) if np.isfinite(run.outputs[POSITIONS]).all() else float("nan")
+    mean, ptm = float(run.outputs["mean_plddt"]), float(run.outputs[PTM])
+    known = {name: float(expected.outputs[name]) for name in ("mean_plddt", PTM)}
+    changes: Sequence[tuple[str, float, float]] = (
+        ("C-alpha atoms", moved, LARGEST_RMSD),
+        ("mean pLDDT", abs(mean - known["mean_plddt"]), LARGEST_MEAN_PLDDT),
+        ("pTM", abs(ptm - known[PTM]), LARGEST_PTM),
+    )
+    for what, change, most in changes:
+        if not change <= most:
+            failed.append(what)
+    summary = (
+        f"mean pLDDT {mean:.3f} (published {known['mean_plddt']:.3f}), pTM {ptm:.5f} ({known[PTM]:.5f}), "
+        f"C-alpha RMSD {moved:.4f} A"
+    )
+    found = summary if not failed else f"{summary}; beyond rounding: {', '.join(failed)}"
+    return (
+        Check(name=f"published outputs of 5AWL, {name}", holds=not failed, found=found),
+        Table(
+            title=f"5AWL, 3 recycles, {name}, beside what is published",
+            columns=("output", "deviation", "two published runs", "allowed"),
+            rows=rows,
+            note="root mean square deviation over that of the values; the published trunk ran in bfloat16",
+        ),
+    )
+
+
+RESIDUES, ROWS, EXTRA_ROWS, PASSES = 24, 8, 12, 2
+TOLERANCE = 1e-4  # of the largest value of an output, in float32
+NOISE_FACTOR = 3.0  # times the deviation of float32 from float64, where that is more
+HALF_FACTOR = 2.0  # times the error of others in the same precision
+EXACT = "float64, plain PyTorch"
+DEEPMIND = "DeepMind's program"
 FIXED = "24 fixed residues"
+
+
+def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
+    """Return the features of two passes, the same on every machine: 24 residues, 8 rows and 12 extra rows.
+
+    A model with templates gets one, and a model of complexes, which averages all slots, one in each slot, and two equal
+    chains.
+    """
+    method, slots = preset.model.method, preset.sampling.max_templates
+    templates = slots if method == "multimer" else min(1, slots)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        batch = random_batch(RESIDUES, ROWS, EXTRA_ROWS, templates, torch.device("cpu"), method=method)
+    atoms = batch.template_all_atom_positions.clone()
+    # The first residue's pre-omega torsion has no residue before it, and AlphaFold does not mask it: here it is exactly
+    # 0, and not the direction of rounding errors.
+    atoms[:, :, 0, 0] = torch.tensor([4.0, 0.0, 0.0])
+    atoms[:, :, 0, 1] = torch.tensor([4.0, 1.5, 0.0])
+    # AlphaFold-Multimer computes it from the atoms, which has to give the same.
+    beta = pseudo_beta(batch.template_aatype, atoms)
+    batch = replace(batch, template_all_atom_positions=atoms, template_pseudo_beta=beta)
+    return [with_tensors_changed(lambda tensor: tensor.to(device), batch)] * PASSES
+
+
+def compare_runs(
+    network: AlphaFold,
+    preset: Preset,
+    batches: Sequence[Batch],
+    dtypes: Sequence[torch.dtype],
+    *,
+    python: Path | None,
+) -> Findings:
+    """Run a network in float64, and in each dtype by our operators and by plain PyTorch, and compare all outputs.
+
+    If `python` is given, DeepMind's program runs too, by that interpreter.
+    """
+    cpu = batches[0].aatype.device.type == "cpu"
+    runs, checks = dict[str, Run](), list[Check]()
+    if cpu:
+        runs[EXACT] = _in_float64(network, batches)
+    for dtype in dtypes:
+        name = dtype_name(dtype)
+        runs[name] = run_network(network, batches, dtype)
+        runs[f"{name}, plain PyTorch"] = run_network(network, batches, dtype, plain=True)
+    if python is not None:
+        for dtype in dtypes:
+            if dtype == torch.float16:
+                continue  # DeepMind's program has no such mode
+            name = f"{dtype_name(dtype)}, {DEEPMIND}"
+            try:
+                runs[name] = run_passes(network.state_dict(), preset, batches, dtype, python)
+            except SearchError as error:
+                checks.append(Check(name=f"{FIXED}: {name}", holds=False, found=f"{error}; {MISSING}"))
+    exact = runs.get(EXACT, runs.get("float32, plain PyTorch"))
+    if exact is None:
+        raise ValueError("float32 must be among the dtypes")
+    checks += _float32(runs, exact) if "float32" in runs else []
+    checks += [_half(runs, exact, dtype_name(dtype)) for dtype in dtypes if dtype != torch.float32]
+    return Findings(checks=checks, tables=[_costs(runs, exact), _outputs(runs, exact)])
+
+
+def _float32(runs: dict[str, Run], exact: Run) -> list[Check]:
+    """Check float32 by its own noise, and against DeepMind's program if that ran."""
+    plain, found = runs["float32, plain PyTorch"], runs["float32"]
+    noise = {name: largest_deviation(value, exact.outputs[name]) for name, value in plain.outputs.items()}
+    allowed = {name: max(TOLERANCE, NOISE_FACTOR * each) for name, each in noise.items()}
+    others = {"plain PyTorch" if exact is plain else "float64": exact}
+    if (theirs := runs.get(f"float32, {DEEPMIND}")) is not None:
+        others[DEEPMIND] = theirs
+    return [_equal(found, other, allowed, f"{FIXED}: float32 beside {name}") for name, other in others.items()]
+
+
+def _equal(found: Run, other: Run, allowed: dict[str, float], name: str) -> Check:
+    deviations = {
+        key: largest_deviation(found.outputs[key], value)
+        for key, value in other.outputs.items()
+        if key in found.outputs
+    }
+    beyond = {key: each for key, each in deviations.items() if not each <= allowed[key]}
+    worst = max(deviations, key=lambda key: np.nan_to_num(deviations[key], nan=np.inf))
+    said = f"largest deviation {deviations[worst]:.1e} of the largest value, in {worst}"
+    if beyond:
+        said += f"; beyond {TOLERANCE:g} and {NOISE_FACTOR:g} times float32's noise: {', '.join(beyond)}"
+    return Check(name=name, holds=not beyond, found=f"{said} ({len(deviations)} outputs)")
+
+
+def _half(runs: dict[str, Run], exact: Run, name: str) -> Check:
+    """Check that a short precision costs at most twice what it costs others."""
+    found = runs[name]
+    peers = {key: run for key, run in runs.items() if key.startswith(f"{name}, ")}
+    beyond, worst = [], 0.0
+    for output, value in exact.outputs.items():
+        error = mean_deviation(found.outputs[output], value)
+        peer = min(mean_deviation(run.outputs[output], value) for run in peers.values() if output in run.outputs)
+        ratio = error / max(peer, TOLERANCE)
+        worst = float(np.maximum(worst, ratio))
+        if not ratio <= HALF_FACTOR and output not in SCORES:
+            beyond.append(f"{output} ({error:.1e}, theirs {peer:.1e})")
+    whom = " and ".join(key.removeprefix(f"{name}, ") for key in peers)
+    said = f"error at most {worst:.2f} times that of {whom}"
+    if beyond:
+        said += f"; more than {HALF_FACTOR:g} times: {', '.join(beyond)}"
+    return Check(name=f"{FIXED}: {name}", holds=not beyond, found=said)
+
+
+def _costs(runs: dict[str, Run], exact: Run) -> Table:
+    rows = []
+    for name, run in runs.items():
+        pae = f"{np.abs(run.outputs[PAE] - exact.outputs[PAE]).max():.4f}" if PAE in run.outputs else "-"
+        rows.append(
+            [
+                name,
+                f"{alpha_rmsd(run.outputs, exact.outputs):.5f}",
+                f"{np.abs(run.outputs[PLDDT] - exact.outputs[PLDDT]).max():.4f}",
+                pae,
+                f"{run.seconds:.2f}",
+                f"{run.peak / 2**20:,.0f}",
+            ]
+        )
+    return Table(
+        title=f"{FIXED}: each run beside the most exact one",
+        columns=("run", "C-alpha RMSD, A", "pLDDT, at most", "PAE, at most, A", "seconds", "peak, MiB"),
+        rows=rows,
+        note="one run each, beside whatever else the machine did: times are no measurement of speed",
+    )
+
+
+def _outputs(runs: dict[str, Run], exact: Run) -> Table:
+    shown = {name: run for name, run in runs.items() if run is not exact}
+    rows = [
+        [
+            output,
+            *(
+                f"{largest_deviation(run.outputs[output], value):.1e}" if output in run.outputs else "-"
+                for run in shown.values()
+            ),
+            f"{np.abs(value).max():.4g}",
+        ]
+        for output, value in exact.outputs.items()
+    ]
+    return Table(
+        title=f"{FIXED}: largest deviation of every output, in units of its largest value",
+        columns=("output", *shown, "largest value"),
+        rows=rows,
+        note=f"{POSITIONS} is compared without superposition",
+    )
+
+
+def _in_float64(network: AlphaFold, batches: Sequence[Batch]) -> Run:
+    """Run plain PyTorch in float64, with parameters and features cast to it."""
+    wide = copy.deepcopy(network).double()
+    return run_network(wide, [_cast(batch) for batch in batches], torch.float64, plain=True)
+
+
+def _cast(batch: Batch) -> Batch:
+    return with_tensors_changed(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
 
 
 def verify(
@@ -62,7 +352,7 @@ def verify(
             findings.tables.append(table)
     say(f"running {FIXED}")
     batches = fixed_batches(preset, place)
-    found = compare_runs(network, preset, batches, [DTYPES[name] for name in dtypes], what=FIXED, python=python)
+    found = compare_runs(network, preset, batches, [DTYPES[name] for name in dtypes], python=python)
     findings.checks += found.checks
     findings.tables += found.tables
     return findings
@@ -74,8 +364,8 @@ def _no_published_outputs(path: Path, preset: Preset, *, published: bool) -> str
         return "these parameters were trained by helixfold"
     if not published:
         return "the file is said not to be DeepMind's"
-    if preset.name != MODEL:
-        return f"outputs are published for {MODEL} alone"
+    if preset.name != PUBLISHED_MODEL:
+        return f"outputs are published for {PUBLISHED_MODEL} alone"
     return None
 
 

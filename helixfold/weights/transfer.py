@@ -19,8 +19,7 @@ from torch.nn.functional import pad
 from data_pipeline.errors import InputError
 from helixfold.config import MSA_LETTERS, ConfigError, ModelConfig, StructureConfig
 from helixfold.model.embedders import MAX_SEPARATION
-from helixfold.model.multimer.embedders import CHAIN_DIFFERENCES, SEPARATIONS
-from helixfold.model.multimer.templates import ANGLE_CHANNELS
+from helixfold.model.multimer import ANGLE_CHANNELS, CHAIN_DIFFERENCES, SEPARATIONS
 from helixfold.model.templates import TEMPLATE_BINS, TEMPLATE_TYPES
 from helixfold.presets import PRESETS
 from helixfold.weights.checkpoint import read_header

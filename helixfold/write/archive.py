@@ -3,7 +3,6 @@
 import shutil
 import time
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from data_pipeline.files import atomic_write
@@ -17,24 +16,22 @@ def write_archive(directory: Path) -> None:
 
     An archive that is newer than all of them stays, unless its time lies ahead: the clock was set back since.
     """
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
     target = directory.with_name(directory.name + ARCHIVE_SUFFIX)
-    newest = max((path.stat().st_mtime_ns for path in files), default=0)
+    newest = max((path.stat().st_mtime_ns for path in _files(directory)), default=0)
     if target.is_file() and newest < target.stat().st_mtime_ns <= time.time_ns():
         return
-    _pack(files, directory, target, directory.name)
+    pack(directory, target, folder=directory.name)
 
 
 def pack(directory: Path, target: Path, *, folder: str) -> None:
     """Write all files of a directory into a zip archive, in which they lie in a folder of another name."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
-    _pack(files, directory, target, folder)
-
-
-def _pack(files: Sequence[Path], directory: Path, target: Path, folder: str) -> None:
     with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in files:
+        for path in _files(directory):
             member = zipfile.ZipInfo(str(Path(folder, path.relative_to(directory))), _FIRST_DAY)
             member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             with path.open("rb") as source, archive.open(member, "w", force_zip64=True) as stream:
                 shutil.copyfileobj(source, stream, 2**20)
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())

@@ -19,8 +19,7 @@ from data_pipeline.files import system_errors_naming
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold import __version__
-from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
-from helixfold.write.results import to_json, write_file
+from helixfold.write.results import FinishedPrediction, all_notes, read_pae, to_json, write_file
 
 LOG_FILE: Final = "log.txt"
 # Key, authors, title, journal, year and DOI of each work.
@@ -155,7 +154,4 @@ def _a3m(features: TargetFeatures) -> str:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file, or remove the copy of one that is not there any more."""
-    if source.is_file():
-        write_file(target, source.read_bytes())
-    else:
-        target.unlink(missing_ok=True)
+    write_file(target, source.read_bytes() if source.is_file() else None)

@@ -18,8 +18,7 @@ from helixfold.write.mmcif import to_mmcif
 from helixfold.write.model_scores import ModelScores
 from helixfold.write.origin import ModelOrigin
 from helixfold.write.pdb import to_pdb
-from helixfold.write.ranking import KINDS, FinishedPrediction
-from helixfold.write.results import to_json, write_file
+from helixfold.write.results import KINDS, FinishedPrediction, to_json, write_file
 
 RELAXATION_FILE: Final = "relax_metrics.json"
 

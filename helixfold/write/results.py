@@ -1,4 +1,4 @@
-"""Write the predictions of one target into its directory, under AlphaFold's file names.
+"""Rank the predictions of one target, and write them into its directory, under AlphaFold's file names.
 
 Every file is written atomically, and none has a time or a date. `ranking_debug.json` is written last, so a target that
 has it is finished.
@@ -7,15 +7,17 @@ has it is finished.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
 
+from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import AlignmentDepth
 from data_pipeline.files import atomic_write
+from data_pipeline.json_files import MAX_JSON_BYTES, MAX_JSON_VALUES, read_json
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.templates import pseudo_beta
@@ -24,7 +26,8 @@ from helixfold.analysis.metrics import superposition
 from helixfold.options import RepresentationFormat
 from helixfold.prediction import Distances, Prediction
 from helixfold.write.chains import split_chains
-from helixfold.write.confidence import confidence_content
+from helixfold.write.confidence import NO_PDB_FILE, confidence_content
+from helixfold.write.json_object import AGAIN, JsonObject
 from helixfold.write.mmcif import entry_id, to_mmcif
 from helixfold.write.model_scores import PAE_METRIC, ModelScores
 from helixfold.write.origin import ModelOrigin
@@ -105,10 +108,7 @@ def write_prediction(
         passes = [_superposed(each, protein) for each in prediction.passes]
         text = models_to_pdb([*passes, protein], [remark, *notes], chain_ids=prediction.chain_ids)
         write_file(directory / f"recycles_{model}.pdb", text)
-    if pdb is None:
-        (directory / f"unrelaxed_{model}.pdb").unlink(missing_ok=True)
-    else:
-        write_file(directory / f"unrelaxed_{model}.pdb", pdb)
+    write_file(directory / f"unrelaxed_{model}.pdb", pdb)
     return no_pdb_file
 
 
@@ -153,10 +153,7 @@ def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequenc
 
 def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES_FILE) -> None:
     """Write the reasons of failures by target name to failures.json; delete the file if there are none."""
-    if failures:
-        write_file(directory / file, to_json(failures, indent=4))
-    else:
-        (directory / file).unlink(missing_ok=True)
+    write_file(directory / file, to_json(failures, indent=4) if failures else None)
 
 
 def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
@@ -189,11 +186,156 @@ def remove_ranks_from(directory: Path, first: int) -> None:
             path.unlink()
 
 
-def write_file(path: Path, content: str | bytes | Iterator[bytes]) -> None:
-    """Write a file atomically, from its content or from pieces of it."""
+def write_file(path: Path, content: str | bytes | Iterator[bytes] | None) -> None:
+    """Write a file atomically, from its content or from pieces of it; with None, remove the file if there is one."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
     if isinstance(content, str):
         # Names of files may have bytes that are not UTF-8, which Python holds as halves of characters.
         content = content.encode(errors="backslashreplace")
     pieces = content if isinstance(content, Iterator) else [content]
     with atomic_write(path) as temporary, temporary.open("wb") as stream:
         stream.writelines(pieces)
+
+
+KINDS: Final = ("cif", "pdb")  # of structure files
+_NUMBER_BYTES = 32  # of the text of one, in any program's file
+_DAMAGED = "is damaged; --overwrite makes it again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedPrediction:
+    """One prediction of a target, read from its confidence file.
+
+    `kinds` are the formats of its structure: all of `KINDS`, but for one that a PDB file cannot hold.
+    """
+
+    name: str
+    plddt: Float[np.ndarray, "r"]
+    ptm: float | None
+    iptm: float | None
+    chain_ids: tuple[str, ...]
+    tm_by_chain: Float[np.ndarray, "k k"] | None
+    kinds: tuple[str, ...]
+    ranking_confidence: float
+    num_recycles: int
+    converged: bool
+    notes: tuple[str, ...]
+
+
+def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
+    """Read a prediction whose files are all present and intact; return None if it must be made again."""
+    try:
+        content = JsonObject.read(directory / f"confidence_{name}.json")
+        kinds = KINDS if content.content.get(NO_PDB_FILE) is None else tuple(kind for kind in KINDS if kind != "pdb")
+        if not all(path.is_file() for path in _structures(directory, name, kinds)):
+            return None
+        chain_ids = tuple(chain.get("chain", str) for chain in content.children("chains"))
+        prediction = FinishedPrediction(
+            name=name,
+            plddt=np.array(content.list_of("plddt", float), dtype=np.float32),
+            ptm=content.optional_number("ptm"),
+            iptm=content.optional_number("iptm"),
+            chain_ids=chain_ids,
+            tm_by_chain=_tm_by_chain(content, len(chain_ids)),
+            kinds=kinds,
+            ranking_confidence=content.get("ranking_confidence", float),
+            num_recycles=content.get("num_recycles", int),
+            converged=content.get("converged", bool),
+            notes=content.list_of("notes", str),
+        )
+    except InputError:
+        return None
+    has_plddt = prediction.plddt.size > 0 and ((prediction.plddt >= 0) & (prediction.plddt <= 100)).all()
+    has_pae = prediction.ptm is None or (directory / f"pae_{name}.json").is_file()
+    return prediction if has_plddt and has_pae else None
+
+
+def _tm_by_chain(content: JsonObject, chains: int) -> Float[np.ndarray, "k k"] | None:
+    """Return the TM-scores of chains and pairs of a complex; raise `InputError` if they are damaged."""
+    rows = content.list_of("chain_pair_iptm", list, [])
+    if not rows:
+        return None
+    numbers = [[value for value in row if isinstance(value, float | int)] for row in rows]
+    if [len(row) for row in numbers] != [chains] * chains:
+        raise InputError.at(content.path, f"chain_pair_iptm must have a number for each pair of {chains} chains")
+    return np.array(numbers, np.float64)
+
+
+def _structures(directory: Path, name: str, kinds: Sequence[str]) -> list[Path]:
+    """Return the structure files of a prediction; a slim target, which has no features, has only ranked ones."""
+    stem = f"unrelaxed_{name}"
+    if not (directory / "features.npz").is_file() and (directory / RANKING_FILE).is_file():
+        order = JsonObject.read(directory / RANKING_FILE).list_of("order", str)
+        stem = f"ranked_{order.index(name)}" if name in order else stem
+    return [directory / f"{stem}.{kind}" for kind in kinds]
+
+
+def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction]:
+    """Sort predictions by their ranking confidence, the best first; equal ones stay in the given order.
+
+    Where only some have one that is made of ipTM, which others cannot be compared with, mean pLDDT counts.
+    """
+    names = [prediction.name for prediction in predictions]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"ranking needs one or more predictions of different names, got {names}")
+    if len({prediction.iptm is None for prediction in predictions}) > 1:
+        return sorted(predictions, key=lambda prediction: -float(prediction.plddt.mean(dtype=np.float64)))
+    return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
+
+
+def write_ranked(directory: Path, order: Sequence[FinishedPrediction]) -> None:
+    """Copy structures, relaxed ones if there are any, to ranked_<n>.pdb and .cif, where 0 is the best."""
+    for rank, prediction in enumerate(order):
+        if "pdb" not in prediction.kinds:
+            (directory / f"ranked_{rank}.pdb").unlink(missing_ok=True)  # of an earlier order
+        for kind in prediction.kinds:
+            relaxed = directory / f"relaxed_{prediction.name}.{kind}"
+            predicted = directory / f"unrelaxed_{prediction.name}.{kind}"
+            write_file(directory / f"ranked_{rank}.{kind}", (relaxed if relaxed.is_file() else predicted).read_bytes())
+    remove_ranks_from(directory, len(order))
+
+
+def write_ranking(directory: Path, order: Sequence[FinishedPrediction]) -> None:
+    """Write ranking_debug.json, the last file of a target: its presence means that the target is finished.
+
+    As in AlphaFold's, confidences are called plddts, or iptm+ptm if they are made of ipTM.
+    """
+    confidences = {prediction.name: prediction.ranking_confidence for prediction in order}
+    content = {
+        "plddts" if order[0].iptm is None else "iptm+ptm": dict(
+            sorted(confidences.items(), key=lambda item: natural_key(item[0]))
+        ),
+        "order": [prediction.name for prediction in order],
+        "notes": all_notes(order),
+    }
+    write_file(directory / RANKING_FILE, to_json(content, indent=4))
+
+
+def all_notes(order: Sequence[FinishedPrediction]) -> list[str]:
+    """Return the notes of all predictions, each once."""
+    return list(dict.fromkeys(note for prediction in order for note in prediction.notes))
+
+
+def read_pae(path: Path, residues: int) -> tuple[Float[np.ndarray, "r r"], float]:
+    """Read predicted aligned errors in Angstrom, and their upper limit, from a file in AlphaFold DB's format.
+
+    Raise `InputError` if it is damaged, or is not that of a chain of `residues`.
+    """
+    pairs = residues * residues
+    sizes = {"max_bytes": MAX_JSON_BYTES + _NUMBER_BYTES * pairs, "max_values": MAX_JSON_VALUES + pairs}
+    try:
+        content: Any = read_json(path, AGAIN, **sizes)
+        pae = np.array(content[0]["predicted_aligned_error"], dtype=np.float32)
+        largest = float(content[0]["max_predicted_aligned_error"])
+    except (InputError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InputError.at(path, _DAMAGED) from error
+    if pae.shape != (residues, residues) or not np.isfinite(pae).all():
+        raise InputError.at(path, _DAMAGED)
+    return pae, largest
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names by the numbers in them, so that seed_10 comes after seed_9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

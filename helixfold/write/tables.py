@@ -19,8 +19,7 @@ from jaxtyping import Float, Int
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold.write.json_object import JsonObject
 from helixfold.write.pdb import plain_text
-from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
-from helixfold.write.results import pae_rows, write_file
+from helixfold.write.results import FinishedPrediction, all_notes, pae_rows, read_pae, write_file
 from helixfold.write.text_tables import tab_separated
 
 # HHblits' order: twenty residue types in alphabetical order.
@@ -33,22 +32,15 @@ def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     """Write tables of pLDDT and pTM of all predictions, the best first, and of the PAE of the best one."""
     target, notes = directory.resolve().name, all_notes(order)
     write_file(directory / f"{target}_plddt.tsv", plddt_table([each.plddt for each in order], notes))
-    ptms = [each.ptm for each in order if each.ptm is not None]
-    if len(ptms) == len(order) and not notes:
-        # Rank, from 0, and pTM, without a header.
-        table = "".join(f"{rank}\t{ptm:.3f}\n" for rank, ptm in enumerate(ptms))
-        write_file(directory / f"{target}_ptm.tsv", table)
-    else:
-        (directory / f"{target}_ptm.tsv").unlink(missing_ok=True)
+    # Rank, from 0, and pTM, without a header.
+    ptms = [f"{rank}\t{each.ptm:.3f}\n" for rank, each in enumerate(order) if each.ptm is not None]
+    write_file(directory / f"{target}_ptm.tsv", "".join(ptms) if len(ptms) == len(order) and not notes else None)
+    pae = None
     if order[0].ptm is not None:
-        pae, _ = read_pae(directory / f"pae_{order[0].name}.json", len(order[0].plddt))
-        write_file(directory / f"{target}_0_pae.tsv", pae_table(pae, order[0].notes))
-    else:
-        (directory / f"{target}_0_pae.tsv").unlink(missing_ok=True)
-    if (interfaces := interface_table(directory, order)) is not None:
-        write_file(directory / f"{target}_interfaces.tsv", interfaces)
-    else:
-        (directory / f"{target}_interfaces.tsv").unlink(missing_ok=True)
+        errors, _ = read_pae(directory / f"pae_{order[0].name}.json", len(order[0].plddt))
+        pae = pae_table(errors, order[0].notes)
+    write_file(directory / f"{target}_0_pae.tsv", pae)
+    write_file(directory / f"{target}_interfaces.tsv", interface_table(directory, order))
 
 
 def interface_table(directory: Path, order: Sequence[FinishedPrediction]) -> str | None:

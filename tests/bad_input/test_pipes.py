@@ -18,7 +18,7 @@ from helixfold.training.log import TrainingLog, read_log
 from helixfold.training.run_files import RunFiles
 from helixfold.weights.download import _read_checksums
 from helixfold.write.colabfold import write_log
-from helixfold.write.ranking import read_finished, read_pae
+from helixfold.write.results import read_finished, read_pae
 from tests.bad_input.meeting import met
 from tests.data_pipeline.datasets.test_store import write_store
 from tests.support.alarm import time_limit

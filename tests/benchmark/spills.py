@@ -9,13 +9,15 @@ register.
 import json
 import sys
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
-from helixfold.benchmark.kernels import spilled_bytes
+from helixfold.benchmark import kernels
 from helixfold.benchmark.op_cases import Shape
 from helixfold.benchmark.passes import ARCHITECTURES, passes
-from helixfold.ops.triton.compiled import compiled_launches
+from helixfold.ops.triton.compiled import CompiledKernel, compiled_launches
 
 SIZES = Shape(preset="model_1", residues=256, rows=128, extra_rows=1024, dtype=torch.bfloat16)
 
@@ -27,6 +29,12 @@ def spilled(architecture: int, names: list[str]) -> dict[str, int]:
     for kernel in dict.fromkeys(kernel for each in passes(SIZES, names, card, compiled, {}) for kernel in each.kernels):
         found[kernel.name] = max(found.get(kernel.name, 0), spilled_bytes(kernel))
     return found
+
+
+def spilled_bytes(kernel: CompiledKernel) -> int:
+    """Return the bytes of a thread's stack, without the listing of instructions, which takes long to make."""
+    with TemporaryDirectory() as folder:
+        return kernels._resources(kernels._written(kernel, Path(folder)))[1]
 
 
 if __name__ == "__main__":

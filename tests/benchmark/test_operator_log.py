@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from helixfold.benchmark.passes import OperatorLog
 from helixfold.ops.card import CARDS, described
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
 
 META = torch.device("meta")

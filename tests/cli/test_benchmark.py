@@ -89,7 +89,7 @@ def test_a_step_is_measured_in_parts_and_as_a_whole(tmp_path: Path, capsys: pyte
 def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("ops.unmasked", "optim.flat", "benchmark.step"):
+    for module in ("ops.mask_bias", "optim.flat", "benchmark.step"):
         monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
     recorder = OperatorRecorder()
     monkeypatch.setattr("helixfold.benchmark.step.GraphRecorder", lambda device: recorder)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, common_dtype, dtype_on, settled_dtype
+from helixfold.execution.device import AUTO, DTYPES, cast_trunk, common_dtype, dtype_on, settled_dtype
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card
 from tests.support.networks import tiny_config

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helixfold.config import StackConfig
-from helixfold.execution import probe, slabs
+from helixfold.execution import slabs
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack
@@ -88,7 +88,7 @@ def test_a_copy_may_be_given_away() -> None:
 def test_the_rows_of_a_slab_follow_from_what_they_are_found_to_take(
     numbers: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_row_bytes", {})
+    monkeypatch.setattr(slabs, "_row_bytes", {})
     sizes, rows = list[int](), torch.randn(1, 7, 2)
 
     def make(_: slice, some: torch.Tensor) -> torch.Tensor:
@@ -98,8 +98,8 @@ def test_the_rows_of_a_slab_follow_from_what_they_are_found_to_take(
 
     Slabs(budget=4 * 4 * 7).replace_rows(make, rows)
     # After those that are run to be measured.
-    slabs = sizes[-math.ceil(7 / most) :]
-    assert (max(slabs), sum(slabs)) == (most, 7)
+    used = sizes[-math.ceil(7 / most) :]
+    assert (max(used), sum(used)) == (most, 7)
 
 
 def test_gradients_are_not_recorded() -> None:

@@ -15,14 +15,12 @@ from torch.nn.functional import dropout, normalize
 from helixfold.ops.attention import attention
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import Op, forced, recorded
-from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import layer_norm, norm_linear
 from helixfold.ops.outer_product import outer_product_mean, outer_product_operand, outer_product_operands
-from helixfold.ops.residual import Residual, add_change, added
+from helixfold.ops.residual import Residual, add_change, added, residual_norm
 from helixfold.ops.self_attention import self_attention
 from helixfold.ops.structure.point_attention import point_attention
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
-from helixfold.ops.structure.residual_norm import residual_norm
 from helixfold.ops.structure.update_frames import update_frames
 from helixfold.ops.transition import transition
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update

@@ -72,7 +72,7 @@ def test_a_replayed_training_step_is_the_launched_one(
 ) -> None:
     """Losses, gradients and parameters after steps with one or two recycling iterations, and with dropout."""
     if device == "cpu":
-        for module in ("ops.unmasked", "optim.flat"):
+        for module in ("ops.mask_bias", "optim.flat"):
             monkeypatch.setattr(f"helixfold.{module}.card_of", lambda _: CARDS["h100"])
     name, *shape = sizes
     on = torch.device(device)

@@ -8,7 +8,7 @@ from torch.nn.functional import one_hot
 
 from helixfold.batch import Batch
 from helixfold.model.embedders import RECYCLED_BINS, ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
-from helixfold.model.multimer.embedders import multimer_input_embedder
+from helixfold.model.multimer import multimer_input_embedder
 from tests.support.networks import random_batch, random_complex
 
 C_M, C_Z, R = 12, 8, 6

@@ -21,7 +21,7 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.layers import LayerNorm
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
-from helixfold.model.multimer.point_attention import MultimerPointAttention
+from helixfold.model.multimer import MultimerPointAttention
 from helixfold.model.outer_product_mean import OuterProductMean
 from helixfold.model.outputs import Outputs
 from helixfold.model.point_attention import InvariantPointAttention, PairInput

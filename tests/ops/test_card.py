@@ -3,7 +3,7 @@
 import torch
 
 from helixfold.ops.card import CARDS, card_of, described
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
 
 CPU, META = torch.device("cpu"), torch.device("meta")

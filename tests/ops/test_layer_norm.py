@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.cpu import layer_norm as subject
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
 
 

@@ -34,8 +34,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel import axial
 from helixfold.parallel.axial import Axial
 from helixfold.parallel.collectives import Channel, Kind, Message, Pending
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh, join, leave
+from helixfold.parallel.mesh import Layout, Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
 from helixfold.residue_offsets import ring_offsets

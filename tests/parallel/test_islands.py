@@ -8,8 +8,7 @@ import torch
 
 from data_pipeline.config import ConfigError
 from helixfold.parallel.islands import make_islands
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from tests.training.island_ranks import talk
 from tests.training.ranks import Ranks
 

@@ -9,8 +9,7 @@ import torch
 
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Group, Mesh, join
+from helixfold.parallel.mesh import Group, Layout, Mesh, join
 
 
 def test_a_process_alone_has_all_and_changes_nothing() -> None:

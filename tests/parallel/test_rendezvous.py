@@ -6,7 +6,7 @@ import time
 
 import torch.distributed as dist
 
-from helixfold.parallel import rendezvous
+from helixfold.parallel import mesh
 
 
 def test_what_an_earlier_attempt_left_is_not_taken_for_now() -> None:
@@ -20,9 +20,9 @@ def test_what_an_earlier_attempt_left_is_not_taken_for_now() -> None:
     def come(rank: int, own: str) -> None:
         store.set(f"here/{rank}", own)
         if rank == 0:
-            names[rank] = rendezvous._announce(store, 2, deadline)
+            names[rank] = mesh._announce(store, 2, deadline)
         else:
-            names[rank] = rendezvous._answer(store, rank, own, deadline)
+            names[rank] = mesh._answer(store, rank, own, deadline)
 
     first = threading.Thread(target=come, args=(0, "c"))
     first.start()

@@ -20,10 +20,10 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm
 from helixfold.model.msa import MSAGlobalColumnAttention
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
-from helixfold.verification.published import published_run
 from helixfold.verification.runs import Arrays, run_network
+from helixfold.verification.verify import published_run
 
 PAIR, MSA, EXTRA = "pair", "msa", "extra_msa"
 # The largest logit of the first head of every attention in the trunk. Softmaxes of such logits choose one element each,

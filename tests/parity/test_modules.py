@@ -288,7 +288,7 @@ def test_invariant_point_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     reference.load(module, "structure_module.attention", FOLD)
     single, pair, mask = (reference.given[name] for name in ("inputs_1d", "inputs_2d", "mask"))
     # DeepMind's module is given a pair that has been normalised; ours does that.
-    monkeypatch.setattr("helixfold.ops.structure.invariant_point.layer_norm", lambda pair, norm: pair)
+    monkeypatch.setattr("helixfold.ops.structure.point_attention.layer_norm", lambda pair, norm: pair)
     with forced("reference"):
         pair_input = PairInput(pair, *module.maps(LayerNorm(C_Z).affine, single.shape[1]))
         found = module(Whole(), single, pair_input, mask[..., 0], frames(reference.given["affine"]))

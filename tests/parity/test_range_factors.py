@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from helixfold.presets import tiny, tiny_multimer
-from helixfold.verification.fixed_input import fixed_batches
+from helixfold.verification.verify import fixed_batches
 from tests.parity.range_factors import (
     LARGEST_LOGIT,
     MSA,

@@ -11,8 +11,8 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.verification.published import published_run
 from helixfold.verification.runs import mean_deviation
+from helixfold.verification.verify import published_run
 from tests.parity.cases import (
     DATA,
     Case,

@@ -16,8 +16,7 @@ from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import Pass, TrainingNeeds, beside_tensors

@@ -6,7 +6,7 @@ import pytest
 
 from data_pipeline.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
-from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Layout
 from helixfold.planning.layouts import best, predict, predictions, table, where_axial_stops
 from helixfold.planning.links import Line
 from helixfold.planning.training import PARTS, part_costs

@@ -20,8 +20,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
 from helixfold.ops.card import CARDS
 from helixfold.parallel.collectives import Message
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh, join, leave
+from helixfold.parallel.mesh import Layout, Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.planning import links, machines
 from helixfold.planning.layouts import chosen_layout

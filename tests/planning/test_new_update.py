@@ -16,7 +16,7 @@ from helixfold.model import evoformer
 from helixfold.model.evoformer import EvoformerBlock, Streams
 from helixfold.model.update import Executor, Stream, Update
 from helixfold.ops.card import CARDS
-from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Layout
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.recompute_choice import settled
 from helixfold.planning.size import PassSize

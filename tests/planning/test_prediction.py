@@ -11,7 +11,7 @@ import torch
 from helixfold.batch import Batch
 from helixfold.benchmark.measurement import settle
 from helixfold.config import Method, ModelConfig
-from helixfold.execution import probe
+from helixfold.execution import slabs
 from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
@@ -126,11 +126,11 @@ def test_a_forecast_does_not_depend_on_what_was_counted_before(
     card: Card, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size, forecast = replace(SIZE, residues=500, templates=0), forecast_prediction.__wrapped__
-    monkeypatch.setattr(probe, "_row_bytes", {})
+    monkeypatch.setattr(slabs, "_row_bytes", {})
     first, again = (forecast(tiny_config(), size, "slabs", card, budget) for _ in range(2))
     assert first == again
     # Nor on shorter chains: without kernels, a row of invariant point attention takes more in a longer chain.
-    monkeypatch.setattr(probe, "_row_bytes", {})
+    monkeypatch.setattr(slabs, "_row_bytes", {})
     forecast(tiny_config(), replace(size, residues=60), "slabs", card, budget)
     assert forecast(tiny_config(), size, "slabs", card, budget) == first
 

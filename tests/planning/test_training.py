@@ -22,7 +22,7 @@ from helixfold.model.outputs import nothing_recycled
 from helixfold.ops import sizes
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.parallel.launch import on_ranks
-from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Layout
 from helixfold.planning.prediction import META, forecast_prediction
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs

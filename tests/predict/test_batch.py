@@ -17,11 +17,10 @@ from data_pipeline.search.alignment_server import PUBLIC_SERVER
 from helixfold.cli.main import main
 from helixfold.folding import FoldingOptions
 from helixfold.predict import runner
-from helixfold.predict.batch import _sorted
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions
 from helixfold.predict.presets import MONOMER
-from helixfold.predict.run import folding_of
+from helixfold.predict.run import _sorted, folding_of
 from helixfold.predict.screen import _Copied, _Log, logged_screen
 from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint

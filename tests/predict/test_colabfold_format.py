@@ -14,7 +14,7 @@ from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.parse.alignment import read_alignment
 from helixfold.cli.main import main
 from helixfold.write.colabfold import model_type
-from helixfold.write.ranking import read_pae
+from helixfold.write.results import read_pae
 
 SEQUENCE = "MKTAYIAKQR"
 

@@ -12,7 +12,7 @@ import torch
 from data_pipeline.errors import InputError
 from helixfold.cli.app import application
 from helixfold.cli.main import main
-from helixfold.predict.compat.options import COMPATIBILITY_FLAGS, CompatibilityOptions, _flat, resolve
+from helixfold.predict.compat import COMPATIBILITY_FLAGS, CompatibilityOptions, _flat, resolve
 from helixfold.predict.options import PredictOptions
 
 

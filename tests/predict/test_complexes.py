@@ -22,7 +22,7 @@ from data_pipeline.search.jackhmmer import InProcessJackhmmer
 from helixfold.cli.main import main
 from helixfold.predict.options import ComplexOptions
 from helixfold.predict.targets import read_targets
-from helixfold.write.ranking import read_finished
+from helixfold.write.results import read_finished
 from tests.predict.conftest import Runs
 from tests.support.complex_targets import ROWS
 
@@ -175,8 +175,8 @@ def test_a_complex_too_large_for_memory_fails_alone(fasta: Path, runs: Runs) -> 
 
 
 def test_models_that_cannot_be_ranked_together_are_refused(fasta: Path, tmp_path: Path) -> None:
-    from helixfold.predict.batch import _check_ranking  # noqa: PLC0415 (only here)
     from helixfold.predict.jobs import Job  # noqa: PLC0415
+    from helixfold.predict.run import _check_ranking  # noqa: PLC0415 (only here)
     from helixfold.presets import preset  # noqa: PLC0415
 
     jobs = [Job(target=target) for target in read_targets([fasta])]

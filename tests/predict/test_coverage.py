@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helixfold.cli.main import main
-from helixfold.predict import target, under_way
+from helixfold.predict import target, together
 from helixfold.report import plot_files
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -22,7 +22,7 @@ def test_coverage_is_drawn_when_it_delays_nobody(
 ) -> None:
     seen: list[str] = []
     imported = threading.Event()
-    fold = under_way.fold_request
+    fold = together.fold_request
 
     def folded(*given: Any) -> Any:
         answer = fold(*given)
@@ -33,7 +33,7 @@ def test_coverage_is_drawn_when_it_delays_nobody(
     monkeypatch.setattr(target, "write_alignment", plot_files.write_alignment)
     monkeypatch.setattr(target, "write_coverage", lambda *_: seen.append("coverage"))
     monkeypatch.setattr(target, "import_matplotlib", imported.set)
-    monkeypatch.setattr(under_way, "fold_request", folded)
+    monkeypatch.setattr(together, "fold_request", folded)
     command = ["predict", "MKTAYIAKQR", "--models", "tiny", "--num-recycles", "0", "--device", "cpu"]
     assert main([*command, "--output", str(tmp_path), *options]) == 0
     assert seen == expected

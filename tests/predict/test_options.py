@@ -12,7 +12,7 @@ import pytest
 from data_pipeline.datasets.chains import ChainFilter
 from helixfold.cli.main import main
 from helixfold.cli.relax import relax
-from helixfold.execution.dtypes import AUTO, DTYPES
+from helixfold.execution.device import AUTO, DTYPES
 from helixfold.folding import FoldingOptions
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import TIMEOUT

@@ -16,8 +16,7 @@ from helixfold.cli.main import main
 from helixfold.predict import relaxation
 from helixfold.predict.relaxation import chosen, is_done, relax_predictions
 from helixfold.relax.problem import RelaxationError
-from helixfold.write.ranking import FinishedPrediction, ranked, read_finished, write_ranked
-from helixfold.write.results import write_prediction
+from helixfold.write.results import FinishedPrediction, ranked, read_finished, write_prediction, write_ranked
 from tests.relax.perturbed import native, part, perturbed
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
 from tests.write.test_results import prediction

@@ -13,19 +13,17 @@ from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.recorded_passes import Passes
-from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions
+from helixfold.folding_together import fit_together
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import RESERVE, AvailableMemory, Plan
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import PassSize
-from helixfold.predict import batch, target, together
+from helixfold.predict import run, target, together
 from helixfold.predict.jobs import RunSettings
-from helixfold.predict.target import FoldRequest
 from helixfold.predict.together import sizes_of_lots
 from helixfold.presets import tiny
 from tests.support.operator_graphs import OperatorRecorder
@@ -176,7 +174,7 @@ def test_recorded_passes_serve_seeds_and_targets(
     with forced("reference"):
         given = ["--num-seeds", 2, "--targets-at-once", at_once, "--num-recycles", 2]
         assert predict(fasta, tmp_path / "launched", *given) == 0
-        monkeypatch.setattr(batch, "passes_on", recorded)
+        monkeypatch.setattr(run, "passes_on", recorded)
         assert predict(fasta, tmp_path / "replayed", *given, "--cuda-graphs", "auto") == 0
     assert asked == [(torch.device("cpu"), "auto", 1)]
     for name, expected in structures(tmp_path / "launched").items():
@@ -211,7 +209,7 @@ def test_lots_are_short_targets_of_about_one_length(monkeypatch: pytest.MonkeyPa
     assert sizes_of_lots([], settings()) == []
 
 
-def test_a_batch_is_as_large_as_memory_allows(tmp_path: Path) -> None:
+def test_a_batch_is_as_large_as_memory_allows() -> None:
     size = PassSize(residues=16, msa_rows=1, extra_rows=1, templates=0, dtype=torch.float32)
     plan = Plan(
         config=tiny().model,
@@ -223,14 +221,8 @@ def test_a_batch_is_as_large_as_memory_allows(tmp_path: Path) -> None:
     room = AvailableMemory(memory=int(2.5 * RESERVE * plan.forecast("whole").peak), spill=0)
 
     def fits(count: int, executor: str = "whole", residues: int = 16) -> bool:
-        request = FoldRequest(
-            requested=None,  # type: ignore[arg-type]
-            plan=replace(plan, available=room, executor=executor),
-            features=None,  # type: ignore[arg-type]
-            stages=Stages(),
-            spill=tmp_path,
-        )
-        return together._fits(request, replace(size, residues=residues), count)
+        own = replace(plan, available=room, executor=executor)
+        return fit_together([own] * (count - 1) + [replace(own, size=replace(size, residues=residues))])
 
     assert fits(2)
     assert not fits(3)

@@ -12,7 +12,7 @@ from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.parallel.worker_group import join_workers
-from helixfold.predict import postprocess, run, target, under_way
+from helixfold.predict import postprocess, run, target, together
 
 BAD, HUNGRY = "bad", "hungry"
 
@@ -26,7 +26,7 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     run.join_workers = partial(join_workers, timeout=15.0)
     postprocess.write_plots = lambda *_: None  # plots take most of the time
     fold, all_settings = inference.fold, []
-    fold_request = under_way.fold_request
+    fold_request = together.fold_request
 
     def recorded(request: target.FoldRequest, settings: target.RunSettings) -> target.Answer:
         all_settings.append(settings)
@@ -42,5 +42,5 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
             file.write(f"{features.domain_name} {group.rank}\n")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    inference.fold, under_way.fold_request = failing, recorded  # type: ignore[assignment]
+    inference.fold, together.fold_request = failing, recorded  # type: ignore[assignment]
     return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.protein import RESIDUE_ARRAYS, Protein
+from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 
 _CA, _CB = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB", "OXT")]

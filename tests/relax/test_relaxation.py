@@ -12,9 +12,9 @@ import torch
 
 from data_pipeline.config import ConfigError
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.protein import RESIDUE_ARRAYS, Protein
+from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
-from helixfold.predict.relax_files import relax_files
+from helixfold.predict.relaxation import relax_files
 from helixfold.relax import flaws, problem
 from helixfold.relax.flaws import Flaws, cis, mirrored, misplaced
 from helixfold.relax.pieces import pieces_of
@@ -24,6 +24,7 @@ from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
 from tests.relax.perturbed import collapsed, native, part, perturbed
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
 CA, CB, C, OXT = (ATOM_ORDER[name] for name in ("CA", "CB", "C", "OXT"))

@@ -10,12 +10,12 @@ import numpy as np
 from data_pipeline.complexes.chain_ids import default_chain_ids
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.protein import RESIDUE_ARRAYS, Protein
+from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from helixfold.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_alignment, write_plots
-from helixfold.write.ranking import ranked, read_finished, write_ranked, write_ranking
-from helixfold.write.results import write_prediction, write_timings
+from helixfold.write.results import ranked, read_finished, write_prediction, write_ranked, write_ranking, write_timings
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 
 HAIRPIN = Path(__file__).parents[2] / "examples/structures/helical_hairpin.pdb"
 

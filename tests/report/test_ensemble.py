@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.errors import InputError
 from data_pipeline.protein import Protein
 from helixfold.cli.main import main
-from helixfold.report import ensemble_samples
+from helixfold.report import ensemble
 from helixfold.report.ensemble import PAGE_FILE, RMSF_FILE, TABLE_FILE, write_ensemble
 from helixfold.report.target_page import write_report
 from tests.report.browser import Browser
@@ -82,7 +82,7 @@ def test_more_samples_than_are_compared_get_the_conformation_that_they_are_like(
     order = write_target(tmp_path / "first", models=NAMES, noise=0.1)
     target, by_name = tmp_path / "hairpin", dict(zip(order, states, strict=True))
     write_target(target, models=NAMES, noise=0.1, states=[bent(2.2 * by_name[name]) for name in NAMES])
-    monkeypatch.setattr(ensemble_samples, "_MOST_COMPARED", 4)
+    monkeypatch.setattr(ensemble, "_MOST_COMPARED", 4)
     write_ensemble(target)
     assert [line["conformation"] for line in table(target / TABLE_FILE)] == [str(1 + state) for state in states]
     assert "4 of 7, evenly chosen by rank" in (target / PAGE_FILE).read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.protein import RESIDUE_ARRAYS, Protein
+from data_pipeline.protein import Protein
 from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.browser import Browser
 from tests.report.reported import (
@@ -18,6 +18,7 @@ from tests.report.reported import (
     write_target,
     write_templates,
 )
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 
 MODELS = ("model_1_ptm", "model_2_ptm")
 UNTRAINED = "UNTRAINED: random parameters, no prediction"

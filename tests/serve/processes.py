@@ -14,14 +14,16 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient
-from helixfold.serve.queue.limits import QueueOptions
-from helixfold.serve.run import LocalWorkerOptions, serve
+from helixfold.serve.queue.jobs import QueueOptions
+from helixfold.serve.run import serve
 from helixfold.serve.settings import ServeSettings
-from helixfold.serve.web.local_tokens import LocalTokens
+from helixfold.serve.web import app
+from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.process import Outcome, Progress
 from helixfold.serve.worker.worker import Worker
 from tests.support.interruptions import Event, Kill, redirect
@@ -70,16 +72,10 @@ def work(url: str, token: str, name: str, log: Path) -> None:
 
 
 def run_server(directory: Path, port: int, token: str) -> None:
-    known = LocalTokens.__init__
-
-    def with_token(self: LocalTokens) -> None:
-        known(self)
-        self._secret = token
-
-    LocalTokens.__init__ = with_token  # type: ignore[method-assign]
+    app.secrets = SimpleNamespace(token_urlsafe=lambda _: token)  # type: ignore[assignment]
     queue = QueueOptions(max_active_jobs=100_000, max_active_residues=10**9, max_attempts=50, lease_seconds=3)
     settings = ServeSettings(directory=directory, port=port, requests_per_minute=10**6, queue=queue)
-    serve(settings, LocalWorkerOptions())
+    serve(settings, WorkerOptions())
 
 
 @dataclass

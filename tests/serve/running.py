@@ -71,9 +71,8 @@ class Running:
     def as_worker(self, method: str, path: str, claimed: Mapping[str, Any] | None = None, **others: Any) -> Any:
         """The JSON of an answer to a worker, about a claimed job; raise `ServerError` for a refusal."""
         lease = {} if claimed is None else {"X-Lease": claimed["lease"]}
-        with HttpClient(self.url, self.worker_token) as client:
-            place = path if claimed is None else f"/jobs/{claimed['id']}{path}"
-            answer = client.request(method, WORKER + place, headers=lease, **others)
+        place = path if claimed is None else f"/jobs/{claimed['id']}{path}"
+        answer = HttpClient(self.url, self.worker_token).request(method, WORKER + place, headers=lease, **others)
         is_json = answer.headers.get("content-type", "").startswith("application/json")
         return answer.json() if is_json else answer.body
 
@@ -115,7 +114,7 @@ def running(directory: Path, *, offers: Mapping[str, Any] | None = OFFERS, **set
         if offers is not None:
             service.workers.heard("local/test", WorkerOffers.model_validate(offers))
         state = app.state
-        yield Running(service, socket.getsockname()[1], state.local_workers.text(), state.connections)
+        yield Running(service, socket.getsockname()[1], state.worker_token, state.connections)
     finally:
         server.should_exit = server.force_exit = True
         thread.join(10)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from helixfold.serve.worker.alignments import search
 from helixfold.serve.worker.options import WorkerOptions
+from helixfold.serve.worker.tasks import search
 from tests.serve.running import Running, running
 
 

@@ -20,7 +20,8 @@ from helixfold.serve.settings import ServeSettings
 from helixfold.serve.tokens import TokenFile
 from helixfold.serve.web.page_user import own_path
 from helixfold.serve.web.protocol import HEADER_SECONDS
-from helixfold.serve.web.rate_limit import RateLimiter
+from helixfold.serve.web.request_limits import RateLimiter
+from tests.serve.databases import audit_lines
 from tests.serve.running import WORKER, Running, running, until
 from tests.serve.test_pages import Browser
 from tests.support.alarm import time_limit
@@ -260,12 +261,12 @@ def test_an_address_that_others_reach_demands_tokens(tmp_path: Path) -> None:
 def test_the_audit_log_tells_who_did_what(guarded: Running, tokens: dict[str, str]) -> None:
     job = guarded.json("POST", f"{API}/jobs", JOB, headers=bearer(tokens["anna"]))["id"]
     guarded.json("POST", f"{API}/jobs/{job}/cancel", headers=bearer(tokens["anna"]))
-    newest = guarded.service.audit.newest(2)
-    assert [(record.user, record.action, record.job) for record in newest] == [
+    newest = audit_lines(guarded.service.database, 2)
+    assert [(line["user"], line["action"], line["job"]) for line in newest] == [
         ("anna", "cancel", job),
         ("anna", "submit", job),
     ]
-    assert json.dumps(newest[0].address) == '"127.0.0.1"'
+    assert json.dumps(newest[0]["address"]) == '"127.0.0.1"'
 
 
 def logged_in(server: Running, token: str) -> Browser:

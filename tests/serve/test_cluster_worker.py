@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from helixfold.serve.client import Client
-from helixfold.serve.worker import node
+from helixfold.serve.worker import cluster
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.process import Outcome, Progress
 from tests.serve.running import running
@@ -17,7 +17,6 @@ from tests.serve.running import running
 pytest.importorskip("parsl")
 
 from helixfold.cluster.engine import PoolError
-from helixfold.serve.worker import cluster
 from helixfold.serve.worker.cluster import NodeProcess, PoolOffers
 from tests.cluster.driver import ended, kill, started, until, workers
 
@@ -71,8 +70,8 @@ def test_progress_of_a_node_is_told_and_it_learns_that_it_shall_stop(tmp_path: P
     assert silent.do("prediction", {}, tmp_path, keep_on).error == "stopped"
     assert told[0]["lines"] == ["waiting for a node of pool 'small'"]
     assert told[1]["stages"] == [{"name": "features", "seconds": 1.0}]
-    assert node.do_on_node("prediction", {}, tmp_path, WorkerOptions()) == Outcome(error="stopped")
-    assert node.do_on_node("prediction", {}, tmp_path / "gone", WorkerOptions()) == Outcome(error="stopped")
+    assert cluster.do_on_node("prediction", {}, tmp_path, WorkerOptions()) == Outcome(error="stopped")
+    assert cluster.do_on_node("prediction", {}, tmp_path / "gone", WorkerOptions()) == Outcome(error="stopped")
 
 
 def test_one_node_tells_what_all_workers_of_its_pool_offer(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.colabfold_search import ColabfoldPairing
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, find_mmseqs, mmseqs_release
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch, ServerTemplates
-from helixfold.serve.worker.alignments import packed, split_databases
+from helixfold.serve.worker.tasks import packed, split_databases
 from tests.data_pipeline.search.made_databases import Made
 from tests.serve.msa_clients import PROGRAMS, compare, is_there
 from tests.serve.running import Running, running

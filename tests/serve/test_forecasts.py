@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.execution.dtypes import AUTO, DTYPES, settled_dtype
+from helixfold.execution.device import AUTO, DTYPES, settled_dtype
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.presets import preset
 from helixfold.serve.forecast_curve import forecast
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.workers import WorkerOffers
 from helixfold.serve.worker import tasks
 from helixfold.serve.worker.options import WorkerOptions

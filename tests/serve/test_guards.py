@@ -18,9 +18,10 @@ from helixfold.serve.client import Client, ServerError, ServerUnreachableError
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.storage import Storage
-from helixfold.serve.web import events, identity
+from helixfold.serve.web import api_jobs, identity
 from helixfold.serve.web.identity import Sessions
 from helixfold.serve.web.response_headers import LOGGER
+from tests.serve.databases import audit_lines
 from tests.serve.running import Running, running
 
 API = "/api/v1"
@@ -97,7 +98,7 @@ def test_a_client_cannot_choose_the_address_that_a_proxy_tells(tmp_path: Path) -
         token = server.service.tokens.create("anna")
         headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": "10.0.0.1, 10.0.0.2"}
         server.json("POST", f"{API}/jobs", JOB, headers=headers)
-        assert server.service.audit.newest(1)[0].address == "10.0.0.2"
+        assert audit_lines(server.service.database)[0]["address"] == "10.0.0.2"
         # Who shows no token is limited by address, and the first entries do not make another one of it.
         statuses = [
             server.asked("GET", f"{API}/jobs", headers={"X-Forwarded-For": f"10.1.1.{number}, 10.0.0.3"})[0]
@@ -107,7 +108,7 @@ def test_a_client_cannot_choose_the_address_that_a_proxy_tells(tmp_path: Path) -
 
 
 def test_watched_jobs_are_limited_in_all(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_MAX_STREAMS", 0)
+    monkeypatch.setattr(api_jobs, "_MAX_STREAMS", 0)
     job = server.json("POST", f"{API}/jobs", JOB)["id"]
     assert server.asked("GET", f"{API}/jobs/{job}/events")[0] == 503
 
@@ -188,6 +189,6 @@ def test_an_answer_that_ends_before_its_length_is_no_answer(body: bytes) -> None
         thread = Thread(target=answer)
         thread.start()
         client = HttpClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        with client, pytest.raises(ServerUnreachableError, match="broke off its answer"):
+        with pytest.raises(ServerUnreachableError, match="broke off its answer"):
             client.request("GET", "/v1/health/ready")
         thread.join()

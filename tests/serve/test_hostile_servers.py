@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ REQUEST = {
     "name": "protein",
     "sequence": "MKTAYIAKQR",
     "chain_ids": [],
-    "options": {**JobOptions().to_dict()},
+    "options": asdict(JobOptions()),
     "alignments": [],
     "templates": [],
 }
@@ -325,7 +325,6 @@ def test_a_redirect_is_not_taken_for_a_file(tmp_path: Path) -> None:
         thread.start()
         client = HttpClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
         with (
-            client,
             (tmp_path / "file").open("wb") as file,
             pytest.raises(ServerError, match="it redirects to http://x/"),
         ):

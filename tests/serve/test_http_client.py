@@ -20,20 +20,18 @@ def dripping() -> Iterable[bytes]:
 def test_an_answer_that_drips_in_is_given_up() -> None:
     with (
         evil(dripping, pause=0.05) as server,
-        HttpClient(server.url, timeout=0.5) as client,
         pytest.raises(ServerUnreachableError, match=r"does not answer: no whole answer within 0\.5 s"),
     ):
-        client.request("GET", "/api")
+        HttpClient(server.url, timeout=0.5).request("GET", "/api")
 
 
 def test_a_download_has_a_limit() -> None:
     file = io.BytesIO()
     with (
         evil(lambda: [OK + b"Content-Length: 1000000\r\n\r\n", *[bytes(1000)] * 1000]) as server,
-        HttpClient(server.url) as client,
         pytest.raises(InputError, match="larger than the maximum of 5,000 bytes"),
     ):
-        client.download("/file", file, max_bytes=5000)
+        HttpClient(server.url).download("/file", file, max_bytes=5000)
     assert len(file.getvalue()) <= 5000
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from helixfold.serve.client import Client
-from helixfold.serve.queue.schema import connect, integrity_problem
+from helixfold.serve.queue.database import connect
+from tests.serve.databases import is_intact
 from tests.serve.processes import Processes
 from tests.serve.submitters import submit_all
 from tests.support.interruptions import Event
@@ -43,7 +44,7 @@ def run(directory: Path, *, clients: int, each: int, kills: dict[str, int]) -> l
             processes.wait_for_kill(name, kills_all=victim == "all")
             if victim == "all":
                 check = connect(directory / "data" / "service.sqlite")
-                assert integrity_problem(check) is None
+                assert is_intact(check)
                 check.close()
         for thread in threads:
             thread.join()
@@ -58,7 +59,7 @@ def run(directory: Path, *, clients: int, each: int, kills: dict[str, int]) -> l
     finally:
         processes.stop()
     database = connect(directory / "data" / "service.sqlite")
-    assert integrity_problem(database) is None
+    assert is_intact(database)
     assert database.execute("SELECT count(*), count(DISTINCT id) FROM jobs").fetchone()[:] == (len(ids), len(ids))
     leases = defaultdict(set)
     for job, lease in processes.finished():

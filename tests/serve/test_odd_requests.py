@@ -13,9 +13,10 @@ import pytest
 from fastapi import FastAPI
 
 from helixfold.serve.drafts import Drafts
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.submission import UploadedFile
 from helixfold.serve.web import api_nim, protocol, result_files
+from tests.serve.databases import audit_lines
 from tests.serve.running import WORKER, Running, running, until
 from tests.serve.test_overload import bearer, start_request, status_of
 
@@ -56,7 +57,7 @@ def test_client_of_a_proxy_that_adds_a_header_of_its_own_cannot_choose_its_addre
                 '{"sequence":"MKTAYIAKQR"}'.encode()
             )
             assert status_of(connection) == 201
-        assert server.service.audit.newest(1)[0].address == "10.0.0.2"
+        assert audit_lines(server.service.database)[0]["address"] == "10.0.0.2"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_port_that_a_proxy_adds_to_an_address_makes_no_other_client(
     with running(tmp_path, behind_proxy=True) as server:
         headers = bearer(server.service.tokens.create("anna"))
         server.json("POST", f"{API}/jobs", JOB, headers={**headers, "X-Forwarded-For": forwarded})
-        assert server.service.audit.newest(1)[0].address == address
+        assert audit_lines(server.service.database)[0]["address"] == address
 
 
 @pytest.mark.parametrize(

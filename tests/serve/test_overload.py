@@ -18,12 +18,12 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.serve import service
-from helixfold.serve.queue.limits import QueueOptions
-from helixfold.serve.queue.views import QueueViews
+from helixfold.serve.queue.jobs import QueueOptions
+from helixfold.serve.queue.queue import QueueViews
 from helixfold.serve.submission import read_submissions
 from helixfold.serve.upload_check import check_upload
-from helixfold.serve.web import api_esm, api_nim, events, forms, protocol, request_limits, threads
-from helixfold.serve.web.rate_limit import network_of
+from helixfold.serve.web import api_esm, api_jobs, api_nim, forms, protocol, request_limits, threads
+from helixfold.serve.web.request_limits import network_of
 from tests.serve.running import WORKER, Running, running
 
 API = "/api/v1"
@@ -332,7 +332,7 @@ def test_behind_a_proxy_connections_are_not_limited_by_address(tmp_path: Path, m
 def test_a_user_watches_a_limited_number_of_jobs(
     guarded: Running, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_MAX_STREAMS_OF_USER", 2, raising=False)
+    monkeypatch.setattr(api_jobs, "_MAX_STREAMS_OF_USER", 2, raising=False)
     with ExitStack() as stack:
 
         def watch(name: str) -> socket.socket:

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from helixfold.serve.drafts import Drafts
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.submission import UploadedFile
 from tests.serve.running import Running, running
 

@@ -11,6 +11,7 @@ import pytest
 from helixfold.serve.queue.jobs import Job, NewJob
 from helixfold.serve.service import Service
 from helixfold.serve.settings import ServeSettings
+from tests.serve.databases import is_intact
 from tests.serve.power_cut import SAID, Event, after_cut, record
 
 ROWS = b">query\nMKTAYIAKQR\n"
@@ -46,7 +47,7 @@ def check(said: Sequence[Sequence[str]], directory: Path) -> set[str]:
     (directory / "data").mkdir(exist_ok=True)
     service = Service.open(ServeSettings(directory=directory / "data"))
     try:
-        assert service.database.integrity_problem() is None
+        assert is_intact(service.database)
         submitted = {words[1]: int(words[2]) for words in said if words[0] == "submitted"}
         done = [words[1] for words in said if words[0] == "done"]
         for known in map(service.views.job, service.views.ids()):  # also jobs of which nobody was told

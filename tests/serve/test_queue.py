@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from data_pipeline.errors import InputError
-from helixfold.serve.queue.audit import AuditLog
+from helixfold.serve.queue.access import Shares
 from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, NewJob
-from helixfold.serve.queue.limits import QueueOptions, QuotaError
-from helixfold.serve.queue.queue import DuplicateKeyError, JobQueue, JobStateError, LostLeaseError
-from helixfold.serve.queue.shares import Shares
-from helixfold.serve.queue.views import QueueViews
+from helixfold.serve.queue.jobs import Job, NewJob, QueueOptions, QuotaError
+from helixfold.serve.queue.queue import DuplicateKeyError, JobQueue, JobStateError, LostLeaseError, QueueViews
+from tests.serve.databases import audit_lines, is_intact
 
 # Commits wait for the disk, and hypothesis makes thousands of them.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -58,7 +56,7 @@ class Queue(RuleBasedStateMachine):
         self.views = QueueViews(self.database)
 
     def teardown(self) -> None:
-        assert self.database.integrity_problem() is None
+        assert is_intact(self.database)
         self.database.close()
         self.folder.cleanup()
 
@@ -180,7 +178,7 @@ def test_a_key_that_is_used_for_something_else_is_refused(database: Database) ->
     with pytest.raises(DuplicateKeyError):
         queue.submit(new(key="k", digest="other"))
     assert len(QueueViews(database).history("anna")) == 1
-    assert [record.job for record in AuditLog(database).newest()][-1] == first.id
+    assert audit_lines(database)[-1]["job"] == first.id
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.limits import QueueOptions
-from helixfold.serve.queue.queue import JobQueue
-from helixfold.serve.queue.schema import VERSION, connect, migrate
-from helixfold.serve.queue.views import QueueViews
+from helixfold.serve.queue.database import VERSION, Database, connect, migrate
+from helixfold.serve.queue.jobs import QueueOptions
+from helixfold.serve.queue.queue import JobQueue, QueueViews
+from tests.serve.databases import is_intact
 
 
 def test_an_upgrade_keeps_the_jobs_of_every_earlier_version(tmp_path: Path) -> None:
@@ -32,7 +31,7 @@ def test_an_upgrade_keeps_the_jobs_of_every_earlier_version(tmp_path: Path) -> N
         claimed = queue.claim("worker", ["prediction"])
         assert claimed is not None
         assert claimed.request == {"sequence": "MK"}
-        assert database.integrity_problem() is None
+        assert is_intact(database)
         database.close()
 
 
@@ -50,7 +49,7 @@ def test_a_database_of_a_later_version_and_another_file_are_refused(tmp_path: Pa
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "service.sqlite"
     connection = connect(path)
-    monkeypatch.setattr("helixfold.serve.queue.schema.MIGRATIONS", (("CREATE TABLE a (x)", "nonsense"),))
+    monkeypatch.setattr("helixfold.serve.queue.database.MIGRATIONS", (("CREATE TABLE a (x)", "nonsense"),))
     with pytest.raises(sqlite3.Error):
         migrate(connection, path, up_to=1)
     assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0

@@ -15,12 +15,12 @@ import pytest
 from data_pipeline.errors import InputError
 from helixfold.serve.client import Client
 from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import JobKind, NewJob
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import JobKind, NewJob, QueueOptions
 from helixfold.serve.queue.queue import JobQueue
 from helixfold.serve.run import only_server
 from helixfold.serve.storage import Storage, make_private
 from helixfold.serve.tokens import TokenFile
+from tests.serve.databases import is_intact
 from tests.serve.running import Running, running
 
 COMMAND = (sys.executable, "-m", "helixfold.cli.main", "serve")
@@ -142,7 +142,7 @@ def test_nothing_of_what_was_asked_for_is_left_on_the_disk_after_a_job_is_delete
         deleted = server.json("GET", f"/api/v1/jobs/{jobs[0]}")
         assert (deleted["state"], deleted["sequence"], deleted["residues"]) == ("expired", "", 30)
         assert server.asked("GET", f"/jobs/{jobs[0]}", headers={"Accept": "text/html"})[0] == 200
-        assert server.service.database.integrity_problem() is None
+        assert is_intact(server.service.database)
         # The same key may be used again.
         assert server.json("GET", f"/api/v1/jobs/{submitted(sequences[0])}")["state"] == "queued"
 

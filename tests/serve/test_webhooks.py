@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from data_pipeline.errors import RequestError
-from helixfold.serve import maintenance
-from helixfold.serve.maintenance import Maintenance, call_due_webhooks
+from helixfold.serve import run
+from helixfold.serve.run import Maintenance, call_due_webhooks
 from tests.serve.running import Running, running, until
 
 JOBS = "/api/v1/jobs"
@@ -135,15 +135,15 @@ def test_a_receiver_that_never_answers_is_asked_again_later(told: Told, monkeypa
 
     told.end_job()
     with monkeypatch.context() as unanswered:
-        unanswered.setattr(maintenance, "send", send_in_vain)
+        unanswered.setattr(run, "send", send_in_vain)
         assert told.call() == 0
-        assert timeouts == [maintenance._SECONDS]
+        assert timeouts == [run._WEBHOOK_SECONDS]
     assert [told.call(after) for after in (9, 2, 10_000)] == [0, 1, 1]
 
 
 def test_no_lease_waits_for_a_receiver_that_never_answers(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_SECONDS", 60.0)
-    monkeypatch.setattr(maintenance, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(run, "_WEBHOOK_SECONDS", 60.0)
+    monkeypatch.setattr(run, "_SECONDS_BETWEEN_LOOKS", 0.02)
     told.receiver.answers = [None]
     first = told.end_job()
     looks_after = Maintenance(told.server.service)

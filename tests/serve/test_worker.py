@@ -14,7 +14,7 @@ from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.submission import JobOptions, read_submissions
 from helixfold.serve.worker import process, tasks
-from helixfold.serve.worker.options import WorkerOptions, predict_options
+from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.process import JobProcess, Progress
 from helixfold.serve.worker.worker import Worker
 from tests.serve.running import running
@@ -120,7 +120,7 @@ def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
     options = JobOptions(recycles=2, predictions=3, newest_template="2020-05-01", relax=True)
     (submission,) = read_submissions("MKTAYIAKQR:MKTAY", "x", options)
     worker = WorkerOptions(models=("model_1_ptm", "model_1_multimer_v3"), databases=tmp_path)
-    found = predict_options(submission.request(), tmp_path, worker, tmp_path / "out", tmp_path / "failures.json")
+    found = tasks.predict_options(submission.request(), tmp_path, worker, tmp_path / "out", tmp_path / "failures.json")
     assert found.models.models == ("model_1_multimer_v3",)
     assert (found.models.num_seeds, found.compute.num_recycles, found.compute.models_to_relax) == (3, 2, "best")
     assert found.search.databases == tmp_path

@@ -11,7 +11,7 @@ import pytest
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient, ServerError
 from helixfold.serve.queue import workers
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.queue import JobQueue
 from helixfold.serve.web import api_nim, api_worker
 from helixfold.serve.worker.process import Outcome, Progress

@@ -32,7 +32,7 @@ Record = Callable[[OperatorRecorder], None]
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the host wait for nothing, and add gradients as on a GPU."""
-    for module in ("ops.unmasked", "optim.flat", "execution.whole"):
+    for module in ("ops.mask_bias", "optim.flat", "execution.whole"):
         monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
 
 

@@ -17,8 +17,7 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.total import Losses
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Group, Mesh
+from helixfold.parallel.mesh import Group, Layout, Mesh
 from helixfold.report.training_curves import plot_curves
 from helixfold.training import evaluate as evaluation
 from helixfold.training import run_files

@@ -8,7 +8,7 @@ import torch
 
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
-from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Layout
 from helixfold.training.forecast import training_needs, with_settled_recompute, workload
 from helixfold.training.presets import initial_training, tiny
 from tests.training.command_runs import Run

@@ -16,9 +16,8 @@ from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset, tiny
 from helixfold.verification import verify as verification
-from helixfold.verification.fixed_input import fixed_batches
-from helixfold.verification.published import PublishedRun, check_published, published_run
 from helixfold.verification.runs import run_network
+from helixfold.verification.verify import PublishedRun, check_published, fixed_batches, published_run
 from helixfold.weights import alphafold
 from helixfold.weights.npz import write_npz
 from tests.support.networks import with_every_parameter_random
@@ -130,7 +129,7 @@ def test_exchanged_layers_fail_by_published_outputs(
     network: AlphaFold, expected: PublishedRun, monkeypatch: pytest.MonkeyPatch, written: Callable[..., Path]
 ) -> None:
     monkeypatch.setattr(verification, "published_run", lambda _: expected)
-    monkeypatch.setattr(verification, "MODEL", "tiny")
+    monkeypatch.setattr(verification, "PUBLISHED_MODEL", "tiny")
     for change, holds in ((lambda _: None, True), (exchange, False)):
         findings = verification.verify(written("file", change), preset("tiny"), ["float32"])
         failed = [check.name for check in findings.checks if check.holds is False]

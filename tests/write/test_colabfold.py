@@ -12,8 +12,7 @@ from Bio import SeqIO
 
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold.write.colabfold import write_colabfold
-from helixfold.write.ranking import FinishedPrediction, ranked, read_finished
-from helixfold.write.results import write_prediction
+from helixfold.write.results import FinishedPrediction, ranked, read_finished, write_prediction
 from tests.data_pipeline.transforms.samples import random_features
 from tests.support import special_complex
 from tests.support.complex_targets import ROWS, feature_set

@@ -17,11 +17,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline import residues
-from data_pipeline.protein import RESIDUE_ARRAYS, Protein
+from data_pipeline.protein import Protein
 from helixfold import __version__
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.model_scores import ModelScores
 from helixfold.write.pdb import plain_text
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 from tests.write.proteins import (
     assert_same_atoms,
     atoms_by_biopython,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.write.ranking import ranked, read_finished, read_pae, write_ranked, write_ranking
-from helixfold.write.results import write_prediction
+from helixfold.write.results import ranked, read_finished, read_pae, write_prediction, write_ranked, write_ranking
 from tests.write.proteins import random_protein
 from tests.write.test_results import NOTE, finished, names, prediction, read_json
 

@@ -12,7 +12,6 @@ from data_pipeline.residues import ATOM_ORDER
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
-from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.relaxed import (
     read_metrics,
     read_unrelaxed,
@@ -20,7 +19,7 @@ from helixfold.write.relaxed import (
     write_metrics,
     write_relaxed,
 )
-from helixfold.write.results import write_prediction
+from helixfold.write.results import FinishedPrediction, read_finished, write_prediction
 from tests.write.proteins import random_protein
 from tests.write.test_results import NOTE, prediction, read_json
 

@@ -20,8 +20,15 @@ from safetensors.numpy import load_file
 from helixfold.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_plots
 from helixfold.write import results
-from helixfold.write.ranking import KINDS, ranked, read_finished, write_ranked, write_ranking
-from helixfold.write.results import write_prediction, write_timings
+from helixfold.write.results import (
+    KINDS,
+    ranked,
+    read_finished,
+    write_prediction,
+    write_ranked,
+    write_ranking,
+    write_timings,
+)
 from helixfold.write.tables import write_tables
 from tests.support import special_complex
 from tests.write.proteins import (

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
-from helixfold.write.ranking import ranked, read_finished
-from helixfold.write.results import write_prediction
+from helixfold.write.results import ranked, read_finished, write_prediction
 from helixfold.write.tables import msa_table, write_tables
 from tests.support import special_complex
 from tests.write.proteins import random_protein

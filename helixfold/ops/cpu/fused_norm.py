@@ -63,7 +63,7 @@ class Statistics(NamedTuple):
 
 def normalised(x: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Statistics]:
     """Return normalised positions [m, c], without scale and offset, and their statistics in float32."""
-    if x.ndim in (2, 3) and (loops := compiled("layer_norm", x)):
+    if x.ndim in (2, 3) and (loops := compiled("norm_map", x)):
         values, mean, scale = loops.normalised(x, dtype)
         return values, Statistics(mean, scale)
     # Several passes in the cache take half the time of PyTorch's layer norm.
@@ -76,7 +76,7 @@ def normalised(x: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, S
 
 def norm_gradient(gradient: Tensor, x: Tensor, statistics: Statistics, out: Tensor) -> None:
     """Write the gradient of `x`, which `normalised` took, into `out`, from that of the normalised positions [m, c]."""
-    if x.ndim in (2, 3) and x.dtype == out.dtype and (loops := compiled("layer_norm", gradient, x, out)):
+    if x.ndim in (2, 3) and x.dtype == out.dtype and (loops := compiled("norm_map", gradient, x, out)):
         loops.write_gradient(gradient.contiguous(), x, *statistics, out)
         return
     positions = x.reshape(gradient.shape)
@@ -92,7 +92,7 @@ def norm_gradient(gradient: Tensor, x: Tensor, statistics: Statistics, out: Tens
 
 def scaled_norm(x: Tensor, norm: Affine, dtype: torch.dtype) -> tuple[Tensor, Statistics]:
     """Return normalised positions [m, c] with scale and offset, computed in float32, and their statistics."""
-    if loops := compiled("layer_norm", x):
+    if loops := compiled("norm_map", x):
         values, mean, scale = loops.normalised(x, dtype, norm)
     else:
         values, mean, scale = torch.native_layer_norm(x.float(), norm.weight.shape, norm.weight, norm.bias, EPS)
@@ -106,7 +106,7 @@ def add_scaled_norm_gradient(
 
     Add those of scale and offset to `total` [2, c].
     """
-    if loops := compiled("layer_norm", gradient, x, out):
+    if loops := compiled("norm_map", gradient, x, out):
         total += torch.stack(loops.write_gradient(gradient.contiguous(), x, *statistics, out, norm))
         return
     grad_x, grad_scale, grad_offset = torch.ops.aten.native_layer_norm_backward(

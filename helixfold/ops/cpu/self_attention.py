@@ -11,8 +11,8 @@ from helixfold.ops.cpu.blocks import Scratch, row_blocks
 from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
 from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_again
 from helixfold.ops.cpu.products import mapped, product
+from helixfold.ops.linear import norm_linear
 from helixfold.ops.mask_bias import mask_bias
-from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import Kept, recomputed
 from helixfold.ops.weights import Affine, SelfAttentionWeights

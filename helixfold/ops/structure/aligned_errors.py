@@ -10,8 +10,8 @@ from torch import Tensor
 from helixfold.ops.card import Card, card_of
 from helixfold.ops.constants import ERROR_FLOOR
 from helixfold.ops.dispatch import Backend, first_reason, operator
+from helixfold.ops.mask_bias import unmasked
 from helixfold.ops.triton.refusal import refusal_of_kernels
-from helixfold.ops.unmasked import unmasked
 
 _LEAST_ERROR = 1e-4  # Angstrom, of pairs within and between chains
 # Coordinate differences computed at once: as many as a CPU's cache holds, on other devices 256 MiB in float32.

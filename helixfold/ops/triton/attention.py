@@ -25,8 +25,7 @@ from helixfold.ops.triton.attention_tiles import (
     with_strides,
     write,
 )
-from helixfold.ops.triton.language import cdiv, jit, kernel, tl
-from helixfold.ops.triton.tiles import multiplies_from_shared_memory
+from helixfold.ops.triton.language import cdiv, jit, kernel, multiplies_from_shared_memory, tl
 
 
 @jit

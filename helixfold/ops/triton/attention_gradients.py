@@ -15,9 +15,8 @@ from helixfold.ops.triton.attention_tiles import (
     tile_size,
     with_strides,
 )
-from helixfold.ops.triton.language import cdiv
+from helixfold.ops.triton.language import cdiv, multiplies_from_shared_memory
 from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import multiplies_from_shared_memory
 
 # Two programs on each of the 132 multiprocessors of an H100 or H200.
 _PROGRAMS = 264

@@ -1,7 +1,7 @@
 """Triton's language with stand-ins where Triton is not installed, and kernels that can be launched on meta tensors.
 
 A launch on meta tensors computes nothing but calls one PyTorch operator on the tensors, so that code that counts
-operators counts the launch.
+operators counts the launch. Kernels that process a stream in tiles of positions share offsets, layer norms and weights.
 """
 
 import os
@@ -13,9 +13,33 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import card_of
+from helixfold.ops.constants import EPS
 from helixfold.ops.triton.refusal import triton_is_there
 
-__all__ = ["Kernel", "cdiv", "jit", "kernel", "next_power_of_2", "tl", "watched"]
+__all__ = [
+    "FLOAT32",
+    "HALF",
+    "Kernel",
+    "cdiv",
+    "channels_first_offsets",
+    "exchanged",
+    "jit",
+    "kernel",
+    "multiplies_from_shared_memory",
+    "next_power_of_2",
+    "norm_gradient",
+    "normalised",
+    "programs_at_once",
+    "read_normed",
+    "scaled",
+    "stream_offsets",
+    "sum_norm",
+    "tile_positions",
+    "tl",
+    "watched",
+    "weight_rows",
+]
 
 _LIBRARY = torch.library.Library("helixfold", "DEF")
 _LIBRARY.define("launch(str name, Tensor[] tensors) -> ()")
@@ -104,3 +128,109 @@ def _tensors(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
             yield argument
         elif isinstance(argument, tuple):
             yield from _tensors(argument)
+
+
+_EPS = tl.constexpr(EPS)
+# Launch options of kernels that are mostly matrix products, by precision.
+FLOAT32: dict[str, Any] = {"precision": "ieee", "num_warps": 8, "num_stages": 1}
+HALF: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
+
+
+@jit
+@no_type_check
+def tile_positions(tile, tiles, positions, block: tl.constexpr):
+    """Return a tile's sample, its positions, and the mask of existing ones; each sample has `tiles` tiles."""
+    position = tile % tiles * block + tl.arange(0, block)
+    return (tile // tiles).to(tl.int64), position, position < positions
+
+
+@jit
+@no_type_check
+def stream_offsets(sample, position, columns, sample_stride, row_stride, column_stride):
+    """Return offsets [positions] into a stream, which may be transposed."""
+    row = (position // columns).to(tl.int64)
+    column = (position % columns).to(tl.int64)
+    return sample * sample_stride + row * row_stride + column * column_stride
+
+
+@jit
+@no_type_check
+def channels_first_offsets(sample, position, positions, first, c: tl.constexpr, part: tl.constexpr):
+    """Return offsets [positions, part] of some channels in an array [b, c, positions]."""
+    channel = sample * c + first + tl.arange(0, part)
+    return channel[None, :] * positions + position[:, None]
+
+
+@jit
+@no_type_check
+def normalised(x, c: tl.constexpr):
+    """Return a normalised tile [positions, c] without scale and offset, and the reciprocal deviations, in float32."""
+    x = x.to(tl.float32)
+    centred = x - (tl.sum(x, 1) / c)[:, None]
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / c + _EPS)
+    return centred * scale[:, None], scale
+
+
+@jit
+@no_type_check
+def scaled(normed, norm_at, norm_offset_at, c: tl.constexpr):
+    channel = tl.arange(0, c)
+    scale, offset = tl.load(norm_at + channel).to(tl.float32), tl.load(norm_offset_at + channel).to(tl.float32)
+    return normed * scale[None, :] + offset[None, :]
+
+
+@jit
+@no_type_check
+def read_normed(at, exists, norm_at, norm_offset_at, c: tl.constexpr):
+    """Return a tile [positions, c] after its layer norm, in its own dtype."""
+    x = tl.load(at, mask=exists[:, None], other=0.0)
+    return scaled(normalised(x, c)[0], norm_at, norm_offset_at, c).to(x.dtype)
+
+
+@jit
+@no_type_check
+def weight_rows(weight_at, first, c: tl.constexpr, part: tl.constexpr):
+    """Return some rows [part, c] of a linear map's weight."""
+    return tl.load(weight_at + (first + tl.arange(0, part))[:, None] * c + tl.arange(0, c)[None, :])
+
+
+@jit
+@no_type_check
+def norm_gradient(gradient, normed, scale, norm_at, c: tl.constexpr):
+    """Return the gradient of a layer norm's input from that of its output."""
+    gradient *= tl.load(norm_at + tl.arange(0, c)).to(tl.float32)[None, :]
+    mean = tl.sum(gradient, 1) / c
+    slope = tl.sum(gradient * normed, 1) / c
+    return (gradient - mean[:, None] - normed * slope[:, None]) * scale[:, None]
+
+
+@jit
+@no_type_check
+def sum_norm(sums_at, gradient, normed, c: tl.constexpr):
+    """Store this tile's part of the gradients of scale and offset, [2, c]."""
+    channel = tl.arange(0, c)
+    tl.store(sums_at + channel, tl.sum(gradient * normed, 0))
+    tl.store(sums_at + c + channel, tl.sum(gradient, 0))
+
+
+@jit
+@no_type_check
+def exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.constexpr):
+    """Return [(i j) (k m)] as [(i k) (j m)]."""
+    return tl.reshape(tl.permute(tl.reshape(x, (i, j, k, m)), (0, 2, 1, 3)), (i * k, j * m))
+
+
+def multiplies_from_shared_memory(device: torch.device) -> bool:
+    """Return whether matrix instructions read operands from shared memory, as those of compute capability 9 and 10 do.
+
+    Other GPUs read them from registers, which then hold smaller tiles.
+    """
+    capability = card_of(device).capability
+    return capability is None or (9, 0) <= capability < (12, 0)
+
+
+def programs_at_once(device: torch.device) -> int:
+    """Return the number of programs that loop over tiles with partial sums: one per multiprocessor of a GPU."""
+    # Triton's interpreter runs one program after another; four are enough to test that partial sums are added.
+    card = card_of(device)
+    return card.multiprocessors if card.kind == "cuda" else 4

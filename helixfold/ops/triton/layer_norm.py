@@ -8,9 +8,8 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.recomputed import recomputed
-from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
+from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, programs_at_once, tl
 from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import programs_at_once
 from helixfold.ops.weights import Affine
 
 # Elements of a tile: 16 to 32 per thread, which loads 16 bytes at once.

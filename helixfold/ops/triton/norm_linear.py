@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.recomputed import recomputed
-from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
-from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import (
+from helixfold.ops.triton.language import (
+    cdiv,
+    jit,
+    kernel,
+    next_power_of_2,
     norm_gradient,
     normalised,
     programs_at_once,
@@ -21,7 +23,9 @@ from helixfold.ops.triton.tiles import (
     scaled,
     stream_offsets,
     tile_positions,
+    tl,
 )
+from helixfold.ops.triton.sums import summed
 from helixfold.ops.weights import Affine
 
 # The smallest side of a tile in a matrix product.

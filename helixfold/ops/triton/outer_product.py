@@ -14,9 +14,8 @@ from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.residual import Residual
-from helixfold.ops.triton.language import cdiv, jit, kernel, tl
+from helixfold.ops.triton.language import FLOAT32, HALF, cdiv, exchanged, jit, kernel, multiplies_from_shared_memory, tl
 from helixfold.ops.triton.outer_product_backward import operand_gradient, parameter_gradients
-from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged, multiplies_from_shared_memory
 from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.

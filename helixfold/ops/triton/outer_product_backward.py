@@ -10,9 +10,8 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
-from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.language import FLOAT32, HALF, cdiv, exchanged, kernel, multiplies_from_shared_memory, tl
 from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged, multiplies_from_shared_memory
 
 # Programs for the weight's gradient: one per multiprocessor of an H200.
 _PROGRAMS = 132

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.residual import Residual
-from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.language import cdiv, kernel, multiplies_from_shared_memory, tl, weight_rows
 from helixfold.ops.triton.layer_norm import contiguous_channels, elements, read_rows
-from helixfold.ops.triton.tiles import multiplies_from_shared_memory, weight_rows
 
 _CHANNELS = (32, 64, 128, 256)
 

@@ -1,10 +1,61 @@
-"""Reasons why a card cannot run Triton kernels."""
+"""Reasons why a card cannot run Triton kernels, such as the shared memory that they need.
+
+It was compiled with Triton 3.9 by `python -m tests.ops.triton.shared_memory`; a test compiles some of it again.
+"""
 
 from functools import cache
 from importlib.util import find_spec
 
 from helixfold.ops.card import Card, is_described
-from helixfold.ops.triton.shared_memory import shared_memory
+
+# The most bytes of a thread block in the forward pass, and in either pass, for compute capability 8.x, then for 9.0,
+# whose matrix products read more operands from shared memory. Names end with the sizes that determine the tiles:
+# channels (and those of an edge), or bytes of a number, channels and outputs rounded up.
+_BYTES = {
+    "transition-32": (8192, 24576, 28672, 28672),
+    "transition-64": (16384, 24576, 57344, 57344),
+    "transition-128": (36864, 36864, 114688, 114688),
+    "transition-256": (51200, 51200, 98304, 98304),
+    "triangle-16": (8704, 8704, 5120, 5120),
+    "triangle-32": (18432, 18432, 12288, 12288),
+    "triangle-64": (49152, 49152, 53248, 53248),
+    "triangle-128": (90112, 90112, 102400, 102400),
+    "outer_product-8-32": (16384, 32768, 39936, 81920),
+    "outer_product-8-64": (16384, 36864, 43008, 90112),
+    "outer_product-8-128": (32768, 45056, 49152, 106496),
+    "outer_product-16-32": (24576, 45056, 63488, 122880),
+    "outer_product-16-64": (24576, 49152, 69632, 131072),
+    "outer_product-16-128": (32768, 57344, 81920, 147456),
+    "outer_product-32-32": (40960, 69632, 110592, 204800),
+    "outer_product-32-64": (49152, 73728, 122880, 212992),
+    "outer_product-32-128": (65536, 81920, 147456, 229376),
+    "attention-2-8": (24832, 24832, 16640, 24576),
+    "attention-2-16": (24832, 24832, 16640, 24576),
+    "attention-2-32": (33024, 33024, 24832, 49152),
+    "attention-2-64": (49408, 49408, 41216, 98304),
+    "attention-4-8": (24960, 37120, 24960, 37120),
+    "attention-4-16": (24960, 37120, 24960, 37120),
+    "attention-4-32": (32896, 49408, 32896, 49408),
+    "attention-4-64": (49536, 73984, 49536, 73984),
+    "norm_linear-2-64-16": (34816, 34816, 34816, 34816),
+    "norm_linear-2-64-32": (36864, 36864, 36864, 36864),
+    "norm_linear-2-64-64": (36864, 36864, 40960, 40960),
+    "norm_linear-2-128-16": (36864, 36864, 36864, 36864),
+    "norm_linear-2-128-32": (36864, 36864, 40960, 40960),
+    "norm_linear-2-128-64": (36864, 43520, 49152, 49152),
+    "norm_linear-2-256-16": (40960, 63488, 40960, 63488),
+    "norm_linear-2-256-32": (40960, 70656, 49152, 70656),
+    "norm_linear-2-256-64": (49152, 87040, 65536, 91136),
+    "norm_linear-4-64-16": (36864, 36864, 36864, 36864),
+    "norm_linear-4-128-16": (40960, 40960, 40960, 40960),
+    "norm_linear-4-256-16": (49152, 71680, 49152, 71680),
+}
+
+
+def shared_memory(kernels: str, capability: tuple[int, int], *, gradients: bool) -> int:
+    """Return the most bytes that these kernels need, including the backward pass if `gradients`."""
+    # Capability 12.x (GeForce RTX 50) has the matrix products of 8.x.
+    return _BYTES[kernels][(2 if capability[0] in (9, 10) else 0) + gradients]
 
 
 @cache
@@ -16,7 +67,7 @@ def triton_is_there() -> bool:
 def refusal_of_kernels(card: Card, kernels: str | None = None, *, gradients: bool = False) -> str | None:
     """Return why kernels cannot run on the card, or None.
 
-    `kernels` is a name in `shared_memory` of kernels that need much of it. Cards without a compute capability are
+    `kernels` is a name in `_BYTES` of kernels that need much of it. Cards without a compute capability are
     accepted: there Triton interprets the kernels, or nothing is computed.
     """
     if not triton_is_there() and not is_described():

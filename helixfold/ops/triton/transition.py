@@ -16,7 +16,7 @@ from torch import Tensor
 from helixfold.ops.constants import EPS
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.residual import Residual
-from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.language import cdiv, kernel, multiplies_from_shared_memory, scaled, tl
 from helixfold.ops.triton.layer_norm import (
     as_rows,
     contiguous_channels,
@@ -27,7 +27,6 @@ from helixfold.ops.triton.layer_norm import (
     read_rows,
 )
 from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import multiplies_from_shared_memory, scaled
 from helixfold.ops.weights import TransitionWeights
 
 # Bytes of hidden channels and their gradients that the backward pass stores at a time.

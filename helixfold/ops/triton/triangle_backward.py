@@ -11,15 +11,18 @@ from typing import no_type_check
 import torch
 from torch import Tensor
 
-from helixfold.ops.triton.language import cdiv, jit, kernel, tl
-from helixfold.ops.triton.tiles import (
+from helixfold.ops.triton.language import (
+    cdiv,
     channels_first_offsets,
+    jit,
+    kernel,
     multiplies_from_shared_memory,
     norm_gradient,
     normalised,
     read_normed,
     sum_norm,
     tile_positions,
+    tl,
 )
 from helixfold.ops.triton.triangle_forward import GatedMap, gated_maps, placed, positions_at, read_outputs
 

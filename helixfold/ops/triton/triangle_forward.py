@@ -11,13 +11,16 @@ from typing import NamedTuple, no_type_check
 import torch
 from torch import Tensor
 
-from helixfold.ops.triton.language import cdiv, jit, kernel, tl
-from helixfold.ops.triton.tiles import (
+from helixfold.ops.triton.language import (
+    cdiv,
     channels_first_offsets,
+    jit,
+    kernel,
     multiplies_from_shared_memory,
     read_normed,
     stream_offsets,
     tile_positions,
+    tl,
     weight_rows,
 )
 from helixfold.ops.weights import Affine

@@ -1,13 +1,143 @@
-"""Transactions and reads of the service's database for the threads of a server."""
+"""The service's database: its tables, how an earlier version is brought up to date, its transactions, its audit log.
+
+The audit log says who did what to which job, from where, and when; lines are added and never changed.
+"""
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from helixfold.serve.queue.schema import connect, integrity_problem, open_database
+from data_pipeline.errors import InputError
+
+_BUSY_SECONDS: Final = 30.0
+# The statements that lead from each version to the next; what has been released is never changed.
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        """CREATE TABLE jobs (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            user TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL,
+            request TEXT NOT NULL,
+            request_digest TEXT NOT NULL,
+            idempotency_key TEXT,
+            residues INTEGER NOT NULL,
+            state TEXT NOT NULL
+                CHECK (state IN ('queued', 'running', 'done', 'failed', 'cancelled', 'expired')),
+            created REAL NOT NULL,
+            started REAL,
+            ended REAL,
+            attempts INTEGER NOT NULL DEFAULT 0,
+            lease TEXT,
+            lease_until REAL,
+            worker TEXT,
+            progress TEXT,
+            error TEXT,
+            result INTEGER,
+            bytes INTEGER NOT NULL DEFAULT 0
+        ) STRICT""",
+        "CREATE UNIQUE INDEX jobs_by_key ON jobs (user, idempotency_key) WHERE idempotency_key IS NOT NULL",
+        "CREATE INDEX jobs_by_state ON jobs (state, number)",
+        "CREATE INDEX jobs_by_user ON jobs (user, number)",
+        """CREATE TABLE audit (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            time REAL NOT NULL,
+            user TEXT NOT NULL,
+            address TEXT NOT NULL,
+            action TEXT NOT NULL,
+            job TEXT,
+            detail TEXT
+        ) STRICT""",
+    ),
+    (
+        "ALTER TABLE jobs ADD COLUMN summary TEXT",
+        "ALTER TABLE jobs ADD COLUMN webhook TEXT",
+        "ALTER TABLE jobs ADD COLUMN webhook_attempts INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE jobs ADD COLUMN webhook_next REAL",
+        "ALTER TABLE jobs ADD COLUMN losses INTEGER NOT NULL DEFAULT 0",
+        # All that the limits of a user are read from, without the rows themselves.
+        "CREATE INDEX usage_by_user ON jobs (user, state, residues, bytes)",
+        "CREATE INDEX jobs_by_webhook ON jobs (webhook_next) WHERE webhook_next IS NOT NULL",
+        """CREATE TABLE shares (
+            digest TEXT PRIMARY KEY,
+            job TEXT NOT NULL,
+            created REAL NOT NULL,
+            expires REAL NOT NULL
+        ) STRICT""",
+        """CREATE TABLE workers (
+            name TEXT PRIMARY KEY,
+            offers TEXT NOT NULL,
+            seen REAL NOT NULL
+        ) STRICT""",
+    ),
+    (
+        """CREATE TABLE ended_sessions (
+            digest TEXT PRIMARY KEY,
+            expires REAL NOT NULL
+        ) STRICT""",
+        # The token with which a link was made, and with which it ends.
+        "ALTER TABLE shares ADD COLUMN token TEXT",
+        # Jobs that had expired kept what they asked for.
+        "UPDATE jobs SET request = '{}', request_digest = '', idempotency_key = NULL, progress = NULL, error = NULL "
+        "WHERE state = 'expired'",
+        "DELETE FROM jobs WHERE kind = 'alignment' AND state = 'expired'",
+    ),
+)
+VERSION: Final = len(MIGRATIONS)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the service's database, make it if it is missing, and bring an earlier version up to date.
+
+    Every commit is on the disk when it returns. Raise `InputError` for a file that is no such database, is damaged, or
+    was written by a later version of helixfold.
+    """
+    connection = connect(path)
+    try:
+        # A commit survives a power cut only if the write-ahead log is flushed with it.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+        migrate(connection, path)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise InputError.at(
+            path, f"is not a usable database of this service ({error}); restore it from a backup"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Return a connection whose transactions are begun and ended by its user; threads take turns with a lock."""
+    connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def migrate(connection: sqlite3.Connection, path: Path, *, up_to: int = VERSION) -> None:
+    """Apply the migrations that a database lacks, each in a transaction of its own."""
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > VERSION:
+        raise InputError.at(path, f"has version {found}, but this helixfold supports up to {VERSION}; update helixfold")
+    for version in range(found, up_to):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in MIGRATIONS[version]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
 
 
 class Database:
@@ -40,13 +170,40 @@ class Database:
         with self._writing, self._reading:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def integrity_problem(self) -> str | None:
-        """Return what SQLite's own check finds wrong with the database, or None."""
-        with self._reading:
-            return integrity_problem(self._reader)
-
     def close(self) -> None:
         """Close the connections."""
         with self._writing, self._reading:
             self._writer.close()
             self._reader.close()
+
+
+_MOST_CHARACTERS = 500
+
+
+def add_line(  # noqa: PLR0917
+    connection: sqlite3.Connection,
+    now: float,
+    user: str,
+    address: str,
+    action: str,
+    job: str | None = None,
+    detail: str | None = None,
+) -> None:
+    """Add a line in a transaction of the caller; `now` is in seconds since 1970."""
+    connection.execute(
+        "INSERT INTO audit (time, user, address, action, job, detail) VALUES (?, ?, ?, ?, ?, ?)",
+        (now, user, address, action, job, detail and detail[:_MOST_CHARACTERS]),
+    )
+
+
+@dataclass(frozen=True)
+class AuditLog:
+    """The audit log in the service's database."""
+
+    database: Database
+    clock: Callable[[], float] = time.time
+
+    def add(self, user: str, address: str, action: str, job: str | None = None, detail: str | None = None) -> None:
+        """Add a line."""
+        with self.database.transaction() as connection:
+            add_line(connection, self.clock(), user, address, action, job, detail)

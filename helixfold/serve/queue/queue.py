@@ -4,15 +4,14 @@ import json
 import secrets
 import sqlite3
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from helixfold.serve.queue.audit import AuditRecord
-from helixfold.serve.queue.database import Database
-from helixfold.serve.queue.jobs import Job, JobKind, JobState, NewJob, Usage
-from helixfold.serve.queue.limits import QueueOptions
+from helixfold.serve.queue.database import Database, add_line
+from helixfold.serve.queue.jobs import Job, JobKind, JobState, NewJob, QueueOptions, Usage
 
 # Columns of a job that waits once more: nothing of its earlier end is left, or is still to be told.
 _AFRESH = (
@@ -29,6 +28,13 @@ _OVERRUN = (
     "shorter sequence, or ask whoever runs the service to raise --max-hours"
 )
 _LOST = "its worker died or lost contact {count} times during the job; a smaller job may fit into memory"
+
+# What counts towards the limits of a user.
+_USAGE = (
+    "SELECT count(*) FILTER (WHERE state IN ('queued', 'running')) AS jobs, "
+    "total(residues) FILTER (WHERE state IN ('queued', 'running')) AS residues, total(bytes) AS bytes "
+    "FROM jobs WHERE user = ?"
+)
 
 
 class DuplicateKeyError(ValueError):
@@ -80,8 +86,7 @@ class JobQueue:
             names, marks = ", ".join(values), ", ".join("?" * len(values))
             query = f"INSERT INTO jobs ({names}) VALUES ({marks}) RETURNING *"
             row = connection.execute(query, tuple(values.values())).fetchone()
-            record = AuditRecord(time=self._clock(), user=new.user, address=new.address, action="submit", job=new.id)
-            record.insert(connection)
+            add_line(connection, self._clock(), new.user, new.address, "submit", new.id)
         return self._changed(row), True
 
     def earlier(self, new: NewJob) -> Job | None:
@@ -98,7 +103,7 @@ class JobQueue:
             (new.id, new.user, new.idempotency_key),
         ).fetchone()
         if row is None:
-            self.options.check(new, _usage(connection, new.user))
+            self.options.check(new, Usage.of(connection.execute(_USAGE, (new.user,)).fetchone()))
             return None
         if row["request_digest"] != new.request_digest:
             raise DuplicateKeyError("this idempotency key belongs to another job of yours; choose a new one")
@@ -296,7 +301,9 @@ class JobQueue:
             if is_changed:
                 owner = user or row["user"]
                 # The bytes of its files count already.
-                self.options.check(replace(Job.of(row), bytes=0), _usage(connection, owner))
+                self.options.check(
+                    replace(Job.of(row), bytes=0), Usage.of(connection.execute(_USAGE, (owner,)).fetchone())
+                )
                 row = connection.execute(
                     f"UPDATE jobs SET state = 'queued', user = ?, {_AFRESH} WHERE id = ? RETURNING *", (owner, job)
                 ).fetchone()
@@ -323,11 +330,71 @@ class JobQueue:
         return job
 
 
-def _usage(connection: sqlite3.Connection, user: str) -> Usage:
-    row = connection.execute(
-        "SELECT count(*) FILTER (WHERE state IN ('queued', 'running')) AS jobs, "
-        "total(residues) FILTER (WHERE state IN ('queued', 'running')) AS residues, total(bytes) AS bytes "
-        "FROM jobs WHERE user = ?",
-        (user,),
-    ).fetchone()
-    return Usage(active_jobs=row["jobs"], active_residues=int(row["residues"]), bytes=int(row["bytes"]))
+_MOST_LISTED = 200
+
+
+@dataclass(frozen=True)
+class QueueViews:
+    """Reads of the queue; none of them waits for a commit."""
+
+    database: Database
+
+    def job(self, job: str) -> Job | None:
+        """Return a job by its id, or None."""
+        rows = self.database.rows("SELECT * FROM jobs WHERE id = ?", (job,))
+        return Job.of(rows[0]) if rows else None
+
+    def history(
+        self, user: str, *, kind: JobKind = "prediction", before: int | None = None, limit: int = 50
+    ) -> list[Job]:
+        """Return a user's jobs of a kind, the newest first, of those with smaller numbers than `before`."""
+        rows = self.database.rows(
+            "SELECT * FROM jobs WHERE user = ? AND kind = ? AND number < ? ORDER BY number DESC LIMIT ?",
+            (user, kind, 2**62 if before is None else before, min(limit, _MOST_LISTED)),
+        )
+        return [Job.of(row) for row in rows]
+
+    def active_searches(self, user: str) -> list[Job]:
+        """Return a user's searches for other programs that wait or run, the newest first."""
+        rows = self.database.rows(
+            "SELECT * FROM jobs WHERE user = ? AND kind = 'alignment' AND state IN ('queued', 'running') "
+            "ORDER BY number DESC LIMIT ?",
+            (user, _MOST_LISTED),
+        )
+        return [Job.of(row) for row in rows]
+
+    def active(self) -> list[Job]:
+        """Return the jobs of all users that wait or run, the first first."""
+        rows = self.database.rows(
+            "SELECT * FROM jobs WHERE state IN ('queued', 'running') ORDER BY number LIMIT ?", (_MOST_LISTED,)
+        )
+        return [Job.of(row) for row in rows]
+
+    def place(self, job: Job) -> int | None:
+        """Return how many jobs wait up to this one, itself included; None if it does not wait."""
+        if job.state != "queued":
+            return None
+        rows = self.database.rows(
+            "SELECT count(*) AS count FROM jobs WHERE state = 'queued' AND kind = ? AND number <= ?",
+            (job.kind, job.number),
+        )
+        return int(rows[0]["count"])
+
+    def places(self, jobs: Sequence[Job]) -> list[int | None]:
+        """Return the place of each prediction, as `place` does, with one read of the queue."""
+        query = "SELECT number FROM jobs WHERE state = 'queued' AND kind = 'prediction' ORDER BY number"
+        waiting = [row["number"] for row in self.database.rows(query)]
+        return [bisect_right(waiting, job.number) if job.state == "queued" else None for job in jobs]
+
+    def usage(self, user: str) -> Usage:
+        """Return what a user has in the service."""
+        return Usage.of(self.database.rows(_USAGE, (user,))[0])
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Return the number of jobs by kind and state."""
+        rows = self.database.rows("SELECT kind, state, count(*) AS count FROM jobs GROUP BY kind, state")
+        return {(row["kind"], row["state"]): int(row["count"]) for row in rows}
+
+    def ids(self) -> set[str]:
+        """Return the ids of all jobs whose files may be there."""
+        return {row["id"] for row in self.database.rows("SELECT id FROM jobs WHERE state != 'expired'")}

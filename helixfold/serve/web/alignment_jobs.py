@@ -1,13 +1,19 @@
-"""Jobs of searches for other programs, one for each different request, whoever asks."""
+"""Jobs of other programs: searches, one for each different request, and waiting in one request for a job's end."""
 
+import asyncio
 import hashlib
 import json
+import time
+from dataclasses import asdict
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
+from starlette.concurrency import run_in_threadpool
 
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.queue.jobs import Job, NewJob
 from helixfold.serve.service import Service, User
+from helixfold.serve.settings import API
+from helixfold.serve.web.identity import user_or_none
 
 
 def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> Job:
@@ -27,7 +33,7 @@ def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> J
         return again
     if earlier is not None:
         return earlier
-    content = asked.to_dict()
+    content = asdict(asked)
     new = NewJob(
         id=job_id,
         user=user.name,
@@ -39,3 +45,30 @@ def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> J
         residues=asked.residues,
     )
     return service.enqueue(new)[0]
+
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+async def finished(service: Service, job_id: str, request: Request) -> Job:
+    """Return a job when it is done.
+
+    Answer 504 if it takes too long, 502 if it fails, 401 if the token of the request ends, and stop looking if the
+    client has gone; the job goes on.
+    """
+    until, revision = time.monotonic() + service.settings.wait_seconds, -1
+    while time.monotonic() < until and not await request.is_disconnected():
+        newest = service.queue.revision(job_id)
+        if newest != revision:
+            revision = newest
+            job = await run_in_threadpool(service.views.job, job_id)
+            if job is not None and job.state == "done":
+                return job
+            if job is None or job.has_ended:
+                reason = (job.error if job is not None else None) or "it was cancelled"
+                raise HTTPException(502, f"the job failed: {reason[:1_000]}")
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        if user_or_none(request) is None:
+            raise HTTPException(401, "the token has expired or was revoked")
+    place = f"{API}/jobs/{job_id}"
+    raise HTTPException(504, f"the job is not done yet; see {place}", headers={"Location": place})

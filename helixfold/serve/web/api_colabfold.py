@@ -8,13 +8,11 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from data_pipeline.errors import InputError
 from helixfold.serve.alignment_request import ARCHIVE_FILE, AlignmentKind, AlignmentRequest
-from helixfold.serve.queue.jobs import Job, JobState
-from helixfold.serve.queue.limits import QuotaError
+from helixfold.serve.queue.jobs import Job, JobState, QuotaError
 from helixfold.serve.service import Service, User
-from helixfold.serve.web.alignment_jobs import submit_alignment
+from helixfold.serve.web.alignment_jobs import finished, submit_alignment
 from helixfold.serve.web.identity import CurrentUser, ServiceOf, shown_token
 from helixfold.serve.web.threads import ThreadedRoute, parse_in_thread
-from helixfold.serve.web.waiting import finished
 
 _STATUS: dict[JobState, str] = {
     "queued": "PENDING",

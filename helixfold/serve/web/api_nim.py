@@ -22,11 +22,10 @@ from helixfold.serve.submission import (
     UploadedFile,
     read_submissions,
 )
-from helixfold.serve.web.alignment_jobs import submit_alignment
+from helixfold.serve.web.alignment_jobs import finished, submit_alignment
 from helixfold.serve.web.bodies import PROBLEMS
 from helixfold.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.serve.web.threads import ThreadedRoute, parse_in_thread, run_slowly
-from helixfold.serve.web.waiting import finished
 
 _PREFIX = "/protein-structure/alphafold2"
 _FORMATS = {"a3m": "a3m", "sto": "sto", "stockholm": "sto", "fasta": "fasta"}

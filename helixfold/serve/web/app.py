@@ -1,6 +1,7 @@
 """The application of the service: all routes, and what each request passes through before them."""
 
 import json
+import secrets
 from functools import cache
 from typing import Final
 
@@ -19,10 +20,8 @@ from helixfold.serve.web import (
 )
 from helixfold.serve.web.errors import add_error_answers
 from helixfold.serve.web.identity import CurrentUser, Sessions
-from helixfold.serve.web.local_tokens import LocalTokens
-from helixfold.serve.web.metrics import CONTENT_TYPE, Metrics
 from helixfold.serve.web.request_limits import RequestLimits
-from helixfold.serve.web.response_headers import ResponseHeaders
+from helixfold.serve.web.response_headers import CONTENT_TYPE, Metrics, ResponseHeaders
 from helixfold.serve.web.threads import add_threads
 
 _ROUTERS: Final = (api_jobs, api_worker, api_nim, api_esm, api_colabfold, page_user, page_jobs)
@@ -42,7 +41,7 @@ def create_app(service: Service) -> FastAPI:
     metrics = Metrics(service)
     app.state.service = service
     app.state.sessions = Sessions(service.storage.secret())
-    app.state.local_workers = LocalTokens()
+    app.state.worker_token = secrets.token_urlsafe(32)  # of the workers that this server starts
     app.state.connections = {}  # see `TimedProtocol`
     add_threads(app)
     for module in _ROUTERS:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from data_pipeline.errors import InputError
+from helixfold.serve.forecast_curve import ForecastBody
 from helixfold.serve.queue.jobs import JobKind
 from helixfold.serve.submission import (
     MAX_FILES,
@@ -84,18 +85,6 @@ class SubmissionBody(_Strict):
 
 def _uploaded(kind: FileKind, file: FileBody) -> UploadedFile:
     return UploadedFile(kind=kind, name=file.name, content=file.to_bytes())
-
-
-class ForecastBody(BaseModel):
-    """Estimated time (without searches) and memory of a job, on the worker that suits it best."""
-
-    seconds: float | None
-    peak_bytes: int | None
-    available_bytes: int | None
-    fits: bool
-    model: str | None
-    device: str | None
-    longest: int | None
 
 
 class JobBody(BaseModel):

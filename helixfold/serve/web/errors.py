@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from data_pipeline.errors import InputError, printable
-from helixfold.serve.queue.limits import BusyError, QuotaError
+from helixfold.serve.queue.jobs import BusyError, QuotaError
 from helixfold.serve.queue.queue import DuplicateKeyError, JobStateError, LostLeaseError
 from helixfold.serve.tokens import TokenFileError
 from helixfold.serve.web.pages import error_page, wants_page

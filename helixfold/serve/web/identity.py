@@ -125,8 +125,9 @@ def user_or_none(request: Request) -> User | None:
 def worker_or_none(request: Request) -> Token | None:
     """Return the token of the worker that makes the request; None if it does not show a good one."""
     text = shown_token(request) or ""
-    local: Token | None = request.app.state.local_workers.verified(text)
-    return local or service_of(request).tokens.verified(text, "worker")
+    if hmac.compare_digest(text.encode(), request.app.state.worker_token.encode()):
+        return Token(id="local", user="local", kind="worker", digest="", created=time.time())
+    return service_of(request).tokens.verified(text, "worker")
 
 
 def identify(request: Request) -> User | Token | None:

@@ -10,8 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from data_pipeline.errors import InputError
 from helixfold.serve.forecast_curve import forecast
-from helixfold.serve.queue.jobs import JOB_KINDS, Job
-from helixfold.serve.queue.limits import QuotaError
+from helixfold.serve.queue.jobs import JOB_KINDS, Job, QuotaError
 from helixfold.serve.service import Service, User
 from helixfold.serve.storage import checked_name
 from helixfold.serve.submission import MAX_SEQUENCE_TEXT, UploadedFile

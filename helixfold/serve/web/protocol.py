@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from helixfold.serve.web.rate_limit import network_of
+from helixfold.serve.web.request_limits import network_of
 
 HEADER_SECONDS: Final = 20.0
 UNREAD_LOOKS: Final = 2  # once every `HEADER_SECONDS`

@@ -5,11 +5,13 @@ or is too large. Only then is its body read, within a time.
 """
 
 import asyncio
+import ipaddress
 import math
 import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fastapi import HTTPException, Request
@@ -21,7 +23,46 @@ from helixfold.serve.settings import API, ServeSettings
 from helixfold.serve.tokens import Token, TokenFileError
 from helixfold.serve.web.errors import refusal, without_tokens
 from helixfold.serve.web.identity import client_address, identify, is_public, refuse_unknown
-from helixfold.serve.web.rate_limit import RateLimiter, network_of
+
+_MOST_KNOWN = 10_000
+
+
+class RateLimiter:
+    """A bucket for each user that holds the requests of a minute and fills again evenly."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute, self._clock = per_minute, clock
+        self._lock = threading.Lock()
+        self._buckets: dict[str, tuple[float, float]] = {}  # requests that are left, and since when
+
+    def seconds_to_wait(self, key: str) -> float:
+        """Take one request of a bucket; return 0, or after how many seconds there will be one."""
+        now, rate = self._clock(), self._per_minute / 60
+        with self._lock:
+            if len(self._buckets) >= _MOST_KNOWN and key not in self._buckets:
+                self._buckets = {
+                    name: (left, since)
+                    for name, (left, since) in self._buckets.items()
+                    if left + rate * (now - since) < self._per_minute
+                }
+            left, since = self._buckets.get(key, (float(self._per_minute), now))
+            left = min(self._per_minute, left + rate * (now - since))
+            is_allowed = left >= 1
+            self._buckets[key] = (left - is_allowed, now)
+        return 0.0 if is_allowed else (1 - left) / rate
+
+
+def network_of(address: str) -> str:
+    """Return the network that counts as one client: an IPv4 address, or the /64 that a host with IPv6 has at least."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    mapped = found.ipv4_mapped
+    return str(mapped) if mapped is not None else str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
+
 
 MAX_REQUESTS: Final = 100  # in progress, of a user or an address, such as those that wait for a structure
 _SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")

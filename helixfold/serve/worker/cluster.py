@@ -4,36 +4,78 @@ This machine claims the jobs and sends the results; nodes see neither the server
 they share with this machine.
 """
 
+import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.json_files import read_json
 from helixfold.cluster.engine import Engine
 from helixfold.cluster.forecast import memory_for_tensors
 from helixfold.cluster.site import Pool, read_site
 from helixfold.predict.lock import only_run
 from helixfold.serve.http_client import HttpClient
-from helixfold.serve.worker.node import do_on_node, read_progress, stop_on_node
 from helixfold.serve.worker.options import WorkerOptions
-from helixfold.serve.worker.process import Outcome, Progress
+from helixfold.serve.worker.process import JobProcess, Outcome, Progress
 from helixfold.serve.worker.run import WorkerCall, own_name, stopped_by_signals
 from helixfold.serve.worker.worker import JOB_PREFIX, Worker
+
+_PROGRESS_FILE: Final = "progress.json"
+_STOP_FILE: Final = "stop"
+# The process that predicts, which stays for the next job of this worker on the node.
+_process: JobProcess | None = None
+
+
+def do_on_node(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Outcome:
+    """Do a job whose files lie in a directory, until it is told to stop or the directory is gone."""
+    global _process  # noqa: PLW0603  # Parsl calls a function, and keeps the process around it
+    if _process is None:
+        _process = JobProcess(options)
+    told: dict[str, Any] = {}
+
+    def keep_on(progress: Progress) -> bool:
+        nonlocal told
+        if is_stopped(directory):
+            return False
+        if progress.to_dict() != told:
+            told = progress.to_dict()
+            with atomic_write(directory / _PROGRESS_FILE, sync=False) as temporary:
+                temporary.write_text(json.dumps(told))
+        return True
+
+    if is_stopped(directory):
+        return Outcome(error="stopped")
+    return _process.do(kind, content, directory, keep_on)
+
+
+def read_progress(directory: Path) -> Progress | None:
+    """Return how far a node is with a job; None if it has not begun."""
+    try:
+        content = read_json(directory / _PROGRESS_FILE, "it is written again")
+    except InputError:
+        return None
+    return Progress(stages=list(content["stages"]), lines=list(content["lines"]))
+
+
+def stop_on_node(directory: Path) -> None:
+    """Let the node that does a job stop."""
+    (directory / _STOP_FILE).touch()
+
+
+def is_stopped(directory: Path) -> bool:
+    """Return whether a job shall not go on: its worker said so, or has removed its directory."""
+    return not directory.is_dir() or (directory / _STOP_FILE).exists()
+
 
 _LOCK_FILE: Final = ".helixfold-worker.lock"
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 _SECONDS_TO_STOP: Final = 10.0  # for a node to see that it shall
-
-
-class _Engine(Protocol):
-    def submit(self, pool: str, function: Callable[..., Any], *arguments: object) -> "Future[Any]": ...
-
-    def refusal(self, pool: str, error: BaseException) -> InputError | None: ...
 
 
 @dataclass
@@ -48,7 +90,7 @@ class PoolOffers:
 class NodeProcess:
     """In place of the process in which a worker predicts: any node of a pool."""
 
-    engine: _Engine
+    engine: Engine
     pool: str
     options: WorkerOptions
     offers: PoolOffers

@@ -1,21 +1,78 @@
 """A worker: claim a job, do it in a process of its own, report how far it is, and send the result."""
 
 import itertools
+import re
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.io.http import pause
+from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
-from helixfold.serve.transfer import MAX_INPUT_BYTES
-from helixfold.serve.worker.claim import Claim
+from helixfold.serve.submission import MAX_FILES, MAX_SEQUENCE_TEXT, JobOptions
+from helixfold.serve.transfer import MAX_INPUT_BYTES, checked_input_name
 from helixfold.serve.worker.process import Outcome, Progress
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_LEASE = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_LONGEST_LEASE = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claimed job, and the lease under which the worker has it."""
+
+    id: str
+    lease: str
+    lease_seconds: float
+    kind: str
+    request: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, content: Any) -> Self:
+        """Return the claim in an answer of the server. Raise `InputError` if it is not one."""
+        match content:
+            case {
+                "id": str(job),
+                "lease": str(lease),
+                "lease_seconds": int(seconds) | float(seconds),
+                "kind": "prediction" | "alignment" as kind,
+                "request": dict(request),
+            } if _ID.fullmatch(job) and _LEASE.fullmatch(lease) and 0 < seconds <= _LONGEST_LEASE:
+                return cls(id=job, lease=lease, lease_seconds=seconds, kind=kind, request=request)
+        raise InputError("the server sent something other than a job; is it helixfold serve, of this version?")
+
+    def checked_request(self) -> dict[str, Any]:
+        """Return what a worker reads of the request. Raise `InputError` for one that no server would have accepted."""
+        request = self.request
+        try:
+            if self.kind == "alignment":
+                return asdict(AlignmentRequest.from_dict(dict(request)))
+            known = {field.name for field in fields(JobOptions)}
+            options = {name: value for name, value in request["options"].items() if name in known}
+            texts = [request["name"], request["sequence"], *request["chain_ids"]]
+            files = {name: [checked_input_name(each) for each in request[name]] for name in ("alignments", "templates")}
+            is_right = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts) and all(
+                isinstance(value, str | int | None) for value in options.values()
+            )
+            if not is_right or sum(map(len, files.values())) > MAX_FILES:
+                raise TypeError("its values or their number")
+            return {
+                "name": request["name"],
+                "sequence": request["sequence"],
+                "chain_ids": list(request["chain_ids"]),
+                "options": asdict(JobOptions(**options)),
+                **files,
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"the server sent a request that cannot be used: {error}") from error
+
 
 _API: Final = "/api/v1/worker"
 _WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.structure.invariant_point import invariant_point_attention
+from helixfold.ops.structure.point_attention import invariant_point_attention
 from helixfold.ops.weights import PointAttentionWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 

@@ -29,7 +29,7 @@ if (reason := loops.refusal()) is not None:
 from helixfold.ops.cpu.compiled import (
     channels_first,
     elements,
-    layer_norm,
+    norm_map,
     products,
     softmax,
     sums,
@@ -101,7 +101,7 @@ def test_a_slab_is_computed_as_its_whole_stream(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(sizes, "LARGE_STREAM", least)
         with torch.no_grad():
             Slabs(rows=2)(update, stream, torch.ones(1, 6, 50))
-    assert taken == [("layer_norm", True)] * 3 + [("layer_norm", False)] * 3
+    assert taken == [("norm_map", True)] * 3 + [("norm_map", False)] * 3
 
 
 def test_exponentials_and_sigmoids_are_exact_to_float32_and_finite_everywhere() -> None:
@@ -269,7 +269,7 @@ def test_where_all_is_masked_the_weights_are_those_of_the_logits() -> None:
 def test_what_is_not_a_number_is_not_hidden_and_spreads_no_farther(dtype: torch.dtype) -> None:
     x = torch.randn(4, 6).to(dtype)
     x[1, 2] = float("nan")
-    assert layer_norm.normalised(x, dtype)[0].isnan().all(1).tolist() == [False, True, False, False]
+    assert norm_map.normalised(x, dtype)[0].isnan().all(1).tolist() == [False, True, False, False]
     assert channels_first.normalised(x.mT.contiguous()[..., None])[0].isnan().all(0).tolist() == [
         False,
         True,

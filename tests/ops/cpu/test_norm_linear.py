@@ -5,7 +5,7 @@ import torch
 
 from helixfold.ops.cpu import fused_norm
 from helixfold.ops.cpu.linear import norm_linear_rows
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import norm_linear
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 
 

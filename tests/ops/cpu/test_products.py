@@ -8,8 +8,7 @@ from helixfold.ops import precision
 from helixfold.ops.cpu import products
 from helixfold.ops.cpu.linear import linear_in_float32
 from helixfold.ops.cpu.products import add_product, batched_product, mapped, product
-from helixfold.ops.linear import linear
-from helixfold.ops.multiply import multiply
+from helixfold.ops.linear import linear, multiply
 from helixfold.ops.weights import Affine
 from tests.ops.comparing import affine, results
 from tests.support.networks import relative_error

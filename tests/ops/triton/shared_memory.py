@@ -20,7 +20,7 @@ import torch
 from helixfold.ops.attention import attention
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.dispatch import forced
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import norm_linear
 from helixfold.ops.outer_product import outer_product_mean, outer_product_operands
 from helixfold.ops.transition import transition
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helixfold.ops.card import CARDS, described
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.triton.compiled import compiled_launches
 from helixfold.ops.triton.language import watched
 from helixfold.ops.weights import Affine

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
 from tests.ops.comparing import assert_as_near, assert_equal, norm
 

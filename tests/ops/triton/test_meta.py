@@ -11,7 +11,7 @@ import torch
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import forced
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import norm_linear
 from helixfold.ops.triton.language import Kernel
 from helixfold.ops.weights import Affine
 from tests.ops.metering import metered

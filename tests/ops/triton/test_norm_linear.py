@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import norm_linear
 from helixfold.ops.outer_product import outer_product_operand, outer_product_operands
 from helixfold.ops.weights import Affine
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm

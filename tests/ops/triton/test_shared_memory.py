@@ -13,7 +13,7 @@ from helixfold.ops.attention import attention
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.transition import transition
 from helixfold.ops.triton import refusal
-from helixfold.ops.triton.shared_memory import shared_memory
+from helixfold.ops.triton.refusal import shared_memory
 from helixfold.ops.weights import Affine, TransitionWeights
 
 ROOT = Path(__file__).parents[3]

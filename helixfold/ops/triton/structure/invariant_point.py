@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from helixfold.ops.constants import EPS, MASKED_POINT
-from helixfold.ops.triton.language import jit, kernel, next_power_of_2, tl
+from helixfold.ops.triton.language import jit, kernel, next_power_of_2, programs_at_once, tl
 from helixfold.ops.triton.layer_norm import normalised
 from helixfold.ops.triton.structure.invariant_point_backward import differentiate
 from helixfold.ops.triton.structure.invariant_point_tiles import (
@@ -22,7 +22,6 @@ from helixfold.ops.triton.structure.invariant_point_tiles import (
 )
 from helixfold.ops.triton.structure.point_frames import frame, of_features, to_heads, to_projections
 from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import programs_at_once
 from helixfold.ops.weights import PointAttentionSizes, PointAttentionWeights
 
 _EPS, _MASKED = tl.constexpr(EPS), tl.constexpr(MASKED_POINT)

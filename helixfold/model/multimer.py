@@ -1,17 +1,25 @@
-"""AlphaFold-Multimer's embedding of templates: they see the pair stream, and their average is added to it."""
+"""The modules in which AlphaFold-Multimer differs from AlphaFold 2; all others are shared.
 
+They are the embedding of where two residues of a complex stand, the invariant point attention, whose parameters are
+divided in another way, and the embedding of templates, which see the pair stream and are averaged into it.
+"""
+
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from helixfold.batch import Batch, MultimerBatch, with_chains
-from helixfold.config import TemplateConfig
+from helixfold.config import StructureConfig, TemplateConfig
 from helixfold.geometry.atoms import distogram
 from helixfold.geometry.torsions import chis_from_atom37
+from helixfold.model.embedders import MAX_SEPARATION, InputEmbedder, clipped_difference, separations
 from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.point_attention import PointAttention, Projections, initial_point_weights
 from helixfold.model.template_frames import BACKBONE_ATOMS, directions
 from helixfold.model.templates import (
     TEMPLATE_BINS,
@@ -21,9 +29,86 @@ from helixfold.model.templates import (
     template_types,
 )
 from helixfold.model.update import Executor, Stream, Update
-from helixfold.ops.linear import linear
-from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.linear import linear, norm_linear
+from helixfold.ops.look_up import look_up
 from helixfold.ops.weights import Affine
+
+# The 20 residue types and unknown; the monomer's first channel, which marks breaks of the chain, does not exist.
+TARGET_CHANNELS = 21
+# Numbers of equal chains are compared up to this difference (DeepMind's config, `max_relative_chain`).
+MAX_CHAIN_DIFFERENCE = 2
+# Separations from -32 to 32 and "another chain"; differences of equal chains from -2 to 2 and "another sequence".
+SEPARATIONS, CHAIN_DIFFERENCES = 2 * MAX_SEPARATION + 2, 2 * MAX_CHAIN_DIFFERENCE + 2
+
+
+class ChainRelativePosition(Linear):
+    """Embedding of two residues' separation within a chain, and of their chains' relation to each other.
+
+    Evans et al. 2021; `use_chain_relative` in DeepMind's program. The inputs are one-hot separations
+    (66), whether both chains have the same sequence (1), and one-hot differences of the numbers of equal chains (6).
+    """
+
+    def __init__(self, c_z: int) -> None:
+        super().__init__(SEPARATIONS + 1 + CHAIN_DIFFERENCES, c_z)
+
+    def edges(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
+        batch = with_chains(batch)
+        separation = separations(batch, rows)
+        separation = torch.where(_equal(batch.asym_id, rows), separation, SEPARATIONS - 1)
+        difference = clipped_difference(batch.sym_id, rows, MAX_CHAIN_DIFFERENCE)
+        difference = torch.where(_equal(batch.entity_id, rows), difference, CHAIN_DIFFERENCES - 1)
+        by_separation, same_sequence, differences = self.weight.T.split([SEPARATIONS, 1, CHAIN_DIFFERENCES])
+        # The last difference stands for chains of another sequence.
+        chains = differences + pad(same_sequence.expand(CHAIN_DIFFERENCES - 1, -1), (0, 0, 0, 1))
+        return look_up((by_separation + self.bias).to(dtype), separation) + look_up(chains.to(dtype), difference)
+
+
+def multimer_input_embedder(c_m: int, c_z: int) -> InputEmbedder:
+    """Return the embedder of the sequences, the sampled MSA and the places of residues in a complex."""
+    return InputEmbedder(c_m, c_z, target_channels=TARGET_CHANNELS, relative_position=ChainRelativePosition)
+
+
+def _equal(numbers: Int[Tensor, "b j"], rows: slice) -> Tensor:
+    """Return whether some residues i have the same number as all residues j."""
+    return rearrange(numbers[:, rows], "b i -> b i 1") == rearrange(numbers, "b j -> b 1 j")
+
+
+# Angstrom times the structure module's unit: no point's distance counts as less (DeepMind's program).
+LEAST_LENGTH = 1e-8
+
+
+class MultimerPointAttention(PointAttention):
+    """Invariant point attention with a map of its own for each of query, key, value and their points.
+
+    AlphaFold 2, Suppl. Alg. 22, as in DeepMind's program for AlphaFold-Multimer: queries, keys and values have no bias,
+    and the outputs of a map to points are ordered by head, axis, point.
+    """
+
+    length_floors = (0.0, LEAST_LENGTH)
+
+    def __init__(self, config: StructureConfig, c_z: int) -> None:
+        super().__init__(config)
+        c, h = config.c, config.heads
+        self.query, self.key, self.value = (Linear(c, h * config.c_scalar, bias=False) for _ in range(3))
+        self.query_points, self.key_points = (Linear(c, 3 * h * config.query_points) for _ in range(2))
+        self.value_points = Linear(c, 3 * h * config.value_points)
+        self.pair_bias = Linear(c_z, h)
+        self.point_weights = initial_point_weights(h)
+        self.out = Linear(h * (config.c_scalar + 4 * config.value_points + c_z), c, init="zeros")
+
+    def projections(self, of: Callable[[Linear], Tensor]) -> Projections:
+        def points(linear: Linear) -> Tensor:
+            return rearrange(of(linear), "(h x p) ... -> x h p ...", h=self.sizes.heads, x=3)
+
+        key_value = [of(linear).unflatten(0, (self.sizes.heads, -1)) for linear in (self.key, self.value)]
+        key_value_points = torch.cat([points(self.key_points), points(self.value_points)], 2)
+        return Projections(
+            query=of(self.query),
+            key_value=torch.stack(key_value, 1).flatten(0, 2),
+            query_points=points(self.query_points).flatten(0, 2),
+            key_value_points=key_value_points.flatten(0, 2),
+        )
+
 
 # Type, sine, cosine and mask of the chi angles.
 ANGLE_CHANNELS = TEMPLATE_TYPES + 4 + 4 + 4

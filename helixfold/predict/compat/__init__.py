@@ -1,1 +1,0 @@
-"""Options of other programs that `helixfold predict` understands."""

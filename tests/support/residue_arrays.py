@@ -1,0 +1,7 @@
+"""The names of the arrays of a protein that have an entry for each residue."""
+
+from dataclasses import fields
+
+from data_pipeline.protein import Protein
+
+RESIDUE_ARRAYS = tuple(field.name for field in fields(Protein) if field.name != "cyclic_chains")
