@@ -18,7 +18,7 @@ Digest = dict[str, Any]
 _VARIES = re.compile(
     r"second|time|date|memory|bytes|version|host|device|processor|cores|threads|pid|started|ended|digest|sha|size|"
     r"duration|speed|peak|available|points|forecast|estimate|created|seen|per_|median|"
-    r"gflops|neighbours|share_of|times_faster|torch|numpy|python|rate$|longest",
+    r"gflops|neighbours|pace|share_of|times_faster|torch|numpy|python|rate$|longest",
     re.IGNORECASE,
 )
 # Values of `doctor --json` of which a machine has some and another has others.
