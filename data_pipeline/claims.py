@@ -1,11 +1,11 @@
 """Share targets among independent processes that write into one directory: each claims a target before it begins.
 
-A claim is a file that only one process can make. Its time is renewed while the process lives; when it was not for
-`EXPIRY` seconds, or when the process is known to have ended, another one claims the target by a file with the next
-number. So a claim is never taken away from a living process by one that looks at it late.
+A claim is a file that only one process can create. The process renews the file's time while it runs. If the time is
+older than `EXPIRY` seconds, or if the process has ended, another process claims the target with the next number. A
+process that reads an old state therefore cannot take a claim from one that still runs.
 
-Locks of the operating system do not reach over every network file system, and clocks of machines differ. A file that
-is made by a hard link is there for exactly one of those who try, and all times are those of the file server.
+File locks do not work on every network file system, and the clocks of machines differ. Creating a hard link succeeds
+for exactly one process, and all times come from the file server.
 """
 
 import hashlib
@@ -52,11 +52,11 @@ class ClaimFiles:
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file anew at once."""
+        """Replace a file atomically."""
         os.replace(self._draft(content), self.directory / name)
 
     def touch(self, name: str) -> None:
-        """Set a file's time to the file server's present; raise `OSError` if it cannot be done."""
+        """Set a file's time to the current time of the file server; raise `OSError` on failure."""
         os.utime(self.directory / name)
 
     def read(self, name: str) -> SeenFile | None:
@@ -71,7 +71,7 @@ class ClaimFiles:
             return None
 
     def now(self) -> float:
-        """Return the file server's present time, which is that of a file written just now."""
+        """Return the current time of the file server, read from a file that has just been written."""
         name = f"clock-{self._own}"
         self.replace(name, b"")
         seen = self.read(name)

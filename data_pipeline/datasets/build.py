@@ -59,7 +59,7 @@ class ChainOutcome:
 
 
 def assembly_key(path: Path, digest: str, chains: Mapping[str, ChainOutcome]) -> str:
-    """Return the hash of all inputs of an assembly's record; `chains` are those of the file, by the author's id."""
+    """Return the hash of all inputs of an assembly's record; `chains` maps author chain ids to the file's chains."""
     inputs = [
         [
             chain,

@@ -280,7 +280,7 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
     """Return the first model in the text of a PDB file; raise `InputError`, which names `path`, for other content.
 
     A chain's sequence is its SEQRES if the file has it, else its observed residues. A chain without a name is called
-    "_". The release date is that of the earliest REVDAT record.
+    "_". The earliest REVDAT record gives the release date.
     """
     if (long := _LONG_LINE.search(content)) is not None:
         line = content.count(b"\n", 0, long.start()) + 1
