@@ -7,6 +7,8 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +20,7 @@ from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.write.pdb import plain_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -36,7 +39,9 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     `plddts` has the predictions by name, the best first; `notes` are small print under the plot.
     """
     legend_columns = min(3, len(plddts))
-    figure = new_figure(8.0, 3.6 + 0.22 * math.ceil(len(plddts) / legend_columns), notes)
+    legend_height = 0.22 * math.ceil(len(plddts) / legend_columns)
+    margins = Margins(left=0.62, right=0.85, bottom=0.55, top=0.2 + legend_height)
+    figure = new_figure(8.0, 3.6 + legend_height, notes, margins)
     axes = figure.add_subplot()
 
     top = 100.0
@@ -73,7 +78,7 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     )
     axes.xaxis.set_major_locator(_round_numbers(10))
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
+    figure.legend(loc="upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
     return to_png(figure)
 
 
@@ -112,8 +117,11 @@ def heat_maps(
     """
     columns = min(columns, len(maps))
     rows = math.ceil(len(maps) / columns)
-    figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    margins = Margins(left=0.7, right=1.1, bottom=0.55, top=0.3)
+    # Beside a panel there is room for a space, above it for its title, and under it for its label.
+    between = {"wspace": 0.12, "hspace": (0.55 if axis_labels[0] else 0.45) / (side - 0.3)}
+    figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes, margins)
+    panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=between).ravel()
     for place, (axes, (title, values)) in enumerate(zip(panels, maps.items(), strict=False)):
         length = len(values)
         image = axes.imshow(
@@ -133,7 +141,7 @@ def heat_maps(
             axes.set_ylabel(axis_labels[1], fontsize=9)
     for unused in panels[len(maps) :]:
         unused.set_visible(False)
-    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02 if len(maps) > 1 else 0.04)
+    bar = figure.colorbar(image, cax=_beside(figure, margins))
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return figure
@@ -152,10 +160,7 @@ def coverage_plot(
     """
     n, r = msa.shape
     if n == 1:
-        figure = new_figure(8.0, 1.2)
-        text = "The alignment has one sequence, the target itself: there is no coverage to draw."
-        figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=11)
-        return to_png(figure)
+        return _no_coverage()
     identity = (msa == msa[0]).mean(1, dtype=np.float64)
     rows, columns = (
         np.linspace(0, size - 1, min(size, most)).round().astype(int)
@@ -164,7 +169,8 @@ def coverage_plot(
     rows = np.lexsort((identity, np.arange(n) < paired))[rows]
     shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
 
-    figure = new_figure(8.0, 4.2)
+    margins = Margins(left=0.85, right=0.95, bottom=0.5, top=0.35)
+    figure = new_figure(8.0, 4.2, margins=margins)
     axes = figure.add_subplot()
     # Light where rows are distant, as most are: the line is seen on them.
     image = axes.imshow(
@@ -189,10 +195,24 @@ def coverage_plot(
     axes.yaxis.set_major_locator(_round_numbers(6))
     pairs = f" ({paired:,} paired, above the line)" if 1 < paired < n else ""
     axes.set_title(f"{n:,} sequences{pairs}, {depth.effective_rows:,.1f} independent at 80 % identity", fontsize=9)
-    bar = figure.colorbar(image, ax=axes, pad=0.02)
+    bar = figure.colorbar(image, cax=_beside(figure, margins))
     bar.set_label("Identity to the target", fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return to_png(figure)
+
+
+@cache
+def _no_coverage() -> bytes:
+    figure = new_figure(8.0, 1.2)
+    text = "The alignment has one sequence, the target itself: there is no coverage to draw."
+    figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=11)
+    return to_png(figure)
+
+
+def _beside(figure: "Figure", margins: "Margins") -> "Axes":
+    """Return new axes for a colour bar at the right of the panels, which leave the margins free."""
+    width, area = figure.get_figwidth(), figure.subplotpars
+    return figure.add_axes(((width - margins.right + 0.15) / width, area.bottom, 0.16 / width, area.top - area.bottom))
 
 
 def _round_numbers(most: int) -> "MaxNLocator":
@@ -208,8 +228,21 @@ def import_matplotlib() -> None:
     import matplotlib.figure  # noqa: F401, PLC0415
 
 
-def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> "Figure":
-    """Return an empty figure, with sizes in inches, and the notes as small print under it."""
+@dataclass(frozen=True, kw_only=True)
+class Margins:
+    """Inches that a figure's panels leave free for labels."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+
+def new_figure(width: float, height: float, notes: Sequence[str] = (), margins: Margins | None = None) -> "Figure":
+    """Return an empty figure, with sizes in inches, and the notes as small print under it.
+
+    Without margins, matplotlib finds them, for which it draws the figure once more.
+    """
     # Takes long to import, and only drawing needs it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -217,9 +250,17 @@ def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> "Figur
     print_height = 0.13 * len(lines) + (0.1 if lines else 0)
     height += print_height
     figure = Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white")
-    figure.set_layout_engine(
-        "constrained", rect=(0, print_height / height, 1, 1 - print_height / height), w_pad=0.08, h_pad=0.06
-    )
+    if margins is None:
+        figure.set_layout_engine(
+            "constrained", rect=(0, print_height / height, 1, 1 - print_height / height), w_pad=0.08, h_pad=0.06
+        )
+    else:
+        figure.subplots_adjust(
+            left=margins.left / width,
+            right=1 - margins.right / width,
+            bottom=(margins.bottom + print_height) / height,
+            top=1 - margins.top / height,
+        )
     # Dollar signs would otherwise be read as mathematics.
     text = "\n".join(lines)
     figure.text(0.5, 0.05 / height, text, ha="center", va="bottom", fontsize=7, color="#555555", parse_math=False)
