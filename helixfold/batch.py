@@ -41,27 +41,23 @@ class Batch:
     template_types: Float[Tensor, "b t r 22"] | None = None
 
     @classmethod
-    def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> "Batch":
-        """Return a batch that holds this one sample."""
-        return cls(**{name: batch_of_one(getattr(sample, name), device) for name in sampled_fields(cls)})
-
-    @classmethod
     def from_samples(
         cls,
         samples: Sequence[Sample],
-        residues: int,
+        residues: int | None = None,
         device: torch.device | str = "cpu",
         *,
         round_rows: Callable[[int], int] = lambda rows: rows,
     ) -> "Batch":
-        """Return a batch of several samples, padded with zeros at the end: to `residues`, and to the most rows of each
-        MSA, rounded up by `round_rows`, and the most templates of any sample. No mask counts the padding.
+        """Return a batch of samples, padded with zeros at the end: to `residues` (None: the most of any sample), to the
+        most rows of each MSA, rounded up by `round_rows`, and to the most templates. No mask counts the padding.
         """
         stacked = {}
         for name in sampled_fields(cls):
             arrays = [getattr(sample, name) for sample in samples]
             shape = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
-            if "r" in (axes := SAMPLE_AXES[name]):
+            axes = SAMPLE_AXES.get(name, "r")  # which leaves out the numbers of chains
+            if residues is not None and "r" in axes:
                 shape[axes.index("r")] = residues
             if axes[0] in "se":
                 shape[0] = round_rows(shape[0])

@@ -24,9 +24,9 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.pipeline import Target
-from helixfold.folding import FoldingOptions
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.representations import representations
 from helixfold.notebook.pictures import maps
-from helixfold.representations import representations
 
 # %%
 records = read_fasta("../examples/sequences.fasta")

@@ -18,7 +18,7 @@ MODULES = [
     "helixfold.benchmark.memory",
     *(
         "helixfold.benchmark.gpu",
-        "helixfold.folding",
+        "helixfold.folding.recycling",
         "helixfold.training.step",
         "helixfold.training.config",
         "helixfold.training.loader",

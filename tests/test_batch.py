@@ -46,7 +46,7 @@ def random_sample(*, residues: int = 6, rows: int = 3, extra: int = 4, templates
 @pytest.mark.parametrize("templates", [0, 2])
 def test_every_field_keeps_its_numbers(templates: int) -> None:
     sample = random_sample(templates=templates)
-    batch = Batch.from_sample(sample)
+    batch = Batch.from_samples([sample])
     for name in sampled_fields(Batch):
         array, tensor = getattr(sample, name), getattr(batch, name)
         assert tensor.shape == (1, *array.shape), name
@@ -62,18 +62,18 @@ def test_labels_of_a_sample_are_left_out() -> None:
 def test_a_batch_has_memory_of_its_own_whatever_the_arrays_are() -> None:
     sample = random_sample()
     sample.msa_mask.flags.writeable = False
-    batch = Batch.from_sample(replace(sample, seq_mask=sample.seq_mask[::-1]))
+    batch = Batch.from_samples([replace(sample, seq_mask=sample.seq_mask[::-1])])
     np.testing.assert_array_equal(batch.seq_mask[0], sample.seq_mask[::-1])
     batch.msa_mask.zero_()
     assert sample.msa_mask.any()
 
 
 def test_it_goes_to_the_device_asked_for() -> None:
-    assert Batch.from_sample(random_sample(), device="meta").msa_feat.device.type == "meta"
-    assert Batch.from_sample(random_sample(), device=torch.device("cpu")).msa_feat.device.type == "cpu"
+    assert Batch.from_samples([random_sample()], device="meta").msa_feat.device.type == "meta"
+    assert Batch.from_samples([random_sample()], device=torch.device("cpu")).msa_feat.device.type == "cpu"
 
 
 def test_fields_whose_sizes_disagree_are_refused() -> None:
-    batch = Batch.from_sample(random_sample())
+    batch = Batch.from_samples([random_sample()])
     with pytest.raises(TypeCheckError, match="seq_mask"):
         replace(batch, seq_mask=torch.ones(1, 7))

@@ -13,7 +13,6 @@ from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.folding import recycle
 from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
@@ -100,9 +99,9 @@ def test_no_prediction_waits_before_its_numbers_are_read(run: Whole | Slabs, car
 
     @torch.no_grad()
     def predict() -> None:
-        last = recycle(lambda ensemble, previous: model.fold(run, ensemble, previous), lambda _: [batch], 2)
-        pair = last.folded.representations.pair
-        confidence.ranking_confidence(confidence.plddt(model.heads.lddt_logits(last.folded.structure)), batch.seq_mask)
+        folded = model.fold(run, [batch], model.recycle(run, [[batch]] * 2))
+        pair = folded.representations.pair
+        confidence.ranking_confidence(confidence.plddt(model.heads.lddt_logits(folded.structure)), batch.seq_mask)
         confidence.expected_distances(run, model.heads.distogram, pair)
         confidence.aligned_error(run, model.heads.aligned_error, pair, batch.seq_mask)
 

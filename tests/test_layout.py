@@ -24,16 +24,8 @@ FLOORS = [
     ("helixfold.model",),
     ("helixfold.weights", "helixfold.losses"),
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax"),
-    ("helixfold.planning", "helixfold.prediction", "helixfold.analysis"),
-    (
-        "helixfold.write",
-        "helixfold.model_input",
-        "helixfold.folding",
-        "helixfold.folding_together",
-        "helixfold.inference",
-        "helixfold.representations",
-        "helixfold.training",
-    ),
+    ("helixfold.planning", "helixfold.analysis"),
+    ("helixfold.folding", "helixfold.write", "helixfold.training"),
     (
         "helixfold.databases",
         "helixfold.report",

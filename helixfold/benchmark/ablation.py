@@ -34,7 +34,7 @@ from helixfold.losses import config as losses
 from helixfold.losses.config import LossConfig
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import IN_FLOAT32
-from helixfold.model.outputs import Outputs, Recycled
+from helixfold.model.outputs import Outputs
 from helixfold.model.update import Context, ContextInput, Stream, Update
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
@@ -254,10 +254,7 @@ class TrainingRun:
         torch.manual_seed(self._problem.draw)  # of dropout
         inputs, dtype = [self._batch], self._setup.dtype
         with _operators(self._setup.plain):
-            previous: Recycled | None = None
-            with torch.no_grad():
-                for _ in range(self._problem.recycles):
-                    previous = self._model.fold(Whole(), inputs, previous, dtype).recycled()
+            previous = self._model.recycle(Whole(), [inputs] * self._problem.recycles, dtype)
             outputs = self._model(Whole(), inputs, previous, dtype)
             loss = total_loss(outputs, self._batch, self._labels, self._problem.losses).total.mean()
             del outputs
@@ -278,11 +275,10 @@ class PredictionRun:
 
     def step(self) -> Outputs:
         """Make one prediction."""
-        previous: Recycled | None = None
+        inputs, dtype = [self._batch], self._setup.dtype
         with torch.no_grad(), _operators(self._setup.plain):
-            for _ in range(self._problem.recycles):
-                previous = self._model.fold(self._executor, [self._batch], previous, self._setup.dtype).recycled()
-            return self._model(self._executor, [self._batch], previous, self._setup.dtype)
+            previous = self._model.recycle(self._executor, [inputs] * self._problem.recycles, dtype)
+            return self._model(self._executor, inputs, previous, dtype)
 
     def results(self) -> Results:
         """Make one prediction and return the pair stream, the atoms and all logits."""

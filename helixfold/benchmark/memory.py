@@ -16,7 +16,6 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError
 from helixfold.annotations import Parameter
-from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.measurement import PLAIN, Device, Model, held_memory, reason_of_failure, settle, write_json
 from helixfold.config import ModelConfig
@@ -28,9 +27,7 @@ from helixfold.execution.available import available_memory, is_out_of_memory, li
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
-from helixfold.folding import recycle
 from helixfold.model import confidence
-from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
@@ -235,14 +232,14 @@ def _prediction(point: Point, device: torch.device) -> Run:
     model = untrained_model(point.config, seed=0).requires_grad_(False).to(device)
 
     def run(point: Point, executor: Executor) -> None:
-        def draw(_: int) -> list[Batch]:
-            sizes = point.residues, point.rows, point.extra_rows, point.templates
-            return [random_batch(*sizes, device, method=point.config.method) for _ in range(point.ensemble)]
-
-        def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
-            return model.fold(executor, ensemble, previous, DTYPES[point.dtype])
-
-        folded = recycle(step, draw, point.passes - 1).folded
+        sizes, dtype = (point.residues, point.rows, point.extra_rows, point.templates), DTYPES[point.dtype]
+        draws = (
+            [random_batch(*sizes, device, method=point.config.method) for _ in range(point.ensemble)]
+            for _ in range(point.passes)
+        )
+        previous = model.recycle(executor, itertools.islice(draws, point.passes - 1), dtype)
+        folded = model.fold(executor, next(draws), previous, dtype)
+        del previous
         confidence.plddt(model.heads.lddt_logits(folded.structure))
         head = model.heads.aligned_error
         if head is not None:

@@ -26,7 +26,9 @@ from helixfold.benchmark.measurement import Device, write_json
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.stages import Stages
-from helixfold.folding import FoldingOptions, fold
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import Op, forced, intercepted
 from helixfold.options import File, Positive
@@ -34,7 +36,6 @@ from helixfold.planning.executors import executor
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.predict.options import EXAMPLE
 from helixfold.predict.targets import read_targets, single_chains
-from helixfold.prediction import Prediction
 from helixfold.weights.find import ReadyModel, find_models
 
 TRUNK, STRUCTURE, HEADS = "trunk", "structure module", "output heads"
@@ -233,14 +234,10 @@ def prediction(
         if way.part is not None:
             stack.enter_context(rounded(model.network, way.part, DTYPES[way.dtype]))
         spill = stack.enter_context(TemporaryDirectory()) if way.executor == "spilled" else ""
-        return fold(
-            model.network,
-            executor(way.executor, Path(spill), device),
-            features,
-            model.preset,
-            folding,
-            stages=Stages(device),
-        )
+        run = executor(way.executor, Path(spill), device)
+        target = FoldingTarget(features=features)
+        (found,) = fold(model.network, model.preset, [target], folding, run, stages=Stages(device))
+    return found
 
 
 def cost_of(target: str, way: str, found: Prediction, first: Prediction) -> Cost:

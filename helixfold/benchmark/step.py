@@ -157,17 +157,14 @@ def training_parts(
     batch = random_batch(crop, *rows, device, method=model.config.method)
     labels, losses = random_labels(batch), initial_training(model.config.method)
     total: list[torch.Tensor] = []
-    recycled: list[Recycled] = []
+    recycled: list[Recycled | None] = [None]
 
-    @torch.no_grad()
     def recycle() -> None:
-        recycled.clear()
-        for _ in range(recycles):
-            before = recycled[-1] if recycled else None
-            recycled[:] = [model.fold(Whole(), [batch], before, dtype).recycled()]
+        recycled[:] = [None]
+        recycled[:] = [model.recycle(Whole(), [[batch]] * recycles, dtype)]
 
     def forward() -> None:
-        outputs = model(Whole(), [batch], recycled[0] if recycled else None, dtype)
+        outputs = model(Whole(), [batch], recycled[0], dtype)
         total[:] = [total_loss(outputs, batch, labels, losses).total.sum()]
 
     def backward() -> None:

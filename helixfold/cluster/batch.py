@@ -17,7 +17,7 @@ from helixfold.cluster.schedule import PoolForecast, Schedule
 from helixfold.cluster.site import Pool, Site, read_site
 from helixfold.config import Method
 from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
-from helixfold.folding import FoldingOptions
+from helixfold.folding.options import FoldingOptions
 from helixfold.options import given
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict.jobs import Job

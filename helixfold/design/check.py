@@ -21,8 +21,9 @@ from helixfold.design.inputs import task_target
 from helixfold.design.task import DesignTask
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
-from helixfold.prediction import Prediction
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.weights.find import ReadyModel
 
 SHUFFLED, RANDOM = CONTROLS = ("shuffled", "random")
@@ -83,7 +84,10 @@ def refolded(
     """Return the prediction of a design's sequences, from them alone, as `helixfold predict` makes it."""
     features = target_features(task_target(task, dict(sequences)))
     options = FoldingOptions(num_recycles=num_recycles, seed=seed, cyclic=task.cyclic)
-    return fold(model.network, Whole(), features, model.preset, options, stages=Stages())
+    (prediction,) = fold(
+        model.network, model.preset, [FoldingTarget(features=features)], options, Whole(), stages=Stages()
+    )
+    return prediction
 
 
 def checked(

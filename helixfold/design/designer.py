@@ -23,7 +23,7 @@ from helixfold.design.trajectory import Trajectory, begun, generator
 from helixfold.execution.device import cast_trunk, dtype_on
 from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.whole import Whole
-from helixfold.folding import predicted_protein
+from helixfold.folding.readout import predicted_protein
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of

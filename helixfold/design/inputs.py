@@ -19,9 +19,9 @@ from helixfold.design.losses import DesignPass, KnownAtoms
 from helixfold.design.sequence import DesignedSequence
 from helixfold.design.soft_sequence import AMINO_ACIDS, with_sequence
 from helixfold.design.task import FREE, DesignTask
+from helixfold.folding.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.outputs import Outputs
-from helixfold.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.presets import Preset
 
 
@@ -87,7 +87,7 @@ def task_input(task: DesignTask, preset: Preset, device: torch.device | str = "c
     """Return what a model reads of a design: no alignment, nothing masked, and no two inputs that differ by chance."""
     preset = replace(preset, sampling=replace(preset.sampling, masked_msa_fraction=0.0, unknown_fraction=0.0))
     given = model_input(target_features(task_target(task)), preset, cyclic=task.cyclic)
-    batch = batch_of(draw(given, preset, [0]), preset, device, given.offsets)
+    batch = batch_of([draw(given, preset, [0])], preset, device, given.offsets)
     # A single chain is called A whatever its name is; chains of one sequence are read as neighbours.
     chains = {ONLY_CHAIN: task.chains[0]} if len(task.chains) == 1 else {chain.name: chain for chain in task.chains}
     ordered = [chains[name] for name in given.chain_ids]

@@ -90,11 +90,5 @@ def fold_sequence(
     With `through_recycling`, gradients pass through all iterations, exactly, and memory grows with their number. Else
     the iterations before the last have none, as in training, and take the memory of a prediction.
     """
-    previous = None
-    for _ in range(num_recycles):
-        if through_recycling:
-            previous = model.fold(run, [batch], previous, dtype).recycled(with_gradients=True)
-        else:
-            with torch.no_grad():
-                previous = model.fold(run, [batch], previous, dtype).recycled()
+    previous = model.recycle(run, [[batch]] * num_recycles, dtype, with_gradients=through_recycling)
     return model(run, [batch], previous, dtype)

@@ -36,11 +36,11 @@ from helixfold.finetune.options import FinetuneOptions, TaskOptions
 from helixfold.finetune.result import PAGE_FILE
 from helixfold.finetune.settings import FinetuneConfig
 from helixfold.finetune.task_table import TaskKind, TaskRow, read_table
+from helixfold.folding.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import predicted_aligned_error
-from helixfold.model.outputs import Folded, Recycled
+from helixfold.model.outputs import Folded
 from helixfold.model.update import Executor, as_tensor
-from helixfold.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -279,13 +279,9 @@ def head_input(
     given, dtype = task.inputs[number], dtype_on(task.config.run.dtype, card_of(device))
     passes = task.config.run.example.max_passes
     seed = task.config.run.seed
-    previous: Recycled | None = None
-    with torch.no_grad():
-        for cycle in range(passes - 1):
-            batch = batch_of(draw(given, task.preset, [seed, position, part, cycle]), task.preset, device)
-            previous = model.fold(run, [batch], previous, dtype).recycled()
-    batch = batch_of(draw(given, task.preset, [seed, position, part, passes - 1]), task.preset, device)
-    folded = model.fold(run, [batch], previous, dtype)
+    draws = (draw(given, task.preset, [seed, position, part, cycle]) for cycle in range(passes))
+    *earlier, last = ([batch_of([sample], task.preset, device)] for sample in draws)
+    folded = model.fold(run, last, model.recycle(run, earlier, dtype), dtype)
     return summary(model, folded, torch.from_numpy(given.chain_index).to(device), task.reads)
 
 

@@ -1,6 +1,6 @@
 """The whole network: one recycling iteration from features to structure and logits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -106,6 +106,24 @@ class AlphaFold(nn.Module):
             start = start_from_template(first, self.structure_module.position_scale, template.update_factor)
         structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask, start=start)
         return Folded(representations=mean, structure=structure)
+
+    def recycle(
+        self,
+        run: Executor,
+        ensembles: Iterable[Sequence[Batch]],
+        dtype: torch.dtype = torch.float32,
+        *,
+        with_gradients: bool = False,
+    ) -> Recycled | None:
+        """Run an iteration on each of these ensembles, and return what the next one recycles; None after none.
+
+        There are no gradients unless they are to pass through all iterations, exactly; memory then grows with them.
+        """
+        previous: Recycled | None = None
+        with torch.set_grad_enabled(with_gradients and torch.is_grad_enabled()):
+            for ensemble in ensembles:
+                previous = self.fold(run, ensemble, previous, dtype).recycled(with_gradients=with_gradients)
+        return previous
 
     def trunk(self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype) -> Representations:
         """Return the representations after embedders, templates, extra-MSA stack and Evoformer.

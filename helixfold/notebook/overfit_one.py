@@ -19,11 +19,12 @@ from helixfold import presets
 from helixfold.analysis import metrics
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.prediction import Prediction
 from helixfold.training.config import TrainingConfig
 from helixfold.training.loader import pack
 from helixfold.training.presets import tiny
@@ -116,14 +117,8 @@ class OverfitRun:
         `run` is the executor, `Whole()` by default.
         """
         self.network.eval()
-        made = fold(
-            self.network,
-            run or Whole(),
-            self.features,
-            self._preset,
-            FoldingOptions(num_recycles=num_recycles),
-            stages=Stages(),
-        )
+        target, options = FoldingTarget(features=self.features), FoldingOptions(num_recycles=num_recycles)
+        (made,) = fold(self.network, self._preset, [target], options, run or Whole(), stages=Stages())
         superposition = metrics.superposition(*self._observed(made.protein))
         positions = superposition.apply(made.protein.atom_positions)
         return replace(made, protein=replace(made.protein, atom_positions=positions))

@@ -12,7 +12,7 @@ import numpy as np
 import py3Dmol
 
 from data_pipeline.protein import Protein
-from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.page import VIEWER, asset
 from helixfold.write.chains import split_chains
 from helixfold.write.pdb import to_pdb

@@ -51,16 +51,23 @@ class ControlChannel:
         return [json.loads(self._store.get(key)) for key in keys]
 
     def run_together(self, action: Callable[[], Result]) -> Result:
-        """Run an action on every rank and return its result if it succeeds on all of them.
+        """Run an action on every rank and return its result if it succeeds on all of them; see `together`."""
+        with self.together():
+            return action()
 
-        Otherwise it fails on all ranks. The rank that failed first raises its own error; the others raise `MemoryError`
-        if that rank ran out of memory, else `OtherRankError`.
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let a block of code fail on all ranks if it fails on one.
+
+        The rank that failed first raises its own error; the others raise `MemoryError` if that rank ran out of memory,
+        else `OtherRankError`.
         """
         if self._store is None:
-            return action()
+            yield
+            return
         failures_key = f"failed after {self._round}"
         try:
-            result = action()
+            yield
         except Exception as error:  # whatever it is, the other ranks wait for a report
             order = self._store.add(failures_key, 1)
             report = {"order": order, "text": f"{type(error).__name__}: {error}", "memory": is_out_of_memory(error)}
@@ -70,9 +77,8 @@ class ControlChannel:
             # Raised further below: this error holds the frames that hold the tensors.
         else:
             cause = self._cause(self.all_gather(None))
-            if cause is None:
-                return result
-        raise cause
+        if cause is not None:
+            raise cause
 
     def _cause(self, reports: list[Any]) -> Exception | None:
         """Return the error of the rank that failed first; None if that is this rank, or if no rank failed."""
@@ -122,14 +128,16 @@ class WorkerGroup:
         if self.mesh.is_first:
             wait_until(lambda: self.queue.have_left(range(self.mesh.size)))
 
-    def run_on_group(self, within: Whole | Slabs, action: Callable[[Executor], Result]) -> Result:
-        """Run an action with an executor over the whole group, which uses `within` on each rank; return its result.
+    @contextmanager
+    def executor_on_group(self, within: Whole | Slabs) -> Iterator[Executor]:
+        """Yield an executor over the whole group, which uses `within` on each rank.
 
-        If one rank fails, all fail, and the group is ready for another attempt. Ranks that wait for the failed one in
-        a collective notice when the collective times out.
+        If the block fails on one rank, it fails on all, and the group is ready for another attempt. Ranks that wait for
+        the failed one in a collective notice when the collective times out.
         """
         try:
-            return self.group.run_together(lambda: action(mesh_executor(self.mesh, within)))
+            with self.group.together():
+                yield mesh_executor(self.mesh, within)
         except Exception:
             self._renew_axial_group()
             raise

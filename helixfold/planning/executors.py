@@ -5,18 +5,17 @@ A pass is one recycling iteration of the network.
 
 import gc
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
-from helixfold.execution.available import available_memory, free_disk, is_out_of_memory, limit_memory
+from helixfold.execution.available import available_memory, free_disk, limit_memory
 from helixfold.execution.recorded_passes import bucket_size
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
@@ -42,7 +41,6 @@ _STEPS = (1, 2, 4)
 _MOST_RESIDUES = 1_000_000
 # A peak in bytes beside which it does not matter what a few objects hold.
 _LITTLE = 2**28
-Result = TypeVar("Result")
 
 
 class NotEnoughMemoryError(RuntimeError):
@@ -211,47 +209,23 @@ def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
     return allocator.keeping_freed_memory(allocator.OF_SLABS // ranks**2, allocator.AHEAD // ranks**2)
 
 
-def run_with_fallback(
-    attempt: Callable[[Whole | Slabs], Result],
-    chosen: Plan,
-    device: torch.device,
-    directory: Path,
-    say: Callable[[str], None],
-    *,
-    give_up_memory: Callable[[], bool] = lambda: False,
-) -> tuple[Plan, Result]:
-    """Run `attempt` with the plan's executor, and with its fallbacks (slabs, spilled) when it runs out of memory.
+def fit_together(plans: Sequence[Plan]) -> bool:
+    """Return whether targets with these plans are all computed whole, and fit into memory in the same passes."""
+    names = ("residues", "msa_rows", "extra_rows", "templates")
+    padded = {name: max(getattr(plan.size, name) for plan in plans) for name in names}
+    largest = replace(plans[0], size=replace(plans[0].size, **padded))
+    # Each of them takes as much as one alone, or less.
+    return all(plan.executor == "whole" for plan in plans) and (
+        len(plans) * RESERVE * largest.forecast("whole").peak <= largest.available.memory
+    )
 
-    `give_up_memory` frees what is held for later, such as recordings, and returns whether there was anything; the same
-    executor is then tried again. Return the plan that succeeded, and the result. Attempts must not depend on each
-    other; `say` is called with a message before each new one. Raise `NotEnoughMemoryError` if the last executor runs
-    out of memory too.
+
+def bounded_memory(device: torch.device, available: AvailableMemory) -> AbstractContextManager[None]:
+    """Return a context that limits a CPU's memory to `available`, or to what is free if that is more.
+
+    A GPU's allocator fails by itself.
     """
-    plans = [chosen, *chosen.fallbacks]
-    while plans:
-        tried, *plans = plans
-        below = plans[0] if plans else None
-        try:
-            with memory_kept(tried.executor, tried.size.ranks), _bounded(device, tried.available):
-                return tried, attempt(executor(tried.executor, directory, device, tried.slab_budget))
-        except (RuntimeError, MemoryError, OSError) as error:
-            if not is_out_of_memory(error):
-                raise
-        # After the `except` block, since the exception holds the frames that hold the tensors.
-        if give_up_memory():
-            release(device)
-            say("out of memory; starting again without the passes that were recorded")
-            plans = [tried, *plans]
-            continue
-        release(device)
-        if below is None or below.estimate.spilled > below.available.spill:
-            break
-        following = "smaller slabs" if below.executor == tried.executor else f"'{below.executor}'"
-        say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
-    # Less memory was available than the forecast of the last attempt.
-    proved = replace(chosen.available, memory=min(chosen.available.memory, tried.estimate.peak))
-    problem = replace(chosen, available=proved).problem
-    raise NotEnoughMemoryError(f"out of memory with the executor '{tried.executor}'; {problem}")
+    return limit_memory(max(available.memory, available_memory(device))) if device.type == "cpu" else nullcontext()
 
 
 def release(device: torch.device, *, peak: int | None = None) -> None:
@@ -297,11 +271,3 @@ def _forecast(
 
 def _fits(forecast: Forecast, available: AvailableMemory) -> bool:
     return forecast.peak * RESERVE <= available.memory and forecast.spilled <= available.spill
-
-
-def _bounded(device: torch.device, available: AvailableMemory) -> AbstractContextManager[None]:
-    """Return a context that limits a CPU's memory to `available`, or to what is free if that is more.
-
-    A GPU's allocator fails by itself.
-    """
-    return limit_memory(max(available.memory, available_memory(device))) if device.type == "cpu" else nullcontext()

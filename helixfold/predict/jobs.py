@@ -23,9 +23,10 @@ from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.device import DTYPES
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
-from helixfold.folding import FoldingOptions
-from helixfold.initial_guess import guessed_positions
-from helixfold.model_input import input_notes, model_input
+from helixfold.folding.initial_guess import guessed_positions
+from helixfold.folding.model_input import input_notes, model_input
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.templates import templates_read as templates_read_by
 from helixfold.options import RepresentationFormat
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.duration import prediction_seconds
@@ -36,7 +37,6 @@ from helixfold.predict.options import OutputFormat, ToRelax
 from helixfold.predict.search import FEATURES_FILE, prepare_in, write_templates
 from helixfold.report.searches import summary
 from helixfold.weights.find import ReadyModel
-from helixfold.write.origin import templates_read as templates_read_by
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,12 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import sha256_of
 from data_pipeline.json_files import read_json
 from helixfold import __version__
+from helixfold.folding.templates import templates_in
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
 from helixfold.predict.search_plan import recorded_searches, search_identities
 from helixfold.weights.find import WeightsProvenance
 from helixfold.write.json_object import AGAIN
-from helixfold.write.origin import ModelOrigin, templates_in
+from helixfold.write.origin import ModelOrigin
 from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, read_finished, to_json, write_file
 

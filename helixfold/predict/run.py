@@ -25,8 +25,8 @@ from helixfold.execution import allocator
 from helixfold.execution.device import AUTO, DTYPES, cast_trunk, common_dtype, limit_threads, settled_dtype, untried
 from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
-from helixfold.folding import FoldingOptions
-from helixfold.initial_guess import guess_of
+from helixfold.folding.initial_guess import guess_of
+from helixfold.folding.options import FoldingOptions
 from helixfold.ops.card import card_of
 from helixfold.options import given, part_of
 from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size

@@ -2,15 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from jaxtyping import Float
 from tqdm import tqdm
 
 from data_pipeline.complexes.feature_file import load_features
@@ -19,12 +16,12 @@ from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_dep
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.execution.environment import device_capability, device_name, software_versions
-from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
-from helixfold.execution.whole import Whole
-from helixfold.inference import fold_planned
-from helixfold.model.update import Executor
-from helixfold.model_input import model_input
+from helixfold.folding.model_input import model_input
+from helixfold.folding.planned import fold_planned
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
+from helixfold.folding.templates import templates_read
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
@@ -35,11 +32,9 @@ from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.predict.search_plan import recorded_searches
 from helixfold.predict.variants import TargetVariants, find_variants
-from helixfold.prediction import Prediction
 from helixfold.presets import Preset
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
-from helixfold.write.origin import templates_read
 from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.results import FinishedPrediction, write_prediction, write_timings
 
@@ -49,27 +44,13 @@ class FoldRequest:
     """A prediction that a target needs next, and all that it is made from."""
 
     requested: RequestedPrediction
+    target: FoldingTarget
     plan: Plan
-    features: TargetFeatures
     stages: Stages
     spill: Path
-    initial_guess: Float[np.ndarray, "r 37 3"] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A prediction that was requested, how it was computed, and what was measured meanwhile."""
-
-    prediction: Prediction
-    executor: str
-    slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
-    backends: Mapping[str, tuple[str, ...]]  # by operator
-    targets_at_once: int = 1
-    threads: int | None = None  # None: all that PyTorch has
-    measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json
-
-
-TargetSteps = Generator[FoldRequest, Answer, list[FinishedPrediction]]
+TargetSteps = Generator[FoldRequest, Prediction, list[FinishedPrediction]]
 # Predictions of a target up to which timings.json is written for each, and the seconds between for more of them.
 _FEW, _SECONDS_BETWEEN_TIMES = 50, 10
 # Residues of a target from which on the plot of its alignment is written before the first prediction.
@@ -90,7 +71,7 @@ def target_steps(
     All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
     raised on all.
 
-    The answer to a request is sent. The target's predictions are returned.
+    The prediction that a request asks for is sent. The target's predictions are returned.
     """
     group, is_leader = settings.workers.group, settings.workers.is_leader
     resumed = group.run_together(
@@ -111,7 +92,7 @@ def target_steps(
         stages.finished[:0] = resumed.stages
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
-    same: dict[tuple[str, str], Answer] = {}  # by model and alignment, where the input is the same with every seed
+    same: dict[tuple[str, str], Prediction] = {}  # by model and alignment, where the input is the same with every seed
 
     planned = _planned(missing, features, directory, settings)
     writer = None
@@ -133,21 +114,21 @@ def target_steps(
         model, alignment = requested.model.preset, requested.alignment
         if (model.name, alignment.name) in same:
             settings.say(f"{job.name}: {requested.name}: its input does not depend on the seed; not folded again")
-            answer = same[model.name, alignment.name]
+            prediction = same[model.name, alignment.name]
         else:
             varied = alignment.of(features)
-            request = FoldRequest(
-                requested=requested, plan=plan, features=varied, stages=stages, spill=spill, initial_guess=guess
-            )
-            answer = yield request
-            models[requested.name] = {"executor": answer.executor, **answer.measurements}
+            folded = FoldingTarget(features=varied, name=requested.name, initial_guess=guess)
+            prediction = yield FoldRequest(requested=requested, target=folded, plan=plan, stages=stages, spill=spill)
+            assert prediction.computation is not None
+            computation = prediction.computation
+            models[requested.name] = {"executor": computation.executor, **computation.measurements}
             if settings.num_seeds > 1 and not _depends_on_seed(model, varied, settings):
-                same[model.name, alignment.name] = answer
-            del varied
-        prediction = replace(answer.prediction, model=requested.name, seed=requested.seed)
+                same[model.name, alignment.name] = prediction
+            del varied, folded
+        prediction = replace(prediction, model=requested.name, seed=requested.seed)
 
         with stages.stage(f"{requested.name}: writing"):
-            group.run_together(partial(writer.write, requested, answer, prediction) if writer else lambda: None)
+            group.run_together(partial(writer.write, requested, prediction) if writer else lambda: None)
         if group.all_gather(_is_enough(prediction, settings))[0]:
             break
     if job.residues <= _LONG:
@@ -217,14 +198,14 @@ class PredictionWriter:
         self._seconds_between = 0 if count <= _FEW else _SECONDS_BETWEEN_TIMES
         self._next_times = 0.0
 
-    def write(self, requested: RequestedPrediction, answer: Answer, prediction: Prediction) -> None:
+    def write(self, requested: RequestedPrediction, prediction: Prediction) -> None:
         """Write a prediction that was requested.
 
         A prediction whose files are there is not made again: what is said of it comes first, and then the time of
         writing it.
         """
         resumed, settings, features = self._resumed, self._settings, self._features
-        resumed.add_provenance(self._directory, prediction.model, self._provenance(answer, requested.model.preset))
+        resumed.add_provenance(self._directory, prediction.model, self._provenance(prediction, requested.model.preset))
         self._write_times(prediction)
         depth = self._depth
         if requested.alignment.rows is not None:
@@ -248,19 +229,20 @@ class PredictionWriter:
             write_timings(self._directory, timings, notes=prediction.notes)
             self._next_times = time.monotonic() + self._seconds_between
 
-    def _provenance(self, answer: Answer, preset: Preset) -> PredictionProvenance:
+    def _provenance(self, prediction: Prediction, preset: Preset) -> PredictionProvenance:
         """Return what made a prediction of the target by the model of a preset."""
-        settings, target = self._settings, self._resumed.job.target
+        settings, target, computation = self._settings, self._resumed.job.target, prediction.computation
+        assert computation is not None
         device = settings.device
         return PredictionProvenance(
             software=software_versions(device.type),
             device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
-            threads=answer.threads or torch.get_num_threads(),
+            threads=computation.threads or torch.get_num_threads(),
             ranks=settings.workers.group.size,
-            targets_at_once=answer.targets_at_once,
-            executor=answer.executor,
-            slab_budget=answer.slab_budget,
-            backends=answer.backends,
+            targets_at_once=computation.targets_at_once,
+            executor=computation.executor,
+            slab_budget=computation.slab_budget,
+            backends=computation.backends,
             features=self._digest,
             searches=() if target is None else recorded_searches(target, settings.searches),
             templates=tuple(each.label for each in templates_read(self._features, preset)),
@@ -324,59 +306,18 @@ def _planned(
     return [(each, plans[each.model.preset.name, each.model.preset.sampling]) for each in missing]
 
 
-def fold_request(request: FoldRequest, settings: RunSettings) -> Answer:
+def fold_request(request: FoldRequest, settings: RunSettings) -> Prediction:
     """Make a prediction that a target needs."""
     requested = request.requested
-
-    def carry_out(within: Whole | Slabs, action: Callable[[Executor], Prediction]) -> Prediction:
-        with shown_progress(requested, settings):
-            return settings.workers.run_on_group(within, action)
-
-    made = fold_planned(
+    return fold_planned(
         requested.model,
+        request.target,
         request.plan,
-        request.features,
         replace(settings.options, seed=requested.seed),
         stages=request.stages,
         spill=request.spill,
-        name=requested.name,
-        say=lambda line: settings.say(f"{request.features.domain_name}: {requested.name}: {line}"),
-        carry_out=carry_out,
+        say=lambda line: settings.say(f"{request.target.features.domain_name}: {requested.name}: {line}"),
         passes=settings.passes,
-        initial_guess=request.initial_guess,
+        workers=settings.workers,
+        hides_bar=settings.no_bars,
     )
-    return Answer(
-        prediction=made.prediction,
-        executor=made.executor,
-        slab_budget=made.slab_budget,
-        backends=made.backends,
-        threads=made.threads,
-        measurements={
-            "replayed_passes": made.replayed_passes,
-            "predicted_peak_gib": round(made.predicted_peak / 2**30, 3),
-            "measured_peak_gib": round(made.measured_peak / 2**30, 3),
-        },
-    )
-
-
-@contextmanager
-def shown_progress(requested: RequestedPrediction, settings: RunSettings) -> Iterator[None]:
-    """Show a bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
-    network = requested.model.network
-    blocks = [*network.extra_msa_stack.blocks, *network.evoformer.blocks]
-    block_share = 1 / (len(blocks) * settings.options.num_ensemble)
-    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
-    passes = settings.options.recycles(requested.model.preset) + 1
-    description, disable = f"{requested.name} passes", settings.no_bars
-    with (
-        tqdm(total=passes, desc=description, bar_format=layout, leave=False, disable=disable) as bar,
-        ExitStack() as stack,
-    ):
-
-        def block_done(*_: object) -> None:
-            bar.update(block_share)
-
-        for block in blocks:
-            stack.enter_context(block.register_forward_hook(block_done))
-        stack.enter_context(settings.passes.reporting(bar.update))
-        yield

@@ -10,13 +10,13 @@ from math import ceil
 from pathlib import Path
 
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
-from helixfold.execution.stages import Stage, Stages
-from helixfold.folding_together import STAGES, TargetToFold, fit_together, fold_together
+from helixfold.execution.stages import Stages
+from helixfold.folding.planned import fold_together
+from helixfold.folding.prediction import Prediction
 from helixfold.ops.card import card_of
-from helixfold.ops.dispatch import recorded_backends, sorted_backends
-from helixfold.planning.executors import Plan, executor, memory_kept, release
+from helixfold.planning.executors import Plan, fit_together
 from helixfold.predict.jobs import Job, RunSettings
-from helixfold.predict.target import Answer, FoldRequest, TargetSteps, fold_request, shown_progress, target_steps
+from helixfold.predict.target import FoldRequest, TargetSteps, fold_request, target_steps
 from helixfold.write.results import FinishedPrediction
 
 # The most targets of a lot on a GPU.
@@ -35,7 +35,7 @@ class TargetUnderWay:
         self.request: FoldRequest | None = None
         self.outcome: Outcome = []
 
-    def go_on(self, answer: Answer | None = None) -> None:
+    def go_on(self, answer: Prediction | None = None) -> None:
         """Go on with the answer to the last request, or begin, until another one is needed or the target ends."""
         try:
             self.request = next(self._steps) if answer is None else self._steps.send(answer)
@@ -132,60 +132,17 @@ def _kind(request: FoldRequest) -> tuple[object, ...]:
     return model.name, model.sampling, requested.seed, request.plan.executor, ceil(size.residues / _LENGTH_STEP), rows
 
 
-def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> list[Answer] | None:
-    """Return the answers to requests that are alike, made in the same passes; None if that failed."""
-    first, stages = requests[0], Stages(settings.device)
-    model, earlier = first.requested.model, settings.passes.replays
-    try:
-        with shown_progress(first.requested, settings), memory_kept("whole"), recorded_backends() as backends:
-            predictions = fold_together(
-                model.network,
-                executor("whole", first.spill),
-                [
-                    TargetToFold(features=each.features, name=each.requested.name, initial_guess=each.initial_guess)
-                    for each in requests
-                ],
-                model.preset,
-                replace(settings.options, seed=first.requested.seed),
-                stages=stages,
-                passes=settings.passes,
-            )
-    except Exception as error:  # such as too little memory; alone, each has the plan that was made for it
-        problem = f"{type(error).__name__}: {error}"
-    else:
-        peak = max(stage.peak_memory for stage in stages.finished)
-        for request in requests:
-            _share(stages, request, len(requests))
-        measurements = {
-            "replayed_passes": settings.passes.replays - earlier,
-            "targets_at_once": len(requests),
-            "peak_of_all_gib": round(peak / 2**30, 3),
-        }
-        return [
-            Answer(
-                prediction=prediction,
-                executor="whole",
-                backends=sorted_backends(backends),
-                targets_at_once=len(requests),
-                measurements=dict(measurements),
-            )
-            for prediction in predictions
-        ]
-    # After the `except` block, since the exception holds the frames that hold the tensors.
-    settings.passes.clear()
-    release(settings.device)
-    settings.say(f"{len(requests)} targets together failed ({problem}); starting again with one at a time")
-    return None
-
-
-def _share(stages: Stages, request: FoldRequest, count: int) -> None:
-    """Record a target's share of the time of passes that `count` targets had in common."""
-    for name in STAGES:
-        of_name = [stage for stage in stages.finished if stage.name == name]
-        request.stages.add(
-            Stage(
-                name=f"{request.requested.name}: {name}",
-                seconds=sum(stage.seconds for stage in of_name) / count,
-                peak_memory=max(stage.peak_memory for stage in of_name),
-            )
-        )
+def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> list[Prediction] | None:
+    """Return the predictions that requests that are alike ask for, made in the same passes; None if that failed."""
+    first = requests[0].requested
+    return fold_together(
+        first.model,
+        [request.target for request in requests],
+        [request.plan for request in requests],
+        replace(settings.options, seed=first.seed),
+        stages=[request.stages for request in requests],
+        spill=requests[0].spill,
+        say=settings.say,
+        passes=settings.passes,
+        hides_bar=settings.no_bars,
+    )

@@ -27,7 +27,7 @@ from helixfold.analysis.ensemble import (
     scores_to,
     tm_map,
 )
-from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import MMCIF, SETTINGS, TargetFiles, read_order, read_record, read_target
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed, packed_asset, page
 from helixfold.report.provenance import made_by

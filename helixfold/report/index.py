@@ -15,7 +15,7 @@ import numpy as np
 from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
 from helixfold import __version__
-from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import (
     FEATURES,
     RANKING,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helixfold.prediction import CONFIDENCE_BANDS, ConfidenceBand
+from helixfold.folding.prediction import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.report.files import RANKING, TargetFiles
 from helixfold.report.page import counted
 from helixfold.write.json_object import JsonObject

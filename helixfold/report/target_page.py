@@ -9,7 +9,7 @@ import numpy as np
 
 from data_pipeline.residues import GAP
 from helixfold import __version__
-from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import PredictionFiles, TargetFiles, read_order, read_target
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page

@@ -10,14 +10,14 @@ from helixfold.config import Method
 from helixfold.execution.device import AUTO, DTYPES, cast_trunk, limit_threads, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES, passes_on
 from helixfold.execution.stages import Stages
-from helixfold.folding import FoldingOptions
-from helixfold.folding_together import TargetToFold, fold_together
-from helixfold.inference import fold_planned
-from helixfold.model_input import model_input
+from helixfold.folding.model_input import model_input
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.planned import fold_planned, fold_together
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
 from helixfold.ops.card import card_of
-from helixfold.planning.executors import RESERVE, Plan, executor, memory_kept, release
+from helixfold.planning.executors import Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.prediction import Prediction
 from helixfold.presets import PRESETS, Preset
 from helixfold.scoring.options import NetworkOptions
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
@@ -85,64 +85,46 @@ class Network:
         usual = _AT_ONCE if card_of(self.device).has_own_memory else 1
         return self._at_once or usual
 
-    def fold(self, targets: Sequence[TargetToFold]) -> list[Prediction]:
+    def fold(self, targets: Sequence[FoldingTarget]) -> list[Prediction]:
         """Return the predictions of targets of one size, in their order.
 
         Raise `NotEnoughMemoryError` if one alone does not fit into memory.
         """
-        plan = self._plan(targets[0])
-        if len(targets) > 1 and self._fit_together(plan, len(targets)):
-            found = self._fold_together(targets)
-            if found is not None:
-                return found
-        return [self._fold_alone(target, plan) for target in targets]
+        plans = [self._plan(targets[0])] * len(targets)
+        lot = [replace(target, name=self.model.preset.name) for target in targets]
+        found = fold_together(
+            self.model,
+            lot,
+            plans,
+            self.folding,
+            stages=[Stages(self.device) for _ in lot],
+            spill=self._spill,
+            say=self._say,
+            passes=self._passes,
+        )
+        if found is not None:
+            return found
+        return [
+            fold_planned(
+                self.model,
+                target,
+                plan,
+                self.folding,
+                stages=Stages(self.device),
+                spill=self._spill,
+                say=self._say,
+                passes=self._passes,
+            )
+            for target, plan in zip(lot, plans, strict=True)
+        ]
 
-    def _plan(self, target: TargetToFold) -> Plan:
+    def _plan(self, target: FoldingTarget) -> Plan:
         rows = FeatureRows.of(model_input(target.features, self.model.preset).features)
         size = rows.size(self.model.preset, DTYPES[self.folding.dtype], self.folding.num_ensemble)
         available = self.memory.available(self.device, self._spill)
         plan = self.memory.plan(self.model.preset, size, self.device, available)
-        self.memory.check(plan, target.name)
+        self.memory.check(plan, target.name or self.model.preset.name)
         return plan
-
-    def _fit_together(self, plan: Plan, count: int) -> bool:
-        if plan.executor != "whole":
-            return False
-        return bool(count * RESERVE * plan.forecast("whole").peak <= plan.available.memory)
-
-    def _fold_together(self, targets: Sequence[TargetToFold]) -> list[Prediction] | None:
-        """Return the predictions of targets in the same passes; None if that failed, such as for lack of memory."""
-        try:
-            with memory_kept("whole"):
-                return fold_together(
-                    self.model.network,
-                    executor("whole", self._spill),
-                    [replace(target, name=self.model.preset.name) for target in targets],
-                    self.model.preset,
-                    self.folding,
-                    stages=Stages(self.device),
-                    passes=self._passes,
-                )
-        except RuntimeError as error:
-            problem = f"{type(error).__name__}: {error}"
-        # After the `except` block, since the exception holds the frames that hold the tensors.
-        self._passes.clear()
-        release(self.device)
-        self._say(f"{len(targets)} together failed ({problem}); starting again with one at a time")
-        return None
-
-    def _fold_alone(self, target: TargetToFold, plan: Plan) -> Prediction:
-        return fold_planned(
-            self.model,
-            plan,
-            target.features,
-            self.folding,
-            stages=Stages(self.device),
-            spill=self._spill,
-            say=self._say,
-            passes=self._passes,
-            initial_guess=target.initial_guess,
-        ).prediction
 
 
 def _load(options: NetworkOptions, preset: Preset) -> ReadyModel:

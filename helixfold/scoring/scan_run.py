@@ -28,8 +28,10 @@ from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
-from helixfold.folding import FoldingOptions
-from helixfold.folding_together import TargetToFold
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
+from helixfold.folding.templates import templates_read
 from helixfold.model.alphafold import AlphaFold
 from helixfold.predict.jobs import features_digest
 from helixfold.predict.lock import locked_directory
@@ -46,7 +48,6 @@ from helixfold.predict.search import (
 )
 from helixfold.predict.search_plan import plan_of
 from helixfold.predict.targets import directory_in
-from helixfold.prediction import Prediction
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
 from helixfold.scoring.journal import Journal
@@ -54,7 +55,6 @@ from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutant
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import MutationOptions, ScanOptions
 from helixfold.standard_streams import optional_output
-from helixfold.write.origin import templates_read
 from helixfold.write.pdb import to_pdb
 from helixfold.write.results import to_json, write_failures, write_file
 from helixfold.write.text_tables import aligned, rounded, tab_separated
@@ -497,8 +497,8 @@ class _Scan:
     def _path(self, mutant: Mutant) -> Path:
         return self._directory / STRUCTURES_DIRECTORY / f"{mutant.name.replace(':', '_')}.pdb"
 
-    def _request(self, features: TargetFeatures) -> TargetToFold:
-        return TargetToFold(features=features, name=self._network.model.preset.name)
+    def _request(self, features: TargetFeatures) -> FoldingTarget:
+        return FoldingTarget(features=features, name=self._network.model.preset.name)
 
     def _lots(self, mutants: Sequence[Mutant]) -> Iterator[Sequence[Mutant]]:
         """Yield mutants that are folded together; all of a target have one length."""

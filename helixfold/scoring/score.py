@@ -25,9 +25,9 @@ from helixfold.analysis.interfaces import complex_scores
 from helixfold.analysis.metrics import superposed_scores, superposition
 from helixfold.analysis.residues import best_pairing
 from helixfold.analysis.scores import compared
-from helixfold.folding_together import TargetToFold
-from helixfold.initial_guess import recycled_atoms
-from helixfold.prediction import Prediction
+from helixfold.folding.initial_guess import recycled_atoms
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
 from helixfold.presets import PRESETS, Preset
 from helixfold.scoring.structures import ScoredStructure
 
@@ -191,7 +191,7 @@ def require_templates(preset: Preset) -> None:
 
 def target_to_fold(
     structure: ScoredStructure, protocol: UsedProtocol, preset: Preset, binder: BinderChains | None = None
-) -> TargetToFold:
+) -> FoldingTarget:
     """Return what the model of a preset is to fold, so that it judges a structure by a protocol."""
     features, guess = structure.features, None
     if protocol == "template":
@@ -201,7 +201,7 @@ def target_to_fold(
     if protocol == "binder" and preset.model.template is not None:
         assert binder is not None
         features = as_template_of_target(structure, binder.mask(structure))
-    return TargetToFold(features=features, name=preset.name, initial_guess=guess)
+    return FoldingTarget(features=features, name=preset.name, initial_guess=guess)
 
 
 def scores_of(

@@ -32,11 +32,8 @@ def forward(model: AlphaFold, batch: TrainingBatch, run: Executor, dtype: torch.
 
     AlphaFold 2, Suppl. Alg. 31.
     """
-    previous: Recycled | None = None
-    with torch.no_grad():
-        for sample in batch.recycling_inputs[:-1]:
-            previous = model.fold(run, [sample], previous, dtype).recycled()
-    return model(run, [batch.recycling_inputs[-1]], previous, dtype)
+    *earlier, last = batch.recycling_inputs
+    return model(run, [last], model.recycle(run, ([sample] for sample in earlier), dtype), dtype)
 
 
 def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfig, run: Executor) -> Losses:

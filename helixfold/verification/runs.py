@@ -57,13 +57,10 @@ def run_network(
     device = batches[0].aatype.device
     reset_peak_memory(device)
     held, start = peak_memory(device), time.perf_counter()
-    previous = None
+    *earlier, last = batches
     with forced("reference") if plain else nullcontext():
-        for number, batch in enumerate(batches):
-            if number + 1 < len(batches):
-                previous = network.fold(Whole(), [batch], previous, dtype).recycled()
-            else:
-                outputs: Outputs = network(Whole(), [batch], previous, dtype)
+        previous = network.recycle(Whole(), ([batch] for batch in earlier), dtype)
+        outputs: Outputs = network(Whole(), [last], previous, dtype)
     synchronize(device)
     seconds, peak = time.perf_counter() - start, peak_memory(device) - held
     return Run(outputs=named(outputs, batches[-1].seq_mask), seconds=seconds, peak=max(0, peak))

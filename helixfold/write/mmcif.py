@@ -22,10 +22,11 @@ from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import RESTYPES
 from data_pipeline.search.database import SearchedDatabase
+from helixfold.folding.templates import AlignedTemplate
 from helixfold.write.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
 from helixfold.write.cif_text import cif_line, cif_text, cif_word
 from helixfold.write.model_scores import HELIXFOLD, ModelScores, add_scores
-from helixfold.write.origin import AlignedTemplate, ModelOrigin
+from helixfold.write.origin import ModelOrigin
 from helixfold.write.provenance import SearchPurpose
 
 _OPENMM = modelcif.Software(

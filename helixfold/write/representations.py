@@ -8,8 +8,8 @@ import numpy as np
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
 from data_pipeline.npz import npz_names
+from helixfold.folding.prediction import Prediction
 from helixfold.options import RepresentationFormat
-from helixfold.prediction import Prediction
 
 # The array that says how many passes came before the last, in a file that has their representations.
 PASSES = "passes"

@@ -23,8 +23,8 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.templates import pseudo_beta
 from helixfold import __version__
 from helixfold.analysis.metrics import superposition
+from helixfold.folding.prediction import Distances, Prediction
 from helixfold.options import RepresentationFormat
-from helixfold.prediction import Distances, Prediction
 from helixfold.write.chains import split_chains
 from helixfold.write.confidence import NO_PDB_FILE, confidence_content
 from helixfold.write.json_object import AGAIN, JsonObject

@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 KINDS = list(itertools.product(SIGNALS, (False, True)))
 DAY = 86_400.0
-FOLD = "helixfold.inference:fold"
+FOLD = "helixfold.folding.planned:fold"
 # The command with several processes changes no files itself.
 START = "multiprocessing.process:BaseProcess.start"
 CHAINS = {"one": "MKTAYIAKQRQI", "two": "GSHMLEDPVRAWL"}

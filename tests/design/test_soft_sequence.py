@@ -17,9 +17,9 @@ from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.recompute import Choice, RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
+from helixfold.folding.model_input import batch_of, draw, model_input
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
-from helixfold.model_input import batch_of, draw, model_input
 from helixfold.ops.dispatch import forced
 from helixfold.presets import Preset, tiny, tiny_multimer
 from tests.support.networks import (
@@ -100,7 +100,7 @@ def in_float64(model: AlphaFold) -> AlphaFold:
 )
 def test_a_certain_sequence_is_read_as_the_target_itself(preset: Preset, target: AnyTarget) -> None:
     preset = replace(preset, sampling=replace(preset.sampling, masked_msa_fraction=0.0))
-    expected = batch_of(draw(model_input(target_features(target), preset), preset, [0]), preset)
+    expected = batch_of([draw(model_input(target_features(target), preset), preset, [0])], preset)
     other = replace(
         expected,
         aatype=torch.zeros_like(expected.aatype),

@@ -46,6 +46,6 @@ def test_python_names_exist(page: Path) -> None:
     assert [name for name in _NAME.findall(page.read_text()) if not files.search(name) and not exists(name)] == []
 
 
-@pytest.mark.parametrize("name", ["helixfold.cli.turns", "helixfold.inference.Nothing"])
+@pytest.mark.parametrize("name", ["helixfold.cli.turns", "helixfold.folding.api.Nothing"])
 def test_names_that_are_gone_are_noticed(name: str) -> None:
     assert not exists(name)

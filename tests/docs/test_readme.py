@@ -34,7 +34,7 @@ def run(source: str) -> None:
     [
         "predict(Target(name=",
         "predict(ComplexInput(",
-        "from helixfold.inference import Folding",
+        "from helixfold.folding.options import Folding",
         "representations(targets",
     ],
 )

@@ -17,9 +17,8 @@ from helixfold.execution.recorded_passes import (
 )
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.folding import recycle
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import nothing_recycled
+from helixfold.model.outputs import Recycled, nothing_recycled
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced, recorded_backends
 from tests.support.networks import (
@@ -50,16 +49,16 @@ def test_replayed_passes_are_those_that_are_launched(name: str, dtype: torch.dty
     passes = Passes(Recordings(recorder))
 
     def result(through: Passes | None) -> list[torch.Tensor]:
-        last = recycle(
-            lambda ensemble, previous: (
-                model.fold(Whole(), ensemble, previous, dtype)
-                if through is None
-                else through(model, Whole(), ensemble, previous, dtype)
-            ),
-            lambda cycle: [draw(cycle * members + member) for member in range(members)],
-            3,
-        )
-        return list(tensors(last.folded))
+        previous: Recycled | None = None
+        for cycle in range(4):
+            ensemble = [draw(cycle * members + member) for member in range(members)]
+            if through is None:
+                folded = model.fold(Whole(), ensemble, previous, dtype)
+            else:
+                folded = through(model, Whole(), ensemble, previous, dtype)
+            if cycle < 3:
+                previous = folded.recycled()
+        return list(tensors(folded))
 
     with forced("reference"):
         expected = result(None)

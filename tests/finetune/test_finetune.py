@@ -10,7 +10,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
 from helixfold.finetune.result import FinetuningResult, TargetScores, read_result
-from helixfold.inference import predict
+from helixfold.folding.api import predict
 from helixfold.training.log import LOG_FILE, read_log
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter, read_adapter

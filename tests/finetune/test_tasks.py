@@ -37,11 +37,11 @@ from helixfold.finetune.task_command import (
     with_frozen_network,
 )
 from helixfold.finetune.task_table import TaskRow, read_table
-from helixfold.inference import predict
+from helixfold.folding.api import predict
+from helixfold.folding.model_input import batch_of, draw, model_input
+from helixfold.folding.prediction import Prediction
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded
-from helixfold.model_input import batch_of, draw, model_input
-from helixfold.prediction import Prediction
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter
 from tests.finetune.conftest import write_base
@@ -88,7 +88,7 @@ def labelled(once: Path) -> list[tuple[str, str, float]]:
         target = ComplexInput(target=ComplexTarget.of(f"t{number}", chains.split(":")))
         given = model_input(target_features(target), preset)
         with torch.no_grad():
-            folded = model.fold(Slabs(), [batch_of(draw(given, preset, [0]), preset)])
+            folded = model.fold(Slabs(), [batch_of([draw(given, preset, [0])], preset)])
             error = float(summary(model, folded, torch.from_numpy(given.chain_index), "pae"))
         found.append((f"t{number}", chains, error))
     middle = float(np.median([error for *_, error in found]))

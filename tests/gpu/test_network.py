@@ -16,16 +16,16 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions
+from helixfold.folding.options import FoldingOptions
 from helixfold.losses.config import finetuning
 from helixfold.losses.total import total_loss
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
+from tests.folding.test_together import alone, targets, together
 from tests.gpu.cases import CASES, REAL, SMALL, Size
 from tests.gpu.devices import DEVICES, on_devices
 from tests.support.networks import relative_error, tiny_model, to_device
-from tests.test_folding_together import alone, targets, together
 
 pytest.importorskip("triton")
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("py3Dmol", reason="needs the packages of the extra 'notebooks'")
 
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.notebook.structures import show_film, show_structure, show_together
-from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.write.pdb import to_pdb
 from tests.support import special_complex
 from tests.write.proteins import random_protein

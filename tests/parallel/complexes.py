@@ -15,6 +15,7 @@ from helixfold.execution import spilled
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
+from helixfold.folding.residue_offsets import offsets_with_rings
 from helixfold.losses.chain_permutation import permuted_labels
 from helixfold.losses.config import complexes, finetuning
 from helixfold.losses.labels import ComplexLabels
@@ -24,7 +25,6 @@ from helixfold.model.confidence import aligned_error
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.parallel.parallelize import parallelize
-from helixfold.residue_offsets import offsets_with_rings
 from tests.losses.complexes import a_complex, labels_of_complex, random_truth
 from tests.parallel.hybrid import gradients, joined, order_on
 from tests.support.networks import relative_error, tiny_multimer_config, with_every_parameter_random

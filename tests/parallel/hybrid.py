@@ -22,6 +22,7 @@ from helixfold.execution.random_inputs import random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
+from helixfold.folding.residue_offsets import ring_offsets
 from helixfold.losses.config import initial_training
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
@@ -37,7 +38,6 @@ from helixfold.parallel.collectives import Channel, Kind, Message, Pending
 from helixfold.parallel.mesh import Layout, Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
-from helixfold.residue_offsets import ring_offsets
 from helixfold.training.stopping import StopRequest
 from tests.support.networks import random_batch, relative_error, tiny_config, tiny_model
 from tests.training.runs import MODEL, small_config, small_run

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from helixfold.execution.whole import Whole
-from helixfold.model.update import Executor
 from helixfold.parallel.launch import launch
 from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size, wait_until
 
@@ -29,14 +28,11 @@ def fail_in_turn() -> None:
         assert (workers.group.size, workers.is_leader) == (2, workers.mesh.rank == 0)
         errors = []
         for wrong in (RuntimeError("broken"), MemoryError("out of memory"), None):
-
-            def attempt(run: Executor, wrong: Exception | None = wrong) -> float:
-                if wrong is not None and workers.mesh.rank == 1:
-                    raise wrong
-                return total(workers)
-
             try:
-                assert workers.run_on_group(Whole(), attempt) == 2.0
+                with workers.executor_on_group(Whole()):
+                    if wrong is not None and workers.mesh.rank == 1:
+                        raise wrong
+                    assert total(workers) == 2.0
             except (OtherRankError, RuntimeError, MemoryError) as error:
                 errors.append((type(error), str(error)))
         if workers.mesh.rank == 1:

@@ -1,7 +1,6 @@
 """Whole runs equal DeepMind's program: every output, what is recycled, confidences."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch, with_chains
+from helixfold.batch import with_chains
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.folding import recycle
+from helixfold.folding.recycling import distance_change
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Folded, Outputs, Recycled
+from helixfold.model.outputs import Outputs, Recycled
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from tests.model.ptm import ptm_of
@@ -101,12 +100,16 @@ def rounding(case: Case, name: str) -> float:
 
 
 def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
-    def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
-        return model.fold(run, ensemble, previous)
-
-    result = recycle(step, lambda cycle: [case.batches[cycle]], len(case.batches) - 1, case.recycle_tolerance)
-    assert result.num_recycles == (len(case.recycled) if case.is_multimer else len(case.batches) - 1)
-    folded = result.folded
+    previous: Recycled | None = None
+    for number, batch in enumerate(case.batches):
+        folded = model.fold(run, [batch], previous)
+        if previous is not None:
+            change = distance_change(previous.positions, folded.structure.positions, batch.seq_mask)
+            if (change < case.recycle_tolerance).all():
+                break
+        if number + 1 < len(case.batches):
+            previous = folded.recycled()
+    assert number == (len(case.recycled) if case.is_multimer else len(case.batches) - 1)
     return Outputs(representations=folded.representations, structure=folded.structure, logits=model.heads(run, folded))
 
 

@@ -21,9 +21,9 @@ from helixfold.design.sequence import SequenceMixture, designed_sequence
 from helixfold.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence
 from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.whole import Whole
+from helixfold.folding.residue_offsets import ring_offsets
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import plddt, predicted_aligned_error
-from helixfold.residue_offsets import ring_offsets
 from scripts.parity.make_design_cases import RECYCLES, SETTINGS, WEIGHTS, cyclic_offsets
 from tests.parity.cases import DATA, deviation, read_case
 

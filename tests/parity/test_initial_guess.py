@@ -1,6 +1,5 @@
 """Recycling that starts from a structure equals ColabFold's program, which rounds what it recycles to float16."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.folding import recycle, recycled_guess
+from helixfold.folding.recycling import recycled_guess
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import predicted_aligned_error
-from helixfold.model.outputs import Folded, Recycled
+from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor, as_tensor
 from helixfold.weights.load import load_weights
 from tests.parity.cases import DATA, batch_from_deepmind, config_from_deepmind, deviation, read_case
@@ -42,9 +40,14 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, dict(np.load(DATA / f"initial_guess_{request.param}.npz"))
 
 
-def halved(value: torch.Tensor) -> torch.Tensor:
-    """Numbers as float16 holds them."""
-    return value.half().float()
+def halved(recycled: Recycled) -> Recycled:
+    """What is recycled, in numbers as float16 holds them."""
+    return replace(
+        recycled,
+        msa_first_row=recycled.msa_first_row.half().float(),
+        pair=as_tensor(recycled.pair).half().float(),
+        positions=recycled.positions.half().float(),
+    )
 
 
 def last_pass(model: AlphaFold, run: Executor, arrays: Arrays, guess: np.ndarray) -> Arrays:
@@ -52,22 +55,13 @@ def last_pass(model: AlphaFold, run: Executor, arrays: Arrays, guess: np.ndarray
     read = {name[3:]: value for name, value in arrays.items() if name.startswith("in:") and name != "in:guess"}
     draws = len(read["aatype"])
     batches = [batch_from_deepmind({name: value[draw] for name, value in read.items()}) for draw in range(draws)]
-    first = recycled_guess(run, model, guess[None], torch.float32)
-
-    def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
-        assert previous is not None
-        if previous is not first:
-            previous = replace(
-                previous,
-                msa_first_row=halved(previous.msa_first_row),
-                pair=halved(as_tensor(previous.pair)),
-                positions=halved(previous.positions),
-            )
-        return model.fold(run, ensemble, previous)
-
+    previous = recycled_guess(run, model, guess[None], torch.float32)
     with torch.no_grad():
         # A complex has one draw for all passes, which the program would make inside.
-        folded = recycle(step, lambda cycle: [batches[cycle % draws]], PASSES - 1, first=first).folded
+        for cycle in range(PASSES):
+            folded = model.fold(run, [batches[cycle % draws]], previous)
+            if cycle + 1 < PASSES:
+                previous = halved(folded.recycled())
         of_heads = model.heads(run, folded)
         assert of_heads.aligned_error is not None
         errors, _ = predicted_aligned_error(of_heads.aligned_error)

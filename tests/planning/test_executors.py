@@ -1,66 +1,28 @@
-"""The executor follows from what there is; out of memory, a target begins anew with the next."""
+"""The executor follows from what there is."""
 
-import errno
-import gc
-import weakref
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from helixfold.config import ModelConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
-from helixfold.model.update import Executor
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops.card import CARDS
 from helixfold.planning import executors
 from helixfold.planning.executors import (
     AvailableMemory,
-    NotEnoughMemoryError,
-    Plan,
     executor,
     longest,
-    plan,
-    run_with_fallback,
 )
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import Forecast, PassSize
-
-CPU = torch.device("cpu")
-GIB = 2**30
-SIZE = PassSize(residues=1000, msa_rows=500, extra_rows=1000, templates=4, dtype=torch.float32)
-DISK = 10**15
-# Of a thousand residues and a thousand extra rows in float32, GiB: what the fake below predicts.
-WHOLE, SLABS, SPILLED = 8, 4, 2
+from tests.support.plans import DISK, GIB, SIZE, planned, simple_forecast
 
 
 @pytest.fixture(autouse=True)
 def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that grows with residues and extra rows alike."""
-
-    def forecast(
-        config: ModelConfig, size: PassSize, name: str, card: Card, slab_budget: int | None = None
-    ) -> Forecast:
-        share = size.dtype.itemsize / 4 * size.residues / 1000 * (1000 + size.extra_rows) / 2000
-        spilled = int(6 * GIB * share) if name == "spilled" else 0
-        peak = int(dict(zip(EXECUTORS, (WHOLE, SLABS, SPILLED), strict=True))[name] * GIB * share)
-        peak += slab_budget or 0
-        return Forecast(stages={"all": peak}, spilled=spilled)
-
-    monkeypatch.setattr(executors, "forecast_prediction", forecast)
-
-
-def planned(gibibytes: float, disk: int = DISK, forced: str | None = None, card: str = "cpu", **size: int) -> Plan:
-    return plan(
-        ModelConfig(),
-        replace(SIZE, **size),
-        AvailableMemory(memory=int(gibibytes * GIB), spill=disk),
-        CARDS[card],
-        forced,
-    )
+    monkeypatch.setattr(executors, "forecast_prediction", simple_forecast)
 
 
 @pytest.mark.parametrize(
@@ -171,135 +133,3 @@ def test_the_longest_chain_fits_and_a_longer_one_does_not() -> None:
 def test_each_name_gives_its_executor(tmp_path: Path) -> None:
     assert [type(executor(name, tmp_path)) for name in EXECUTORS] == [Whole, Slabs, Spilled]
     assert {executor(name, tmp_path, slab_budget=5).budget for name in ("slabs", "spilled")} == {5}  # type: ignore[union-attr]
-
-
-def cpu_allocator() -> None:
-    torch.empty(2**60)
-
-
-def memory_error() -> None:
-    raise MemoryError
-
-
-def system() -> None:
-    raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-
-def gpu() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-
-def library() -> None:
-    raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-
-
-@pytest.mark.parametrize("fail", [cpu_allocator, memory_error, system, gpu, library])
-def test_out_of_memory_begins_anew_with_the_next_executor(fail: Callable[[], None], tmp_path: Path) -> None:
-    tried: list[Executor] = []
-    said: list[str] = []
-
-    def attempt(run: Executor) -> str:
-        tried.append(run)
-        if len(tried) < 3:
-            fail()
-        return "done"
-
-    succeeded, result = run_with_fallback(attempt, planned(100, residues=10), CPU, tmp_path, said.append)
-    assert (succeeded.executor, result) == ("spilled", "done")
-    assert [type(each) for each in tried] == [Whole, Slabs, Spilled]
-    assert said == [
-        "out of memory with the executor 'whole'; starting again with 'slabs'",
-        "out of memory with the executor 'slabs'; starting again with 'spilled'",
-    ]
-
-
-def test_recordings_are_given_up_before_another_executor_is_tried(tmp_path: Path) -> None:
-    tried, said = list[Executor](), list[str]()
-    held = [True, False, False]
-
-    def attempt(run: Executor) -> str:
-        tried.append(run)
-        if len(tried) < 3:
-            gpu()
-        return "done"
-
-    succeeded, _ = run_with_fallback(
-        attempt, planned(100, residues=10), CPU, tmp_path, said.append, give_up_memory=lambda: held.pop(0)
-    )
-    assert succeeded.executor == "slabs"
-    assert [type(each) for each in tried] == [Whole, Whole, Slabs]
-    assert said == [
-        "out of memory; starting again without the passes that were recorded",
-        "out of memory with the executor 'whole'; starting again with 'slabs'",
-    ]
-
-
-def test_large_slabs_that_do_not_fit_are_made_smaller_first(tmp_path: Path) -> None:
-    tried: list[Slabs] = []
-    said: list[str] = []
-
-    def attempt(run: Slabs) -> None:
-        tried.append(run)
-        if len(tried) < 3:
-            gpu()
-
-    chosen = planned(100, forced="slabs", card="h200")
-    succeeded, _ = run_with_fallback(attempt, chosen, CPU, tmp_path, said.append)  # type: ignore[arg-type]
-    assert [(type(each), each.budget) for each in tried] == [(Slabs, 8 * GIB), (Slabs, None), (Spilled, None)]
-    assert (succeeded.executor, succeeded.slab_budget) == ("spilled", None)
-    assert said == [
-        "out of memory with the executor 'slabs'; starting again with smaller slabs",
-        "out of memory with the executor 'slabs'; starting again with 'spilled'",
-    ]
-
-
-def test_what_a_failed_attempt_held_is_gone_before_the_next(tmp_path: Path) -> None:
-    held: list[weakref.ref[torch.Tensor]] = []
-
-    def attempt(run: Executor) -> None:
-        assert all(each() is None for each in held)
-        tensor = torch.zeros(8)
-        held.append(weakref.ref(tensor))
-        cycle: list[object] = [tensor]
-        cycle.append(cycle)
-        try:
-            torch.empty(2**60)
-        except RuntimeError as error:
-            raise torch.OutOfMemoryError("again") from error
-
-    gc.disable()
-    try:
-        with pytest.raises(NotEnoughMemoryError):
-            run_with_fallback(attempt, planned(100), CPU, tmp_path, lambda line: None)
-    finally:
-        gc.enable()
-    assert len(held) == 2
-
-
-def test_the_last_executor_fails_with_what_would_fit(tmp_path: Path) -> None:
-    with pytest.raises(NotEnoughMemoryError) as caught:
-        run_with_fallback(lambda run: cpu_allocator(), planned(100), CPU, tmp_path, lambda line: None)
-    # What was predicted to fit did not: what would is told from that.
-    assert str(caught.value).startswith("out of memory with the executor 'spilled'; 1,000 residues need 2.2 GiB")
-    assert "at most 909 residues" in str(caught.value)
-    assert caught.value.__context__ is None
-
-
-def test_without_room_on_the_disk_nothing_is_spilled(tmp_path: Path) -> None:
-    tried: list[Executor] = []
-
-    def attempt(run: Executor) -> None:
-        tried.append(run)
-        cpu_allocator()
-
-    with pytest.raises(NotEnoughMemoryError, match="GiB to spill to"):
-        run_with_fallback(attempt, planned(100, disk=GIB), CPU, tmp_path, lambda line: None)
-    assert [type(each) for each in tried] == [Slabs]
-
-
-def test_other_errors_are_not_for_the_next_executor(tmp_path: Path) -> None:
-    def attempt(run: Executor) -> None:
-        raise RuntimeError("the chain is broken")
-
-    with pytest.raises(RuntimeError, match="broken"):
-        run_with_fallback(attempt, planned(100), CPU, tmp_path, lambda line: None)

@@ -2,33 +2,35 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from data_pipeline.features.schema import Features
-from helixfold import inference
 from helixfold.cli.main import main
+from helixfold.folding import planned
+from helixfold.folding.recycling import FoldingTarget
 
 BAD = "bad"
 
 
 def predict(arguments: Sequence[str], log: Path) -> int:
     """The command; every prediction is logged when it begins, and those of the target `bad` fail."""
-    fold = inference.fold
+    fold = planned.fold
 
-    def logged(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
-        with log.open("a") as file:
-            file.write(f"{features.domain_name} {named['name']}\n")
-        if features.domain_name == BAD:
-            raise RuntimeError("the chain is broken")
-        return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
+    def logged(model: Any, preset: Any, targets: Sequence[FoldingTarget], *rest: Any, **named: Any) -> Any:
+        for target in targets:
+            with log.open("a") as file:
+                file.write(f"{target.features.domain_name} {target.name}\n")
+            if target.features.domain_name == BAD:
+                raise RuntimeError("the chain is broken")
+        return fold(model, preset, targets, *rest, **named)
 
-    inference.fold = logged  # type: ignore[assignment]
+    planned.fold = logged  # type: ignore[assignment]
     try:
         models = [] if {"--models", "--preset", "--weights"} & set(arguments) else ["--models", "tiny"]
         return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", *models])
     finally:
-        inference.fold = fold
+        planned.fold = fold
 
 
 def batch(path: Path, count: int, *others: str) -> Path:

@@ -15,7 +15,7 @@ from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER
 from helixfold.cli.main import main
-from helixfold.folding import FoldingOptions
+from helixfold.folding.options import FoldingOptions
 from helixfold.predict import runner
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions

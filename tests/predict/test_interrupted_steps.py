@@ -21,7 +21,7 @@ from tests.support.run_values import values
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
-FOLD = "helixfold.inference:fold"
+FOLD = "helixfold.folding.planned:fold"
 # Every directory of a run that searches, predicts, relaxes and archives.
 OPTIONS = ("--num-seeds", "2", "--zip", "--models-to-relax", "best")
 

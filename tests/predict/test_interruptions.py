@@ -20,7 +20,7 @@ from tests.predict.commands import BAD, batch, finished, predict
 from tests.support.interruptions import Event, Kill, end, temporary_files
 from tests.support.run_values import values
 
-FOLD = "helixfold.inference:fold"
+FOLD = "helixfold.folding.planned:fold"
 
 
 @pytest.fixture(autouse=True)

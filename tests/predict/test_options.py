@@ -13,7 +13,7 @@ from data_pipeline.datasets.chains import ChainFilter
 from helixfold.cli.main import main
 from helixfold.cli.relax import relax
 from helixfold.execution.device import AUTO, DTYPES
-from helixfold.folding import FoldingOptions
+from helixfold.folding.options import FoldingOptions
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.machines import MACHINES

@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gemmi
 import pytest
@@ -13,10 +15,11 @@ import torch
 from Bio.PDB import MMCIFParser, PDBParser
 
 from data_pipeline.features.schema import Features
-from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
+from helixfold.folding import planned
+from helixfold.folding.recycling import FoldingTarget
 from helixfold.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
@@ -194,18 +197,18 @@ def test_a_target_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fasta = written(tmp_path / "two.fasta", f">bad\n{SEQUENCE}\n>good\n{SEQUENCE}A\n")
-    fold, output = inference.fold, tmp_path / "out"
+    fold, output = planned.fold, tmp_path / "out"
 
-    def fails_once(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
-        if features.domain_name == "bad":
+    def fails_once(model: Any, preset: Any, targets: Sequence[FoldingTarget], *rest: Any, **named: Any) -> Any:
+        if targets[0].features.domain_name == "bad":
             raise RuntimeError("the chain is broken")
-        return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
+        return fold(model, preset, targets, *rest, **named)
 
-    monkeypatch.setattr(inference, "fold", fails_once)
+    monkeypatch.setattr(planned, "fold", fails_once)
     assert run(fasta, output=output) == 1
     assert json.loads((output / "failures.json").read_text()) == {"bad": "RuntimeError: the chain is broken"}
     assert (output / "good" / "ranked_0.pdb").exists()
-    monkeypatch.setattr(inference, "fold", fold)
+    monkeypatch.setattr(planned, "fold", fold)
     assert run(fasta, output=output) == 0
     assert not (output / "failures.json").exists()
     assert "good: finished before" in capsys.readouterr().out
@@ -243,22 +246,24 @@ def test_out_of_memory_a_target_is_folded_anew_as_if_it_had_begun_so(
 # target c always wants more.
 IN_LITTLE_MEMORY = """
 import sys
+from collections.abc import Sequence
 import torch
-from helixfold import inference
 from helixfold.cli.main import main
+from helixfold.folding import planned
 from helixfold.planning import executors as policy
 from helixfold.execution.whole import Whole
 
-MIB, fold = 2**20, inference.fold
+MIB, fold = 2**20, planned.fold
 
-def hungry(model, run, features, *rest, **named):
-    if features.domain_name == "a":
-        return fold(model, run, features, *rest, **named)
-    wanted = [160, 512] if features.domain_name == "c" or isinstance(run, Whole) else [200]
+def hungry(model, preset, targets, options, run, **named):
+    name = targets[0].features.domain_name
+    if name == "a":
+        return fold(model, preset, targets, options, run, **named)
+    wanted = [160, 512] if name == "c" or isinstance(run, Whole) else [200]
     held = [torch.ones(size * MIB // 4) for size in wanted]
-    return fold(model, run, features, *rest, **named)
+    return fold(model, preset, targets, options, run, **named)
 
-inference.fold = hungry
+planned.fold = hungry
 policy.available_memory = lambda device: 256 * MIB
 sys.exit(main(["predict", *sys.argv[1:], "--num-recycles", "0", "--executor", "whole", "--models", "tiny"]))
 """
@@ -304,15 +309,15 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fasta = written(tmp_path / "two.fasta", f">long\n{SEQUENCE * 200}\n>short\n{SEQUENCE}\n")
-    fold, folded = inference.fold, []
+    fold, folded = planned.fold, []
 
-    def recorded(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
-        folded.append(features.domain_name)
-        if features.domain_name == "long":
+    def recorded(model: Any, preset: Any, targets: Sequence[FoldingTarget], *rest: Any, **named: Any) -> Any:
+        folded.append(targets[0].features.domain_name)
+        if folded[-1] == "long":
             raise torch.OutOfMemoryError("no memory left")
-        return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
+        return fold(model, preset, targets, *rest, **named)
 
-    monkeypatch.setattr(inference, "fold", recorded)
+    monkeypatch.setattr(planned, "fold", recorded)
     room = ("--memory", "300MiB")
     assert run(fasta, "--dry-run", *room, output=tmp_path / "out") == 1
     told = capsys.readouterr().out
@@ -347,10 +352,10 @@ def test_fewer_extra_rows_are_read_when_asked(fasta: Path, tmp_path: Path, monke
     seen = []
 
     def recorded(*arguments: object, **named: object) -> object:
-        seen.append(arguments[3])
+        seen.append(arguments[1])
         raise RuntimeError("seen")
 
-    monkeypatch.setattr(inference, "fold", recorded)
+    monkeypatch.setattr(planned, "fold", recorded)
     run(fasta, "--max-extra-rows", 7, output=tmp_path / "out")
     run(fasta, "--max-extra-rows", 700, output=tmp_path / "out")
     assert [preset.sampling.max_extra_msa for preset in seen] == [7, 128]  # type: ignore[attr-defined]

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.recorded_passes import Passes
-from helixfold.folding import FoldingOptions
-from helixfold.folding_together import fit_together
+from helixfold.folding import planned
+from helixfold.folding.options import FoldingOptions
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.worker_group import WorkerGroup
-from helixfold.planning.executors import RESERVE, AvailableMemory, Plan
+from helixfold.planning.executors import RESERVE, AvailableMemory, Plan, fit_together
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import PassSize
 from helixfold.predict import run, target, together
@@ -44,13 +43,14 @@ def fasta(tmp_path: Path) -> Path:
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The names of the targets of each batch that is folded, filled as it is."""
     seen: list[list[str]] = []
-    fold = together.fold_together
+    fold = planned.fold
 
-    def watched(model: Any, run: Any, targets: Any, *rest: Any, **named: Any) -> Any:
-        seen.append([target.features.domain_name for target in targets])
-        return fold(model, run, targets, *rest, **named)
+    def watched(model: Any, preset: Any, targets: Any, *rest: Any, **named: Any) -> Any:
+        if len(targets) > 1:
+            seen.append([target.features.domain_name for target in targets])
+        return fold(model, preset, targets, *rest, **named)
 
-    monkeypatch.setattr(together, "fold_together", watched)
+    monkeypatch.setattr(planned, "fold", watched)
     return seen
 
 
@@ -93,6 +93,16 @@ def test_targets_come_out_as_they_do_one_by_one(fasta: Path, tmp_path: Path, bat
     assert timings["models"]["tiny_seed_0"]["targets_at_once"] == 3
     expected = json.loads((tmp_path / "one by one/a/timings.json").read_text())["stages"]
     assert timings["stages"].keys() == expected.keys()
+
+
+@pytest.mark.parametrize("options", [["--cyclic"], ["--dtype", "float16"]], ids=["rings", "float16"])
+def test_targets_that_cannot_share_passes_are_folded_one_by_one(
+    options: list[str], fasta: Path, tmp_path: Path, batches: list[list[str]]
+) -> None:
+    output = tmp_path / "out"
+    assert predict(fasta, output, "--targets-at-once", 8, *options) == 0
+    assert batches == []
+    assert {path.parent.name for path in output.glob("*/ranking_debug.json")} == set(SEQUENCES)
 
 
 def test_what_is_there_is_not_made_again(
@@ -142,18 +152,16 @@ def test_a_batch_that_fails_is_folded_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fold = inference.fold
+    fold = planned.fold
 
-    def logged(model: Any, run: Any, features: Any, *rest: Any, **named: Any) -> Any:
-        if features.domain_name == bad:
+    def failing(model: Any, preset: Any, targets: Any, *rest: Any, **named: Any) -> Any:
+        if len(targets) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if targets[0].features.domain_name == bad:
             raise RuntimeError("the chain is broken")
-        return fold(model, run, features, *rest, **named)
+        return fold(model, preset, targets, *rest, **named)
 
-    def full(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(inference, "fold", logged)
-    monkeypatch.setattr(together, "fold_together", full)
+    monkeypatch.setattr(planned, "fold", failing)
     output = tmp_path / "out"
     assert predict(fasta, output, "--targets-at-once", 8) == (0 if bad is None else 1)
     said = capsys.readouterr().out

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residue_ranges import ResidueRange, read_depth, read_ranges, read_window
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
-from helixfold import inference
 from helixfold.cli.main import main
+from helixfold.folding import planned
+from helixfold.folding.recycling import FoldingTarget
 from helixfold.presets import Preset
 from tests.predict.conftest import SEQUENCE, Runs
 from tests.support.complex_targets import feature_set
@@ -45,13 +47,14 @@ class Read:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    found, fold = Read(), inference.fold
+    found, fold = Read(), planned.fold
 
-    def watched(model: object, run: object, features: TargetFeatures, preset: Preset, *rest: object, **named: object):  # type: ignore[no-untyped-def]
-        found.features[str(named["name"])], found.presets[str(named["name"])] = features, preset
-        return fold(model, run, features, preset, *rest, **named)  # type: ignore[arg-type]
+    def watched(model: Any, preset: Preset, targets: Sequence[FoldingTarget], *rest: Any, **named: Any) -> Any:
+        for target in targets:
+            found.features[str(target.name)], found.presets[str(target.name)] = target.features, preset
+        return fold(model, preset, targets, *rest, **named)
 
-    monkeypatch.setattr(inference, "fold", watched)
+    monkeypatch.setattr(planned, "fold", watched)
     return found
 
 

@@ -4,13 +4,16 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from data_pipeline.features.schema import Features
-from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
+from helixfold.folding import planned
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
+from helixfold.model.update import Executor
 from helixfold.parallel.worker_group import join_workers
 from helixfold.predict import postprocess, run, target, together
 
@@ -25,22 +28,24 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     os.environ.update(told)
     run.join_workers = partial(join_workers, timeout=15.0)
     postprocess.write_plots = lambda *_: None  # plots take most of the time
-    fold, all_settings = inference.fold, []
+    fold, all_settings = planned.fold, []
     fold_request = together.fold_request
 
-    def recorded(request: target.FoldRequest, settings: target.RunSettings) -> target.Answer:
+    def recorded(request: target.FoldRequest, settings: target.RunSettings) -> Prediction:
         all_settings.append(settings)
         return fold_request(request, settings)
 
-    def failing(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
-        group = all_settings[-1].workers.group
+    def failing(
+        model: Any, preset: Any, targets: Sequence[FoldingTarget], options: Any, run: Executor, **named: Any
+    ) -> Any:
+        group, features = all_settings[-1].workers.group, targets[0].features
         if features.domain_name == BAD and last_fails and group.rank == group.size - 1:
             raise RuntimeError("the chain is broken")
         if features.domain_name == HUNGRY and not isinstance(getattr(run, "within", run), Slabs):
             raise torch.OutOfMemoryError("no memory left")
         with log.open("a") as file:
             file.write(f"{features.domain_name} {group.rank}\n")
-        return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
+        return fold(model, preset, targets, options, run, **named)
 
-    inference.fold, together.fold_request = failing, recorded  # type: ignore[assignment]
+    planned.fold, together.fold_request = failing, recorded  # type: ignore[assignment]
     return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])

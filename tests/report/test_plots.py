@@ -16,7 +16,7 @@ from PIL import Image
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.residues import GAP
-from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report import plots
 from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.plot_files import write_alignment, write_coverage, write_plots

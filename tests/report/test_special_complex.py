@@ -15,7 +15,7 @@ import pytest
 
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
-from helixfold.prediction import Distances
+from helixfold.folding.prediction import Distances
 from helixfold.report.ensemble import PAGE_FILE as ENSEMBLE_PAGE
 from helixfold.report.ensemble import RMSF_FILE, TABLE_FILE, write_ensemble
 from helixfold.report.index import INDEX_FILE, write_index

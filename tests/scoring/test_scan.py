@@ -10,14 +10,14 @@ import pytest
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
-from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
+from helixfold.folding.options import FoldingOptions
 from helixfold.presets import tiny
 from helixfold.scoring import network, scan_run
 from helixfold.scoring.mutations import TargetChains, read_mutant
 from helixfold.scoring.scan_run import MEASURES, changes_of, map_data
 from helixfold.weights.untrained import untrained_model
+from tests.support.folding import fold_one
 
 SEQUENCE = "MKTAYIAKQRQI"
 TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu"]
@@ -79,7 +79,7 @@ def test_mutants_are_folded_once_from_one_search_in_lots(
     preset = replace(preset, sampling=replace(preset.sampling, masked_msa_fraction=0.0))
     model = untrained_model(preset.model, 0)
     options = FoldingOptions(num_recycles=0)
-    made = fold(model, Whole(), features, preset, options, stages=Stages())
+    made = fold_one(model, Whole(), features, preset, options)
     assert float(found["K2W"]["plddt"]) == pytest.approx(made.plddt.mean(), abs=1e-2)
 
 
@@ -97,13 +97,12 @@ def test_incomplete_results_of_an_earlier_run_are_made_again(tmp_path: Path) -> 
 
 def test_changes_are_those_to_the_wild_type() -> None:
     target = Target(name="t", sequence=SEQUENCE)
-    made = fold(
+    made = fold_one(
         untrained_model(tiny().model, 0),
         Whole(),
         target_features(target),
         tiny(),
         FoldingOptions(num_recycles=0),
-        stages=Stages(),
     )
     mutant = read_mutant(TargetChains.of(target), "K2A")
     same = changes_of(mutant, made, made)
@@ -148,13 +147,12 @@ def test_the_heat_map_has_every_single_mutant_in_its_cell() -> None:
         mutant.name: dict.fromkeys(MEASURES) | {"plddt_change": value, "lddt": 0.5}
         for mutant, value in zip(mutants, (-2.0, 1.0, 9.0), strict=True)
     }
-    wild_type = fold(
+    wild_type = fold_one(
         untrained_model(tiny().model, 0),
         Whole(),
         target_features(Target(name="t", sequence="MKMK")),
         tiny(),
         FoldingOptions(num_recycles=0),
-        stages=Stages(),
     )
     scanned = scan_run.ScannedTarget(
         chains=chains, mutants=mutants, results=results, log_likelihoods=None, wild_type=wild_type, settings={}

@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.cli.main import main
-from helixfold.folding import FoldingOptions
+from helixfold.folding.options import FoldingOptions
 from helixfold.presets import preset
 from helixfold.scoring import network
 from helixfold.scoring.score import BinderChains, binder_scores, require_templates, scores_of, target_to_fold

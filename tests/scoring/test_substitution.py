@@ -12,13 +12,13 @@ from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target
-from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
+from helixfold.folding.options import FoldingOptions
 from helixfold.presets import tiny
 from helixfold.scoring.mutations import TargetChains, read_mutant
 from helixfold.scoring.scan_run import hidden, marginal, mutated, residue_log_likelihoods
 from tests.support.complex_targets import feature_set
+from tests.support.folding import fold_one
 from tests.support.networks import tiny_model
 
 SEQUENCE = "MKTAYIAKQR"
@@ -76,7 +76,7 @@ def test_a_hidden_residue_is_told_by_nothing(index: int) -> None:
         preset = tiny()
         preset = replace(preset, sampling=replace(preset.sampling, masked_msa_fraction=0.0))
         options = FoldingOptions(num_recycles=1, representations=("msa_first_row",))
-        made = fold(tiny_model(), Whole(), features, preset, options, stages=Stages())
+        made = fold_one(tiny_model(), Whole(), features, preset, options)
         return residue_log_likelihoods(tiny_model(), made)
 
     one, two = (target_features(Target(name="t", sequence=sequence)) for sequence in (SEQUENCE, other))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.prediction import Distances, Prediction
+from helixfold.folding.prediction import Distances, Prediction
 
 NAMES = (
     *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE", "LEU", "LYS", "MET", "PHE", "PRO", "SER"),

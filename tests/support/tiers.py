@@ -61,6 +61,7 @@ INTEGRATION = (
     "finetune/test_memory.py",
     "finetune/test_planted_structure.py",
     "finetune/test_tasks.py",
+    "folding",  # whole predictions
     "gpu",  # without a GPU, in Triton's interpreter
     "notebook/test_overfit_one.py",
     "notebooks",
@@ -88,16 +89,10 @@ INTEGRATION = (
     "scripts/test_mutations.py",
     "serve",  # servers, workers and clients
     "test_bare_machine.py",
-    "test_complex_folding.py",
-    "test_folding_together.py",
     "test_host_waits.py",
     "test_import_graph.py",
     "test_imports.py",  # a process for each library that is absent
-    "test_inference.py",
-    "test_initial_guess.py",
     "test_openmp.py",
-    "test_representations.py",
-    "test_residue_offsets.py",
     "test_safety.py",
     "training/test_checkpoint_files.py",
     "training/test_complex_batches.py",

@@ -67,7 +67,7 @@ def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool, 
     for place, example in enumerate(drawn.examples):
         r = len(example.truth.aatype)
         for found, sample in zip(batch.recycling_inputs, example.samples, strict=True):
-            expected = Batch.from_sample(padded(sample, r=40, s=clusters, e=6, t=2) if fixed_shapes else sample)
+            expected = Batch.from_samples([padded(sample, r=40, s=clusters, e=6, t=2) if fixed_shapes else sample])
             for name in sampled_fields(Batch):
                 tensor, wanted = getattr(found, name), getattr(expected, name)
                 assert tensor.dtype == wanted.dtype, name

@@ -11,7 +11,7 @@ import pytest
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
 from helixfold.analysis.interfaces import complex_scores
-from helixfold.prediction import Prediction
+from helixfold.folding.prediction import Prediction
 from helixfold.write.confidence import confidence_content
 from tests.support import special_complex
 from tests.write.proteins import random_protein

@@ -20,10 +20,11 @@ from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import THREE_LETTER
 from data_pipeline.search.database import SearchedDatabase
+from helixfold.folding.templates import AlignedTemplate, templates_in
 from helixfold.write.chains import split_chains
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.model_scores import PAE_METRIC, ModelScores
-from helixfold.write.origin import AlignedTemplate, ModelOrigin, templates_in
+from helixfold.write.origin import ModelOrigin
 from helixfold.write.pairwise_errors import CATEGORY, pairwise_errors
 from helixfold.write.provenance import RecordedSearch
 from tests.conftest import SHARED

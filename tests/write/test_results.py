@@ -17,7 +17,7 @@ from Bio.PDB import MMCIFParser, PDBParser
 from Bio.SVDSuperimposer import SVDSuperimposer
 from safetensors.numpy import load_file
 
-from helixfold.prediction import Distances, Prediction
+from helixfold.folding.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_plots
 from helixfold.write import results
 from helixfold.write.results import (

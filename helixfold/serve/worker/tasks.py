@@ -23,7 +23,7 @@ from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSea
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import UnusableHitError
 from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
-from helixfold.folding import FoldingOptions
+from helixfold.folding.options import FoldingOptions
 from helixfold.ops.card import Card, card_of
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory

@@ -52,6 +52,40 @@ class Distances:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Computation:
+    """How a prediction was computed.
+
+    Peaks are in bytes, beyond what the loaded model takes. The measured one leaves out what recorded passes hold; of
+    several targets at once, it is that of all.
+    """
+
+    executor: str
+    slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
+    backends: Mapping[str, tuple[str, ...]]  # by operator, those that computed it
+    threads: int | None = None  # of a CPU; None: all that PyTorch has
+    targets_at_once: int = 1  # targets that shared the network's passes
+    replayed_passes: int = 0
+    predicted_peak: int | None = None
+    measured_peak: int
+
+    @property
+    def measurements(self) -> dict[str, object]:
+        """Return what timings.json says of the prediction beside its executor."""
+        peak = round(self.measured_peak / 2**30, 3)
+        if self.predicted_peak is None:
+            return {
+                "replayed_passes": self.replayed_passes,
+                "targets_at_once": self.targets_at_once,
+                "peak_of_all_gib": peak,
+            }
+        return {
+            "replayed_passes": self.replayed_passes,
+            "predicted_peak_gib": round(self.predicted_peak / 2**30, 3),
+            "measured_peak_gib": peak,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """A prediction of one target, a chain or a complex, by one model, without padding."""
 
@@ -74,6 +108,7 @@ class Prediction:
     chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
     iptm: float | None = None  # of a complex, 0 to 1
     tm_by_chain: Float[np.ndarray, "k k"] | None = None  # of a complex, see `chain_tm.TmScores`
+    computation: Computation | None = None
 
     def __post_init__(self) -> None:
         if not _MODEL_NAME.fullmatch(self.model):

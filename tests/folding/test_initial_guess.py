@@ -17,17 +17,18 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
-from helixfold.folding_together import TargetToFold, fold_together
-from helixfold.inference import predict
-from helixfold.initial_guess import guess_of, guessed_positions
+from helixfold.folding.api import predict
+from helixfold.folding.initial_guess import guess_of, guessed_positions
+from helixfold.folding.model_input import draw, model_input
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor
-from helixfold.model_input import draw, model_input
-from helixfold.prediction import Prediction
 from helixfold.presets import tiny
 from tests.data_pipeline.datasets.training_files import write_pdb
 from tests.support.complex_targets import feature_set
+from tests.support.folding import fold_one
 from tests.support.networks import tiny_model
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFS"
@@ -39,7 +40,7 @@ ALPHA, BETA = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
 
 def folded(run: Executor, recycles: int = 0, guess: np.ndarray | None = GUESS) -> Prediction:
     options = FoldingOptions(num_recycles=recycles)
-    return fold(tiny_model(), run, FEATURES, PRESET, options, stages=Stages(), initial_guess=guess)
+    return fold_one(tiny_model(), run, FEATURES, PRESET, options, initial_guess=guess)
 
 
 def atoms(prediction: Prediction) -> np.ndarray:
@@ -55,7 +56,7 @@ def test_the_first_pass_recycles_the_atoms_and_nothing_else() -> None:
     )
     sample = draw(model_input(FEATURES, PRESET), PRESET, [0, 0, 0])
     with torch.no_grad():
-        expected = model.fold(Whole(), [Batch.from_sample(sample)], given).structure.positions[0].numpy()
+        expected = model.fold(Whole(), [Batch.from_samples([sample])], given).structure.positions[0].numpy()
     found = atoms(folded(Whole()))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
     assert np.abs(found - atoms(folded(Whole(), guess=None))).max() > 0.1
@@ -70,28 +71,20 @@ def test_every_executor_starts_from_it(kind: str, tmp_path: Path) -> None:
 def test_targets_that_share_passes_have_their_own() -> None:
     other = replace(prepare(Target(name="other", sequence=SEQUENCE[:15])).features)
     targets = [
-        TargetToFold(features=FEATURES, name="with", initial_guess=GUESS),
-        TargetToFold(features=other, name="without"),
+        FoldingTarget(features=FEATURES, name="with", initial_guess=GUESS),
+        FoldingTarget(features=other, name="without"),
     ]
     options = FoldingOptions(num_recycles=1)
-    found = fold_together(tiny_model(), Whole(), targets, PRESET, options, stages=Stages())
+    found = fold(tiny_model(), PRESET, targets, options, Whole(), stages=Stages())
     for target, prediction in zip(targets, found, strict=True):
-        alone = fold(
-            tiny_model(),
-            Whole(),
-            target.features,
-            PRESET,
-            options,
-            stages=Stages(),
-            initial_guess=target.initial_guess,
-        )
+        alone = fold_one(tiny_model(), Whole(), target.features, PRESET, options, initial_guess=target.initial_guess)
         np.testing.assert_allclose(atoms(prediction), atoms(alone), rtol=0, atol=1e-3)
 
 
 def test_recycling_does_not_end_because_it_agrees_with_the_guess() -> None:
     first = atoms(folded(Whole(), guess=None))
     options = FoldingOptions(num_recycles=1, recycle_tolerance=1e3)
-    found = fold(tiny_model(), Whole(), FEATURES, PRESET, options, stages=Stages(), initial_guess=first)
+    found = fold_one(tiny_model(), Whole(), FEATURES, PRESET, options, initial_guess=first)
     assert found.num_recycles == 1
     assert found.converged
 

@@ -1,5 +1,6 @@
 """Representations of many targets in one call are those of each prediction, under names that DeepMind's have too."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +10,18 @@ import torch
 from safetensors.numpy import load_file
 
 from data_pipeline.pipeline import Target
-from helixfold import representations as module
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, representation
-from helixfold.inference import predict
+from helixfold.folding import planned
+from helixfold.folding.api import predict
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.readout import representation
+from helixfold.folding.recycling import FoldingTarget
+from helixfold.folding.representations import representations
 from helixfold.model.update import Executor
 from helixfold.options import RepresentationName
 from helixfold.planning.executors import NotEnoughMemoryError
 from helixfold.planning.memory import MemoryOptions
-from helixfold.representations import representations
 from helixfold.write.representations import (
     representation_arrays,
     representation_names,
@@ -42,15 +45,17 @@ DEEPMINDS = {
 @pytest.mark.parametrize("at_once", [1, 16])
 def test_each_target_has_those_of_its_own_prediction(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[int] = []
-    fold_together = module.fold_together
+    fold = planned.fold
 
-    def watched(*given: object, **named: object) -> object:
-        batches.append(len(given[2]))  # type: ignore[arg-type]
-        return fold_together(*given, **named)  # type: ignore[arg-type]
+    def watched(
+        model: object, preset: object, targets: Sequence[FoldingTarget], *rest: object, **named: object
+    ) -> object:
+        batches.append(len(targets))
+        return fold(model, preset, targets, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "fold_together", watched)
+    monkeypatch.setattr(planned, "fold", watched)
     found = representations(TARGETS, NAMES, model="tiny", options=OPTIONS, device="cpu", targets_at_once=at_once)
-    assert batches == ([3] if at_once > 1 else [])
+    assert batches == ([3] if at_once > 1 else [1, 1, 1])
     for target, arrays in zip(TARGETS, found, strict=True):
         (alone,) = predict(target, ["tiny"], options=replace(OPTIONS, representations=NAMES), device="cpu")
         assert list(arrays) == list(NAMES)

@@ -15,15 +15,15 @@ from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.pipeline import target_features
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.stages import Stages
-from helixfold.folding import FoldingOptions
-from helixfold.folding_together import TargetToFold, fit_together, fold_together
-from helixfold.inference import fold_planned
-from helixfold.model_input import model_input
+from helixfold.folding.model_input import model_input
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.planned import fold_planned, fold_together
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
 from helixfold.ops.card import card_of
 from helixfold.options import RepresentationName
-from helixfold.planning.executors import Plan, executor
+from helixfold.planning.executors import Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.prediction import Prediction
 from helixfold.weights.find import ReadyModel, find_models
 
 
@@ -40,7 +40,7 @@ def representations(
 ) -> list[dict[RepresentationName, np.ndarray]]:
     """Return representations of each target, float32, by name; the names and shapes are those of `RepresentationName`.
 
-    `model` and `weights` are found as `helixfold.inference.predict` finds them; of several models, the first is run.
+    `model` and `weights` are found as `helixfold.folding.api.predict` finds them; of several models, the first is run.
     The executor of each target is planned for the memory that is free, or for `memory`. Targets whose streams fit into
     it whole are run in the same passes, at most `targets_at_once` of about the same length; results do not depend on
     it, but for rounding. Raise `InputError` for wrong input and `NotEnoughMemoryError` for a target that does not fit.
@@ -76,11 +76,14 @@ def _predicted(
         size = rows.size(ready.preset, dtype_on(options.dtype, card_of(stages.device)), options.num_ensemble)
         plans.append(memory.plan(ready.preset, size, stages.device, available))
         memory.check(plans[-1], features.domain_name)
+    lot = [FoldingTarget(features=features) for features in targets]
     # Padding would be averaged by a model of complexes, as the place of a template is that a target has not.
-    if len(plans) > 1 and ready.preset.model.method != "multimer" and fit_together(plans):
-        lot = [TargetToFold(features=features, name=ready.preset.name) for features in targets]
-        return fold_together(ready.network, executor("whole", spill), lot, ready.preset, options, stages=stages)
+    found = None
+    if ready.preset.model.method != "multimer":
+        found = fold_together(ready, lot, plans, options, stages=[stages] * len(lot), spill=spill)
+    if found is not None:
+        return found
     return [
-        fold_planned(ready, plan, features, options, stages=stages, spill=spill).prediction
-        for plan, features in zip(plans, targets, strict=True)
+        fold_planned(ready, target, plan, options, stages=stages, spill=spill)
+        for target, plan in zip(lot, plans, strict=True)
     ]

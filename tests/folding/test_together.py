@@ -10,30 +10,31 @@ import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from helixfold import folding, folding_together
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
-from helixfold.folding_together import STAGES, TargetToFold, fold_together
+from helixfold.folding import recycling
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import STAGES, FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.prediction import Prediction
 from helixfold.presets import tiny
 from tests.data_pipeline.transforms.samples import random_features
+from tests.support.folding import fold_one
 from tests.support.networks import tiny_model
 from tests.support.operator_graphs import OperatorRecorder
 
 PRESET = replace(tiny(), model=tiny_model().config)
 
 
-def targets(*sizes: tuple[int, int, int]) -> list[TargetToFold]:
+def targets(*sizes: tuple[int, int, int]) -> list[FoldingTarget]:
     """Targets of these numbers of alignment rows, residues and templates."""
     return [
-        TargetToFold(features=named(random_features(*each), f"target {number}"), name=f"name_{number}")
+        FoldingTarget(features=named(random_features(*each), f"target {number}"), name=f"name_{number}")
         for number, each in enumerate(sizes)
     ]
 
@@ -42,19 +43,18 @@ def named(features: Features, name: str) -> Features:
     return replace(features, domain_name=name)
 
 
-def alone(target: TargetToFold, options: FoldingOptions, model: AlphaFold, passes: Passes = LAUNCHED) -> Prediction:
-    given = target.features
-    return fold(model, Whole(), given, PRESET, options, stages=Stages(), name=target.name, passes=passes)
+def alone(target: FoldingTarget, options: FoldingOptions, model: AlphaFold, passes: Passes = LAUNCHED) -> Prediction:
+    return fold_one(model, Whole(), target.features, PRESET, options, name=target.name, passes=passes)
 
 
 def together(
-    given: Sequence[TargetToFold],
+    given: Sequence[FoldingTarget],
     options: FoldingOptions,
     model: AlphaFold,
     run: Executor | None = None,
     passes: Passes = LAUNCHED,
 ) -> list[Prediction]:
-    return fold_together(model, run or Whole(), given, PRESET, options, stages=Stages(), passes=passes)
+    return fold(model, PRESET, given, options, run or Whole(), stages=Stages(), passes=passes)
 
 
 def assert_near(found: object, expected: object, name: str, within: float = 1e-5) -> None:
@@ -120,7 +120,7 @@ def test_each_target_ends_its_own_recycling(
 ) -> None:
     model, given = tiny_model(), targets((5, 13, 0), (8, 20, 1), (2, 11, 0), (12, 16, 0))
     options = FoldingOptions(num_recycles=4)
-    compute, measured = getattr(folding, measure), list[list[float]]()
+    compute, measured = getattr(recycling, measure), list[list[float]]()
 
     def noted(*arguments: object) -> torch.Tensor:
         found: torch.Tensor = compute(*arguments)
@@ -128,7 +128,7 @@ def test_each_target_ends_its_own_recycling(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(folding, measure, noted)
+        patch.setattr(recycling, measure, noted)
         for target in given:
             measured.append([])
             alone(target, replace(options, **{criterion: never}), model)
@@ -154,7 +154,7 @@ def test_samples_that_are_drawn_ahead_are_the_same(monkeypatch: pytest.MonkeyPat
     model, given = tiny_model(), targets((5, 13, 0), (600, 8, 1))
     options = FoldingOptions(num_recycles=2, num_ensemble=2)
     before = together(given, options, model)
-    monkeypatch.setattr(folding_together, "_DRAW_AHEAD", ("cpu",))
+    monkeypatch.setattr(recycling, "_DRAW_AHEAD", ("cpu",))
     for found, expected in zip(together(given, options, model), before, strict=True):
         assert (found.protein.atom_positions == expected.protein.atom_positions).all()
         assert found.num_recycles == expected.num_recycles
@@ -162,8 +162,12 @@ def test_samples_that_are_drawn_ahead_are_the_same(monkeypatch: pytest.MonkeyPat
 
 def test_every_stage_is_recorded() -> None:
     stages = Stages()
-    fold_together(tiny_model(), Whole(), targets((2, 5, 0)), PRESET, FoldingOptions(num_recycles=1), stages=stages)
-    assert [stage.name for stage in stages.finished] == [*STAGES, *STAGES]
+    two, options = targets((2, 5, 0), (3, 7, 0)), FoldingOptions(num_recycles=1)
+    fold(tiny_model(), PRESET, two, options, Whole(), stages=stages)
+    assert [stage.name for stage in stages.finished] == [*STAGES[:2], *STAGES, STAGES[2]]
+    stages.finished.clear()
+    fold(tiny_model(), PRESET, two[:1], options, Whole(), stages=stages)
+    assert [stage.name for stage in stages.finished] == [f"name_0: {name}" for name in (*STAGES[:2], *STAGES)]
     assert torch.is_grad_enabled()
 
 

@@ -12,18 +12,18 @@ from data_pipeline.pipeline import Target, prepare
 from data_pipeline.transforms.complex_sample import complex_sample, draw
 from helixfold.batch import MultimerBatch
 from helixfold.execution.slabs import Slabs
-from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
+from helixfold.folding.model_input import model_input
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
-from helixfold.model_input import model_input
 from helixfold.planning.memory import FeatureRows
-from helixfold.prediction import Prediction
 from helixfold.presets import Preset, small, tiny, tiny_multimer
 from helixfold.weights.find import find_models
 from tests.support.complex_targets import feature_set
+from tests.support.folding import fold_one
 from tests.support.networks import with_every_parameter_random
 
 
@@ -33,7 +33,7 @@ def network(preset: Preset) -> AlphaFold:
 
 def folded(features: TargetFeatures, preset: Preset, *, run: Executor | None = None, **options: object) -> Prediction:
     given = FoldingOptions(**{"num_recycles": 1, "logits": True, **options})
-    return fold(network(preset), run or Whole(), features, preset, given, stages=Stages())
+    return fold_one(network(preset), run or Whole(), features, preset, given)
 
 
 def test_a_model_of_complexes_gives_what_its_network_gives_on_the_samples() -> None:
@@ -42,7 +42,7 @@ def test_a_model_of_complexes_gives_what_its_network_gives_on_the_samples() -> N
     for cycle in range(2):
         seeds = [zlib.crc32(b"complex"), zlib.crc32(b"tiny_multimer"), 3, cycle, 0]
         choices = draw(multimer, preset.sampling, np.random.default_rng(seeds))
-        batch = MultimerBatch.from_sample(complex_sample(multimer, preset.sampling, choices))
+        batch = MultimerBatch.from_samples([complex_sample(multimer, preset.sampling, choices)])
         with torch.no_grad():
             outputs = model(Whole(), [batch], previous)
         previous = outputs.recycled()
@@ -110,7 +110,7 @@ def test_a_single_chain_is_a_complex_of_one_for_a_model_of_complexes() -> None:
 
 def test_the_demonstration_model_folds_a_dimer() -> None:
     (model,) = find_models(["small"], None, seed=0)
-    prediction = fold(model.network, Whole(), feature_set("AB"), small(), FoldingOptions(), stages=Stages())
+    prediction = fold_one(model.network, Whole(), feature_set("AB"), small(), FoldingOptions())
     assert [note.split(":")[0] for note in prediction.notes] == ["DEMONSTRATION", "COMPLEX BY RESIDUE GAP"]
     assert 0 < prediction.iptm < prediction.ptm < 1
 

@@ -1,7 +1,7 @@
 """Choose what a model reads of a target: a model of complexes and a model of single chains have different features."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,8 +18,8 @@ from data_pipeline.transforms import complex_sample
 from data_pipeline.transforms.sample import draw_sample
 from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import Method
+from helixfold.folding.residue_offsets import check_offsets, offsets_with_rings, rings_of
 from helixfold.presets import Preset
-from helixfold.residue_offsets import check_offsets, offsets_with_rings, rings_of
 
 _BATCHES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
 _RESIDUE_GAP_NOTE: Final = (
@@ -110,13 +110,19 @@ def generator(target: str, preset: Preset, position: Sequence[int]) -> np.random
 
 
 def batch_of(
-    sample: Sample,
+    samples: Sequence[Sample],
     preset: Preset,
     device: torch.device | str = "cpu",
     offsets: Int[np.ndarray, "r r"] | None = None,
+    *,
+    residues: int | None = None,
+    round_rows: Callable[[int], int] = lambda rows: rows,
 ) -> Batch:
-    """Return the batch of one sample that the model of a preset takes, with its offsets if it has any."""
-    batch = _BATCHES[preset.model.method].from_sample(sample, device)
+    """Return the batch of samples that the model of a preset takes; see `Batch.from_samples` for the padding.
+
+    A batch of one sample has the sample's `offsets`, if it has any.
+    """
+    batch = _BATCHES[preset.model.method].from_samples(samples, residues, device, round_rows=round_rows)
     if offsets is None:
         return batch
     # Embeddings tell no offsets beyond 32 apart; a byte for each pair of residues is little memory.

@@ -49,7 +49,7 @@ def offsets_with_rings(
     return offsets
 
 
-def check_offsets(offsets: Int[np.ndarray, "r r"], residues: int) -> None:
+def check_offsets(offsets: np.ndarray, residues: int) -> None:
     """Raise `InputError` if a matrix of offsets does not have a whole number for each pair of residues."""
     if offsets.shape != (residues, residues) or offsets.dtype.kind not in "iu":
         raise InputError(

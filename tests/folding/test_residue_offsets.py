@@ -19,16 +19,17 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.folding import FoldingOptions, fold
-from helixfold.folding_together import TargetToFold, fold_together
-from helixfold.inference import predict
+from helixfold.folding.api import predict
+from helixfold.folding.model_input import batch_of, draw, model_input
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget, fold
+from helixfold.folding.residue_offsets import check_offsets, offsets_with_rings, ring_offsets, rings_of
 from helixfold.model.update import Executor
-from helixfold.model_input import batch_of, draw, model_input
-from helixfold.prediction import Prediction
 from helixfold.presets import Preset, tiny, tiny_multimer
-from helixfold.residue_offsets import check_offsets, offsets_with_rings, ring_offsets, rings_of
 from helixfold.weights.untrained import untrained_model
 from tests.support.complex_targets import feature_set
+from tests.support.folding import fold_one
 from tests.support.networks import tiny_model
 
 SEQUENCE = "MKTAYIAKQRQISFVKS"  # of odd length, so that of two ways round one is shorter
@@ -40,7 +41,7 @@ def folded(
     run: Executor, sequence: str = SEQUENCE, options: FoldingOptions = RING, offsets: np.ndarray | None = None
 ) -> Prediction:
     features = prepare(Target(name="target", sequence=sequence)).features
-    return fold(tiny_model(), run, features, PRESET, options, stages=Stages(), offsets=offsets)
+    return fold_one(tiny_model(), run, features, PRESET, options, offsets=offsets)
 
 
 def distances(prediction: Prediction) -> np.ndarray:
@@ -82,7 +83,7 @@ def test_offsets_of_ones_own_take_the_place_of_residue_numbers() -> None:
     offsets = np.subtract.outer(numbers, numbers)
     found = folded(Whole(), options=usual, offsets=offsets)
     features = prepare(Target(name="target", sequence=SEQUENCE)).features
-    by_numbers = fold(tiny_model(), Whole(), replace(features, residue_index=numbers), PRESET, usual, stages=Stages())
+    by_numbers = fold_one(tiny_model(), Whole(), replace(features, residue_index=numbers), PRESET, usual)
     np.testing.assert_allclose(distances(found), distances(by_numbers), atol=1e-3)
     ring = folded(Whole(), options=usual, offsets=ring_offsets(len(SEQUENCE)))
     np.testing.assert_allclose(distances(ring), distances(folded(Whole())), atol=1e-3)
@@ -101,7 +102,7 @@ def test_of_a_complex_only_the_named_chains_are_rings(preset: Preset) -> None:
     given = model_input(feature_set("ABA"), preset, cyclic=("C",))
     assert given.rings == (1,)
     assert given.offsets is not None
-    batch = batch_of(draw(given, preset, [0]), preset, offsets=given.offsets)
+    batch = batch_of([draw(given, preset, [0])], preset, offsets=given.offsets)
     assert batch.offsets is not None
     plain = batch.residue_index[0, :, None] - batch.residue_index[0]
     ring = slice(8, 16)
@@ -126,8 +127,8 @@ def test_chains_that_there_are_not_are_named() -> None:
 
 def test_targets_that_share_passes_may_be_rings() -> None:
     features = [prepare(Target(name=name, sequence=SEQUENCE[:end])).features for name, end in (("a", 17), ("b", 9))]
-    targets = [TargetToFold(features=each, name=each.domain_name) for each in features]
-    found = fold_together(tiny_model(), Whole(), targets, PRESET, RING, stages=Stages())
+    targets = [FoldingTarget(features=each, name=each.domain_name) for each in features]
+    found = fold(tiny_model(), PRESET, targets, RING, Whole(), stages=Stages())
     np.testing.assert_allclose(distances(found[1]), distances(folded(Whole(), SEQUENCE[:9])), atol=1e-3)
 
 

@@ -1,0 +1,52 @@
+"""Options of folding a target with one model."""
+
+import math
+from dataclasses import dataclass
+from typing import get_args
+
+from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
+from data_pipeline.errors import InputError
+from helixfold.execution.device import AUTO, DTYPES
+from helixfold.options import RepresentationName
+from helixfold.presets import Preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldingOptions:
+    """Options of folding a target with one model: recycling, ensemble, seed and precision."""
+
+    num_recycles: int | None = None  # iterations after the first; None: as many as the model's preset says
+    # Angstrom: stop recycling once distances change by less; 0 never stops, None: as the model's preset says.
+    recycle_tolerance: float | None = None
+    num_ensemble: int = 1  # draws of each iteration, whose representations are averaged
+    seed: int = 0
+    dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
+    logits: bool = False  # return those of all heads; they are large, and else are never held for all pairs at once
+    dropout: bool = False  # as in training; predictions then differ from seed to seed, most where they are unsure
+    save_passes: bool = False  # return the structures of all passes, and their representations if any are asked for
+    representations: tuple[RepresentationName, ...] = ()  # that predictions return; "pair" takes r x r x c_z numbers
+    stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
+    cyclic: tuple[str, ...] | None = None  # chains whose ends are bonded, by name; () all of them, None none
+
+    def __post_init__(self) -> None:
+        bounds = (("num_recycles", 0, MAX_RECYCLES), ("num_ensemble", 1, MAX_ENSEMBLE), ("seed", 0, MAX_SEED))
+        for name, least, most in bounds:
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise InputError(f"{name} must be at least {least} and at most {most:,}, got {value}")
+        if self.recycle_tolerance is not None and not 0 <= self.recycle_tolerance < math.inf:
+            raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
+        if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
+            raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
+        if unknown := [name for name in self.representations if name not in get_args(RepresentationName)]:
+            raise InputError(f"representations are {', '.join(get_args(RepresentationName))}, got {unknown[0]!r}")
+        if self.dtype not in (AUTO, *DTYPES):
+            raise InputError(f"dtype must be one of {', '.join((AUTO, *DTYPES))}, got {self.dtype!r}")
+
+    def recycles(self, preset: Preset) -> int:
+        """Return the number of recycling iterations of a model after the first."""
+        return preset.num_recycles if self.num_recycles is None else self.num_recycles
+
+    def tolerance(self, preset: Preset) -> float:
+        """Return the change of distances in Angstrom below which recycling of a model ends; 0 never ends it."""
+        return preset.recycle_tolerance if self.recycle_tolerance is None else self.recycle_tolerance

@@ -1,0 +1,201 @@
+"""Fold targets in memory that is planned for: several in the same passes, or one with less memory if it runs out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tqdm import tqdm
+
+from helixfold.execution.available import is_out_of_memory
+from helixfold.execution.device import dtype_on, in_threads, threads_for
+from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.execution.stages import Stage, Stages, peak_memory, reset_peak_memory
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Computation, Prediction
+from helixfold.folding.recycling import STAGES, FoldingTarget, can_share_passes, fold
+from helixfold.ops.card import card_of
+from helixfold.ops.dispatch import recorded_backends, sorted_backends
+from helixfold.parallel.worker_group import WorkerGroup
+from helixfold.planning.executors import (
+    NotEnoughMemoryError,
+    Plan,
+    bounded_memory,
+    executor,
+    fit_together,
+    memory_kept,
+    release,
+)
+from helixfold.weights.find import ReadyModel
+
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
+
+
+def fold_planned(
+    model: ReadyModel,
+    target: FoldingTarget,
+    plan: Plan,
+    options: FoldingOptions,
+    *,
+    stages: Stages,
+    spill: Path,
+    say: Callable[[str], object] = lambda _: None,
+    passes: Passes = LAUNCHED,
+    workers: WorkerGroup | None = None,
+    hides_bar: bool | None = True,
+) -> Prediction:
+    """Predict one target with the executor of a plan, or with its fallbacks if that runs out of memory.
+
+    `spill` is the directory for spilled streams, and `say` prints a line about a change of executors. `passes` launches
+    or replays the network's passes; recordings are given up before another executor is tried. All ranks of a group of
+    `workers` call this. `hides_bar` is the `disable` argument of tqdm. Raise `NotEnoughMemoryError` if the last
+    executor runs out of memory, too.
+    """
+    plans = [plan, *plan.fallbacks]
+    attempt = partial(
+        _attempt,
+        model=model,
+        target=target,
+        options=options,
+        stages=stages,
+        spill=spill,
+        passes=passes,
+        workers=workers or WorkerGroup.alone(stages.device),
+        hides_bar=hides_bar,
+    )
+    for tried, below in zip(plans, [*plans[1:], None], strict=True):
+        prediction = attempt(tried)
+        if prediction is None and passes.clear():
+            release(stages.device)
+            say("out of memory; starting again without the passes that were recorded")
+            prediction = attempt(tried)
+        if prediction is not None:
+            return prediction
+        if below is None or below.estimate.spilled > below.available.spill:
+            break
+        following = "smaller slabs" if below.executor == tried.executor else f"'{below.executor}'"
+        say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
+    # Less memory was available than the forecast of the last attempt.
+    proved = replace(plan.available, memory=min(plan.available.memory, tried.estimate.peak))
+    problem = replace(plan, available=proved).problem
+    raise NotEnoughMemoryError(f"out of memory with the executor '{tried.executor}'; {problem}")
+
+
+def _attempt(
+    plan: Plan,
+    *,
+    model: ReadyModel,
+    target: FoldingTarget,
+    options: FoldingOptions,
+    stages: Stages,
+    spill: Path,
+    passes: Passes,
+    workers: WorkerGroup,
+    hides_bar: bool | None,
+) -> Prediction | None:
+    """Predict a target with the executor of a plan; return None if it runs out of memory, all of which is free then."""
+    device, config, size = stages.device, model.preset.model, plan.size
+    release(device, peak=plan.estimate.peak)
+    reset_peak_memory(device)
+    held, before, replays = peak_memory(device), len(stages.finished), passes.replays
+    threads = threads_for(size.residues * max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m), device)
+    try:
+        with (
+            memory_kept(plan.executor, size.ranks),
+            bounded_memory(device, plan.available),
+            recorded_backends() as backends,
+            in_threads(threads),
+            workers.executor_on_group(executor(plan.executor, spill, device, plan.slab_budget)) as run,
+            _bar_of_passes(model, target.name, options, passes, hides_bar=hides_bar),
+        ):
+            (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, passes=passes)
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+    else:
+        peak = max(stage.peak_memory for stage in stages.finished[before:]) - held
+        computation = Computation(
+            executor=plan.executor,
+            slab_budget=plan.slab_budget,
+            backends=sorted_backends(backends),
+            threads=threads,
+            replayed_passes=passes.replays - replays,
+            predicted_peak=plan.estimate.peak,
+            measured_peak=peak,
+        )
+        return replace(prediction, computation=computation)
+    # After the `except` block, since the exception holds the frames that hold the tensors.
+    release(device)
+    return None
+
+
+def fold_together(
+    model: ReadyModel,
+    targets: Sequence[FoldingTarget],
+    plans: Sequence[Plan],
+    options: FoldingOptions,
+    *,
+    stages: Sequence[Stages],
+    spill: Path,
+    say: Callable[[str], object] = lambda _: None,
+    passes: Passes = LAUNCHED,
+    hides_bar: bool | None = True,
+) -> list[Prediction] | None:
+    """Predict several targets in the same passes; None if they cannot share them, do not fit together, or that fails.
+
+    There is a plan and a record of stages for each target; each gets its share of the time.
+    """
+    shared, replays = Stages(stages[0].device), passes.replays
+    dtype = dtype_on(options.dtype, card_of(shared.device))
+    if len(targets) < 2 or not fit_together(plans) or not can_share_passes(targets, options, dtype):
+        return None
+    try:
+        with (
+            memory_kept("whole"),
+            recorded_backends() as backends,
+            _bar_of_passes(model, targets[0].name, options, passes, hides_bar=hides_bar),
+        ):
+            run = executor("whole", spill)
+            predictions = fold(model.network, model.preset, targets, options, run, stages=shared, passes=passes)
+    except Exception as error:  # such as too little memory; alone, each has the plan that was made for it
+        problem = f"{type(error).__name__}: {error}"
+    else:
+        for target, own in zip(targets, stages, strict=True):
+            _share(shared, own, target.name or model.preset.name, len(targets))
+        computation = Computation(
+            executor="whole",
+            backends=sorted_backends(backends),
+            targets_at_once=len(targets),
+            replayed_passes=passes.replays - replays,
+            measured_peak=max(stage.peak_memory for stage in shared.finished),
+        )
+        return [replace(prediction, computation=computation) for prediction in predictions]
+    # After the `except` block, since the exception holds the frames that hold the tensors.
+    passes.clear()
+    release(shared.device)
+    say(f"{len(targets)} targets together failed ({problem}); starting again with one at a time")
+    return None
+
+
+def _share(shared: Stages, own: Stages, name: str, count: int) -> None:
+    """Record one target's share of the time of stages that `count` targets had in common."""
+    for stage_name in STAGES:
+        found = [stage for stage in shared.finished if stage.name == stage_name]
+        seconds = sum(stage.seconds for stage in found) / count
+        own.add(Stage(name=f"{name}: {stage_name}", seconds=seconds, peak_memory=max(s.peak_memory for s in found)))
+
+
+@contextmanager
+def _bar_of_passes(
+    model: ReadyModel, name: str | None, options: FoldingOptions, passes: Passes, *, hides_bar: bool | None
+) -> Iterator[None]:
+    """Show a bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
+    blocks = [*model.network.extra_msa_stack.blocks, *model.network.evoformer.blocks]
+    share = 1 / (len(blocks) * options.num_ensemble)
+    total, title = options.recycles(model.preset) + 1, f"{name or model.preset.name} passes"
+    with tqdm(total=total, desc=title, bar_format=_BAR, leave=False, disable=hides_bar) as bar, ExitStack() as stack:
+        for block in blocks if not hides_bar else ():
+            stack.enter_context(block.register_forward_hook(lambda *_: bar.update(share) and None))
+        stack.enter_context(passes.reporting(bar.update))
+        yield

@@ -1,0 +1,153 @@
+"""One call predicts as the command does, with models that are found and memory that is planned."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_pipeline.complexes.complex_input import ComplexInput
+from data_pipeline.complexes.pipeline import prepare_complex
+from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.errors import InputError
+from data_pipeline.features.alignment_depth import alignment_depth
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.pipeline import Target, prepare
+from helixfold.cli.main import main
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
+from helixfold.execution.whole import Whole
+from helixfold.folding import planned
+from helixfold.folding.api import predict
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.model.update import Executor
+from helixfold.ops.card import card_of
+from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError
+from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.planning.prediction import forecast_prediction
+from helixfold.presets import PRESETS, tiny
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.find import find_models
+from helixfold.write.results import write_prediction
+from tests.weights.written import write_tiny_without_templates
+
+SEQUENCE = "MKTAYIAKQRQISFVKSHFS"
+
+
+def test_one_call_predicts_with_the_models_that_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path)
+    target = Target(name="target", sequence="MKTAYIAKQR")
+    (prediction,) = predict(target, options=FoldingOptions(num_recycles=0))
+    assert (prediction.model, len(prediction.plddt)) == ("small", 10)
+    assert "DEMONSTRATION" in prediction.notes[0]
+    (again,) = predict(target, ["small"], options=FoldingOptions(num_recycles=0))
+    assert (again.protein.atom_positions == prediction.protein.atom_positions).all()
+    (random,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0))
+    assert "UNTRAINED" in random.notes[0]
+
+
+def test_one_call_gives_the_arrays_that_the_command_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path)
+    alignment = tmp_path / "target.a3m"
+    alignment.write_text(">target\nMKTAYIAKQR\n>other\nMKTAYIA-QR\n")
+    weights = tmp_path / "params_tiny.safetensors"
+    save_checkpoint(weights, find_models(["tiny"], None, seed=1)[0].network.state_dict(), tiny().model.to_dict())
+    output = tmp_path / "out"
+    assert main(f"predict {alignment} --weights {weights} --output {output} --seed 3 --device cpu".split()) == 0
+    target = Target(name="target", sequence="MKTAYIAKQR", alignments=(alignment,))
+    (prediction,) = predict(target, weights=weights, options=FoldingOptions(seed=3), device="cpu")
+    again = tmp_path / "again" / "target"
+    write_prediction(again, prediction, alignment_depth(prepare(target).features.msa))
+    files = sorted(path.name for path in again.iterdir())
+    assert len(files) == 6
+    differing = [name for name in files if (again / name).read_bytes() != (output / "target" / name).read_bytes()]
+    assert differing == ["unrelaxed_tiny.cif"]  # which also tells the command's settings and programs
+
+
+@pytest.mark.parametrize("executor", [Whole, Slabs, Spilled])
+def test_the_executor_that_fits_into_the_memory_limit_is_used(
+    executor: type[Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[type] = []
+
+    def recorded(*given: object, **_: object) -> list[Prediction]:
+        used.append(type(given[4]))
+        raise RuntimeError("no need to go on")
+
+    monkeypatch.setattr(planned, "fold", recorded)
+    monkeypatch.setattr(
+        "helixfold.planning.memory.read_available_memory",
+        lambda _, __, memory: AvailableMemory(memory=memory, spill=2**30),
+    )
+    residues = 150 if executor is Whole else 400  # forecasts of shorter chains are those of rounded sizes
+    size = FeatureRows(residues=residues, alignment=1, templates=0).size(tiny(), torch.float32)
+    forecast = forecast_prediction(tiny().model, size, executor.__name__.lower(), card_of(torch.device("cpu")))
+    # Whole streams may take half of the memory, and all others need a tenth more than their forecast.
+    memory = MemoryOptions(memory=int(forecast.peak * (2.5 if executor is Whole else 1.15)))
+    with pytest.raises(RuntimeError, match="no need to go on"):
+        predict(Target(name="target", sequence="A" * residues), ["tiny"], device="cpu", memory=memory)
+    assert used == [executor]
+
+
+def test_too_little_memory_is_an_error_that_says_what_would_fit() -> None:
+    target, memory = Target(name="target", sequence="MKTAYIAKQR"), MemoryOptions(memory=2**20)
+    with pytest.raises(NotEnoughMemoryError, match=r"^tiny: 10 residues need .* what would fit: "):
+        predict(target, ["tiny"], device="cpu", memory=memory)
+    # An executor that is named is tried.
+    named = replace(memory, executor="slabs")
+    (prediction,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0), device="cpu", memory=named)
+    assert len(prediction.plddt) == 10
+
+
+def test_no_more_models_are_run_once_one_has_the_score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("model_1", "model_2"):
+        monkeypatch.setitem(PRESETS, name, lambda name=name: replace(tiny(), name=name))
+        network = find_models(["tiny"], None, seed=1)[0].network
+        save_checkpoint(tmp_path / f"params_{name}.safetensors", network.state_dict(), tiny().model.to_dict())
+    target, names = Target(name="target", sequence="MKTAYIAKQR"), ["model_1", "model_2"]
+    for score, count in ((1.0, 1), (None, 2)):
+        options = FoldingOptions(num_recycles=0, stop_at_score=score)
+        predictions = predict(target, names, tmp_path, options, device="cpu")
+        assert len(predictions) == count
+        scores = [prediction.ranking_confidence for prediction in predictions]
+        assert scores == sorted(set(scores), reverse=True)
+    # Whichever of them is made first.
+    predictions = predict(target, names[::-1], tmp_path, FoldingOptions(num_recycles=0), device="cpu")
+    assert [prediction.ranking_confidence for prediction in predictions] == scores
+
+
+def test_a_template_that_is_not_used_is_a_note_and_a_warning() -> None:
+    shg = Path(__file__).parents[2] / "examples/templates/1shg.pdb"
+    target = Target(name="target", sequence=SEQUENCE, templates=(shg,))
+    with pytest.warns(UserWarning, match=r"1shg\.pdb gives no template: 1shg_A: .* no better than by chance"):
+        (prediction,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0))
+    assert [note for note in prediction.notes if "1shg.pdb gives no template" in note]
+    with pytest.warns(UserWarning, match=r"1shg\.pdb gives no template"):
+        prepare(target)
+    with pytest.warns(UserWarning, match=r"1shg\.pdb gives no template"):
+        predict(
+            ComplexInput(target=ComplexTarget.of("two", (SEQUENCE, SEQUENCE)), templates=(shg,)),
+            ["tiny"],
+            options=FoldingOptions(num_recycles=0),
+        )
+
+
+def test_a_template_that_the_model_does_not_read_is_a_note_and_a_warning(tmp_path: Path) -> None:
+    helix = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
+    target = Target(name="target", sequence=read_structure(helix).chains[0].sequence, templates=(helix,))
+    weights = write_tiny_without_templates(tmp_path / "without_templates.safetensors")
+    with pytest.warns(UserWarning, match="'tiny' reads no templates, so the templates of 'target' are not used"):
+        (prediction,) = predict(target, weights=weights, options=FoldingOptions(num_recycles=0))
+    assert prediction.notes == ("'tiny' reads no templates, so the templates of 'target' are not used",)
+
+
+def test_dna_rna_and_three_letter_codes_are_errors() -> None:
+    dna = "ACGTACGTACGTACGTACGTACGT"
+    with pytest.raises(InputError, match="'gene' cannot be predicted: this is DNA"):
+        predict(Target(name="gene", sequence=dna), ["tiny"])
+    with pytest.raises(InputError, match="'gene' cannot be predicted: these are three-letter codes"):
+        prepare(Target(name="gene", sequence="METGLYALAARG"))
+    with pytest.raises(InputError, match="this is RNA"):
+        prepare_complex(ComplexInput(target=ComplexTarget.of("pair", (SEQUENCE, "ACGUACGU"))))
+    assert prepare(Target(name="peptide", sequence=dna, as_protein=True)).features.sequence == dna

@@ -1,0 +1,32 @@
+"""One target, folded alone by an executor."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from data_pipeline.complexes.feature_set import TargetFeatures
+from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.execution.stages import Stages
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget, fold
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.update import Executor
+from helixfold.presets import Preset
+
+
+def fold_one(
+    model: AlphaFold,
+    run: Executor,
+    features: TargetFeatures,
+    preset: Preset,
+    options: FoldingOptions,
+    *,
+    name: str | None = None,
+    passes: Passes = LAUNCHED,
+    initial_guess: Float[np.ndarray, "r 37 3"] | None = None,
+    offsets: Int[np.ndarray, "r r"] | None = None,
+) -> Prediction:
+    """Return the prediction of one target by `fold`."""
+    target = FoldingTarget(features=features, name=name, initial_guess=initial_guess, offsets=offsets)
+    (prediction,) = fold(model, preset, [target], options, run, stages=Stages(), passes=passes)
+    return prediction

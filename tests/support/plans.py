@@ -1,0 +1,39 @@
+"""Plans from a simple forecast of memory, which grows with residues and extra rows alike."""
+
+from dataclasses import replace
+
+import torch
+
+from helixfold.config import ModelConfig
+from helixfold.ops.card import CARDS, Card
+from helixfold.planning.executors import AvailableMemory, Plan, plan
+from helixfold.planning.prediction import EXECUTORS
+from helixfold.planning.size import Forecast, PassSize
+
+GIB = 2**30
+SIZE = PassSize(residues=1000, msa_rows=500, extra_rows=1000, templates=4, dtype=torch.float32)
+DISK = 10**15
+# Of a thousand residues and a thousand extra rows in float32, GiB: what `simple_forecast` predicts.
+WHOLE, SLABS, SPILLED = 8, 4, 2
+
+
+def simple_forecast(
+    config: ModelConfig, size: PassSize, name: str, card: Card, slab_budget: int | None = None
+) -> Forecast:
+    """In place of `helixfold.planning.executors.forecast_prediction`."""
+    share = size.dtype.itemsize / 4 * size.residues / 1000 * (1000 + size.extra_rows) / 2000
+    spilled = int(6 * GIB * share) if name == "spilled" else 0
+    peak = int(dict(zip(EXECUTORS, (WHOLE, SLABS, SPILLED), strict=True))[name] * GIB * share)
+    peak += slab_budget or 0
+    return Forecast(stages={"all": peak}, spilled=spilled)
+
+
+def planned(gibibytes: float, disk: int = DISK, forced: str | None = None, card: str = "cpu", **size: int) -> Plan:
+    """The plan of a target of `SIZE`, but for these sizes, in this much memory."""
+    return plan(
+        ModelConfig(),
+        replace(SIZE, **size),
+        AvailableMemory(memory=int(gibibytes * GIB), spill=disk),
+        CARDS[card],
+        forced,
+    )
