@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -280,8 +281,9 @@ def head_input(
     passes = task.config.run.example.max_passes
     seed = task.config.run.seed
     draws = (draw(given, task.preset, [seed, position, part, cycle]) for cycle in range(passes))
-    *earlier, last = ([batch_of([sample], task.preset, device)] for sample in draws)
-    folded = model.fold(run, last, model.recycle(run, earlier, dtype), dtype)
+    ensembles = ([batch_of([sample], task.preset, device)] for sample in draws)
+    previous = model.recycle(run, islice(ensembles, passes - 1), dtype)
+    folded = model.fold(run, next(ensembles), previous, dtype)
     return summary(model, folded, torch.from_numpy(given.chain_index).to(device), task.reads)
 
 

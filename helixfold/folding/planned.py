@@ -195,7 +195,11 @@ def _bar_of_passes(
     share = 1 / (len(blocks) * options.num_ensemble)
     total, title = options.recycles(model.preset) + 1, f"{name or model.preset.name} passes"
     with tqdm(total=total, desc=title, bar_format=_BAR, leave=False, disable=hides_bar) as bar, ExitStack() as stack:
+
+        def block_done(*_: object) -> None:  # what a hook returns would replace the block's output
+            bar.update(share)
+
         for block in blocks if not hides_bar else ():
-            stack.enter_context(block.register_forward_hook(lambda *_: bar.update(share) and None))
+            stack.enter_context(block.register_forward_hook(block_done))
         stack.enter_context(passes.reporting(bar.update))
         yield
