@@ -59,7 +59,7 @@ def real_data() -> Path:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plots of a target, which take most of the time of a small one."""
     monkeypatch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)
-    monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

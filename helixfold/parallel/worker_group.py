@@ -50,6 +50,20 @@ class ControlChannel:
         wait_until(lambda: self._store is not None and self._store.check(keys))
         return [json.loads(self._store.get(key)) for key in keys]
 
+    def send(self, value: Any) -> None:
+        """Send a value from the first rank to all others, which `receive` it."""
+        if self._store is not None:
+            self._round += 1
+            self._store.set(f"sent {self._round}", json.dumps(value))
+
+    def receive(self) -> Any:
+        """Wait until the first rank sends a value, and return it."""
+        assert self._store is not None
+        self._round += 1
+        key = f"sent {self._round}"
+        wait_until(lambda: self._store is not None and self._store.check([key]))
+        return json.loads(self._store.get(key))
+
     def run_together(self, action: Callable[[], Result]) -> Result:
         """Run an action on every rank and return its result if it succeeds on all of them; see `together`."""
         with self.together():
@@ -115,11 +129,8 @@ class WorkerGroup:
         return self.group.rank == 0
 
     def take_tasks(self, count: int) -> Iterator[int]:
-        """Take lots of tasks until all `count` lots are taken, and yield their indices on every rank of the group."""
-        while True:
-            index = self.group.all_gather(self.queue.take() if self.is_leader else None)[0]
-            if index >= count:
-                return
+        """Take lots of tasks until all `count` lots are taken, and yield their indices."""
+        while (index := self.queue.take()) < count:
             yield index
 
     def leave(self) -> None:

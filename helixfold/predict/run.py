@@ -34,6 +34,7 @@ from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output
+from helixfold.predict.lot import serve_folds, sizes_of_lots
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import EXAMPLE, EXAMPLE_TEMPLATE, Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import colabfold_run, slim_down
@@ -64,7 +65,6 @@ from helixfold.predict.targets import (
     read_targets,
     with_search_files,
 )
-from helixfold.predict.together import sizes_of_lots
 from helixfold.predict.variants import variant_settings
 from helixfold.presets import Preset
 from helixfold.report.page import counted
@@ -384,6 +384,10 @@ def _fold_all(
         share_unavailable(settings.searches, workers.world)
     if workers.mesh.is_first:
         workers.queue.open([job.name for job, _ in remaining], lots)
+    if not workers.is_leader:
+        serve_folds(jobs, output, settings)
+        workers.leave()
+        return 0
     runner = BatchRunner(
         remaining,
         lots,
@@ -396,6 +400,7 @@ def _fold_all(
         is_part=options.failures_file is not None,
     )
     runner.run(loading.finished)
+    workers.group.send(None)
     workers.leave()
     if options.failures_file is not None:
         return close_part(workers.queue, options.failures_file) if workers.mesh.is_first else 0

@@ -17,12 +17,12 @@ from data_pipeline.files import remove_partial_files, require_unmoved
 from helixfold.execution.stages import Stage, Stages
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.task_queue import TaskQueue
-from helixfold.parallel.worker_group import OtherRankError
+from helixfold.parallel.worker_group import ControlChannel, OtherRankError
 from helixfold.predict.jobs import Job, RunSettings
+from helixfold.predict.lot import Outcome, fold_lot
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.predict.search import exit_code_for, written_directories
-from helixfold.predict.together import Outcome, fold_targets
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
@@ -63,7 +63,7 @@ class BatchRunner:
             SharedTasks(
                 [job.name for job, _ in remaining],
                 claims,
-                settings.workers.group,
+                ControlChannel(),
                 is_needed=self._is_needed,
                 report=settings.workers.queue.report,
             )
@@ -85,8 +85,6 @@ class BatchRunner:
                 for number, outcome, seconds in self._outcomes(shared_stages, bar):
                     failure = self._finish(number, outcome, seconds)
                     bar.update()
-                    if not workers.is_leader:
-                        continue
                     workers.queue.report(number, failure)
                     require_unmoved(self._output)
                     if self._is_part:
@@ -138,7 +136,7 @@ class BatchRunner:
             job = self._remaining[number][0]
             stages = Stages(self._workers.mesh.device, shared_stages, partial(self._ended_stage, number))
             targets.append((job, self._output / job.name, stages))
-        return fold_targets(targets, self._settings, overwrite=self._overwrite)
+        return fold_lot(targets, self._settings, overwrite=self._overwrite)
 
     def _finish(self, number: int, outcome: Outcome, seconds: float) -> str | None:
         """Print how a target ended and pack its results if they are wanted; return why it failed, if it did."""
@@ -186,7 +184,7 @@ class BatchRunner:
 
     def _report(self, target: str, stage: Stage) -> None:
         """Print progress as JSON, if this run does so; a target that has ended counts as done."""
-        if self._settings.prints_json and self._workers.is_leader:
+        if self._settings.prints_json:
             queue = self._workers.queue
             done = queue.number_finished() + len(queue.failures_so_far()) + (stage.name in ("finished", "failed"))
             print_progress(target, stage.name, done=done, total=len(self._remaining), seconds=stage.seconds)

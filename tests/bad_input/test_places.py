@@ -19,7 +19,7 @@ from data_pipeline.user_cache import user_cache
 from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
-from helixfold.predict import run, runner, target
+from helixfold.predict import lot, run, runner
 from helixfold.predict.lock import locked_directory
 from helixfold.weights import cache
 from helixfold.write.results import write_file
@@ -126,11 +126,11 @@ def test_an_output_directory_that_is_moved_ends_the_run_and_is_not_made_anew(
         return wrapped
 
     if moment == "before a prediction is written":
-        monkeypatch.setattr(target, "write_prediction", moving(target.write_prediction, first=True))
+        monkeypatch.setattr(lot, "write_prediction", moving(lot.write_prediction, first=True))
     elif moment == "at the end":
         monkeypatch.setattr(run, "close", moving(run.close, first=True))
     else:
-        monkeypatch.setattr(runner, "fold_targets", moving(runner.fold_targets, first=False))
+        monkeypatch.setattr(runner, "fold_lot", moving(runner.fold_lot, first=False))
     found = met(["predict", "x.fasta", *TINY], folder)
     assert found.code == 2
     problem = "was moved or removed while this run wrote there; move it back and run the same command again"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helixfold.cli.main import main
-from helixfold.predict import target, together
+from helixfold.predict import lot
 from helixfold.report import plot_files
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -22,18 +22,18 @@ def test_coverage_is_drawn_when_it_delays_nobody(
 ) -> None:
     seen: list[str] = []
     imported = threading.Event()
-    fold = together.fold_request
+    fold = lot.fold_planned
 
-    def folded(*given: Any) -> Any:
-        answer = fold(*given)
+    def folded(*given: Any, **named: Any) -> Any:
+        prediction = fold(*given, **named)
         seen.append("folded")
-        return answer
+        return prediction
 
-    monkeypatch.setattr(target, "_LONG", longest_short)
-    monkeypatch.setattr(target, "write_alignment", plot_files.write_alignment)
-    monkeypatch.setattr(target, "write_coverage", lambda *_: seen.append("coverage"))
-    monkeypatch.setattr(target, "import_matplotlib", imported.set)
-    monkeypatch.setattr(together, "fold_request", folded)
+    monkeypatch.setattr(lot, "_LONG", longest_short)
+    monkeypatch.setattr(lot, "write_alignment", plot_files.write_alignment)
+    monkeypatch.setattr(lot, "write_coverage", lambda *_: seen.append("coverage"))
+    monkeypatch.setattr(lot, "import_matplotlib", imported.set)
+    monkeypatch.setattr(lot, "fold_planned", folded)
     command = ["predict", "MKTAYIAKQR", "--models", "tiny", "--num-recycles", "0", "--device", "cpu"]
     assert main([*command, "--output", str(tmp_path), *options]) == 0
     assert seen == expected

@@ -14,7 +14,7 @@ from data_pipeline.parse.gemmi_chains import parse_pdb
 from helixfold import __version__
 from helixfold.cli.main import INTERRUPTED
 from helixfold.execution import environment
-from helixfold.predict import target
+from helixfold.predict import lot
 from helixfold.predict.jobs import features_digest
 from helixfold.write.provenance import recorded_command
 from tests.predict.conftest import SEQUENCE, Runs
@@ -30,7 +30,7 @@ def entries(runs: Runs) -> list[dict[str, Any]]:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on, another machine."""
-    monkeypatch.setattr(target, "device_name", lambda _: "another processor")
+    monkeypatch.setattr(lot, "device_name", lambda _: "another processor")
 
 
 def test_programs_device_operators_features_and_command_are_recorded(fasta: Path, runs: Runs) -> None:
@@ -147,13 +147,13 @@ def test_a_run_that_ends_before_a_predictions_files_are_there_records_what_makes
 
     runs(fasta)
     with monkeypatch.context() as patch:
-        patch.setattr(target, "write_prediction", ended)
+        patch.setattr(lot, "write_prediction", ended)
         runs(fasta, "--num-seeds", 3)
     assert runs.code == INTERRUPTED
     # The record is there before the files, so that no files are without one.
     assert [entry["predictions"] for entry in entries(runs)] == [["tiny"], ["tiny_seed_1"]]
     with monkeypatch.context() as patch:
-        patch.setattr(target, "device_name", lambda _: "another processor")
+        patch.setattr(lot, "device_name", lambda _: "another processor")
         assert runs(fasta, "--num-seeds", 3) == ["tiny_seed_1", "tiny_seed_2"]
     assert [entry["predictions"] for entry in entries(runs)] == [["tiny"], ["tiny_seed_1", "tiny_seed_2"]]
     assert entries(runs)[1]["device"]["name"] == "another processor"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.cli.main import INTERRUPTED, main
-from helixfold.predict import target
+from helixfold.predict import lot
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from helixfold.write.archive import write_archive
@@ -225,7 +225,7 @@ def test_no_stage_is_lost_or_counted_twice_by_a_run_that_was_ended(
     moment: str, fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (fasta, "--num-recycles", 0, "--num-seeds", 2)
-    write = target.write_prediction
+    write = lot.write_prediction
 
     def ended(*arguments: object, **options: object) -> None:
         if moment == "once it is written":
@@ -233,7 +233,7 @@ def test_no_stage_is_lost_or_counted_twice_by_a_run_that_was_ended(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(target, "write_prediction", ended)
+        patch.setattr(lot, "write_prediction", ended)
         runs(*given)
     assert runs.code == INTERRUPTED
     first = json.loads((runs.target / "timings.json").read_text())

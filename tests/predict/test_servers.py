@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("data_pipeline.search.plan.AlignmentServer", partial(AlignmentServer, sleep=lambda _: None))
     steps = tuple(step for step in postprocess.STEPS if step[0] in ("ranking", "timings", "mark"))
     monkeypatch.setattr(postprocess, "STEPS", steps)
-    monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
 
 
 class Batch:

@@ -21,9 +21,9 @@ from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import RESERVE, AvailableMemory, Plan, fit_together
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import PassSize
-from helixfold.predict import run, target, together
+from helixfold.predict import lot, run
 from helixfold.predict.jobs import RunSettings
-from helixfold.predict.together import sizes_of_lots
+from helixfold.predict.lot import sizes_of_lots
 from helixfold.presets import tiny
 from tests.support.operator_graphs import OperatorRecorder
 
@@ -127,14 +127,14 @@ def test_what_is_there_is_not_made_again(
 def test_one_that_fails_ends_no_other(
     fasta: Path, tmp_path: Path, batches: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = target.write_prediction
+    write = lot.write_prediction
 
     def failing(directory: Path, *rest: Any, **named: Any) -> None:
         if directory.name == "c":
             raise OSError(28, "No space left on device")
         write(directory, *rest, **named)
 
-    monkeypatch.setattr(target, "write_prediction", failing)
+    monkeypatch.setattr(lot, "write_prediction", failing)
     output = tmp_path / "out"
     assert predict(fasta, output, "--targets-at-once", 8) == 1
     assert batches == [["a", "c", "b"]]
@@ -208,7 +208,7 @@ def settings(device: str = "cpu", *, at_once: int | None = None, groups: int = 1
 def test_lots_are_short_targets_of_about_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = [10, 30, 32, 33, 60, 200, 250, 256, 257, 280]
     assert sizes_of_lots(lengths, settings()) == [1] * 10
-    monkeypatch.setattr(together, "card_of", lambda device: CARDS["h200"])
+    monkeypatch.setattr(lot, "card_of", lambda device: CARDS["h200"])
     assert sizes_of_lots(lengths, settings()) == [3, 2, 1, 2, 1, 1]
     assert sizes_of_lots(lengths, settings(at_once=2)) == [2, 1, 2, 1, 2, 1, 1]
     # Each of several processes gets some.

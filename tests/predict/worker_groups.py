@@ -14,8 +14,8 @@ from helixfold.folding import planned
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.update import Executor
-from helixfold.parallel.worker_group import join_workers
-from helixfold.predict import postprocess, run, target, together
+from helixfold.parallel.worker_group import ControlChannel, WorkerGroup, join_workers
+from helixfold.predict import lot, postprocess, run
 
 BAD, HUNGRY = "bad", "hungry"
 
@@ -28,17 +28,16 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     os.environ.update(told)
     run.join_workers = partial(join_workers, timeout=15.0)
     postprocess.write_plots = lambda *_: None  # plots take most of the time
-    fold, all_settings = planned.fold, []
-    fold_request = together.fold_request
+    fold, fold_planned, groups = planned.fold, lot.fold_planned, list[ControlChannel]()
 
-    def recorded(request: target.FoldRequest, settings: target.RunSettings) -> Prediction:
-        all_settings.append(settings)
-        return fold_request(request, settings)
+    def recorded(*given: Any, workers: WorkerGroup, **named: Any) -> Prediction:
+        groups.append(workers.group)
+        return fold_planned(*given, workers=workers, **named)
 
     def failing(
         model: Any, preset: Any, targets: Sequence[FoldingTarget], options: Any, run: Executor, **named: Any
     ) -> Any:
-        group, features = all_settings[-1].workers.group, targets[0].features
+        group, features = groups[-1], targets[0].features
         if features.domain_name == BAD and last_fails and group.rank == group.size - 1:
             raise RuntimeError("the chain is broken")
         if features.domain_name == HUNGRY and not isinstance(getattr(run, "within", run), Slabs):
@@ -47,5 +46,5 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
             file.write(f"{features.domain_name} {group.rank}\n")
         return fold(model, preset, targets, options, run, **named)
 
-    planned.fold, together.fold_request = failing, recorded  # type: ignore[assignment]
+    planned.fold, lot.fold_planned = failing, recorded  # type: ignore[assignment]
     return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])
