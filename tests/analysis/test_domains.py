@@ -22,6 +22,13 @@ def found(parts: str, plddt: np.ndarray | None = None, **values: float) -> list[
     return [domain.stretches for domain in domains]
 
 
+def found_with_loops(parts: str, loop: int) -> list[list[tuple[int, int]]]:
+    """As `found`, where each '-' is a loop of that many residues."""
+    kept = np.concatenate([np.arange(10 * n, 10 * n + (loop if part == "-" else 10)) for n, part in enumerate(parts)])
+    pae = errors(parts)[np.ix_(kept, kept)]
+    return [domain.stretches for domain in find_domains(pae, np.full(len(pae), 90.0))]
+
+
 def test_a_rigid_chain_is_one_domain() -> None:
     assert found("AAAAAA") == [[(0, 59)]]
 
@@ -52,11 +59,42 @@ def test_a_short_loop_belongs_to_the_domain_around_it_and_a_speck_to_none() -> N
     assert [domain.stretches for domain in domains] == [[(0, 59)], [(60, 89)]]
 
 
+@pytest.mark.parametrize(
+    ("parts", "loop", "expected"),
+    [
+        ("AAA-AAA", 9, [[(0, 68)]]),
+        ("AAA-AAA", 10, [[(0, 29), (40, 69)]]),
+        ("AAA-BBB", 9, [[(0, 29)], [(39, 68)]]),
+        ("BB-BAA-AA", 9, [[(0, 38)], [(39, 87)]]),
+    ],
+)
+def test_loops_of_up_to_nine_residues_belong_to_the_domain_on_both_their_sides(
+    parts: str, loop: int, expected: list[list[tuple[int, int]]]
+) -> None:
+    assert found_with_loops(parts, loop) == expected
+
+
+def test_a_domain_has_at_least_twenty_residues_and_each_of_its_parts_at_least_four() -> None:
+    pae = errors("AAABBB")
+    # The second part as long as the case says, and a stretch of the first part's residues within it.
+    for stop, stretch, expected in (
+        (50, 0, [[(0, 29)], [(30, 49)]]),
+        (49, 0, [[(0, 29)]]),
+        (60, 4, [[(0, 29), (40, 43)], [(30, 39), (44, 59)]]),
+        (60, 3, [[(0, 29)], [(30, 59)]]),
+    ):
+        order = np.arange(stop)
+        order[40 : 40 + stretch] = np.arange(stretch)
+        assert [domain.stretches for domain in find_domains(pae[np.ix_(order, order)], np.full(stop, 90.0))] == expected
+
+
 def test_long_stretches_of_very_low_plddt_belong_to_none_and_short_ones_do() -> None:
     plddt = np.full(80, 90.0)
     plddt[20:29] = 30
     plddt[50:] = 49.9
     assert found("AAAAAAAA", plddt) == [[(0, 49)]]
+    plddt[50:], plddt[60:70] = 50, 49.9
+    assert found("AAAAAAAA", plddt) == [[(0, 59), (70, 79)]]
 
 
 def test_what_is_placed_badly_everywhere_has_no_domain() -> None:
