@@ -6,15 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from data_pipeline.errors import InputError
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER
 from helixfold.cli.main import main
 from helixfold.folding.options import FoldingOptions
 from helixfold.presets import preset
 from helixfold.scoring import network
-from helixfold.scoring.score import BinderChains, binder_scores, require_templates, scores_of, target_to_fold
+from helixfold.scoring.score import (
+    BinderChains,
+    binder_scores,
+    compared_with_native,
+    require_templates,
+    scores_of,
+    target_to_fold,
+)
 from helixfold.scoring.score_run import ScoredLine, ranked
-from helixfold.scoring.structures import read_scored
+from helixfold.scoring.structures import ScoredStructure, read_scored
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 from tests.scoring.structure_files import SEQUENCE, write
@@ -209,6 +220,134 @@ def test_errors_between_binder_and_target_are_the_means_of_both_blocks(tmp_path:
     for names, problem in ((("X",), "has no chain X, the binder"), (("A", "B"), "has no chain beside the binder")):
         with pytest.raises(InputError, match=problem):
             BinderChains(names=names).mask(structure)
+
+
+CA = ATOM_ORDER["CA"]
+# Chains of a file in the order in which they are read, because A and C are equal, and their residues.
+FILE = {"A": SEQUENCE[:9], "B": SEQUENCE, "C": SEQUENCE[:9]}
+RESIDUES = {"A": range(9), "C": range(9, 18), "B": range(18, 32)}
+
+
+@pytest.fixture
+def complex_file(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.pdb", *FILE.values())
+
+
+def predicted(structure: ScoredStructure, positions: np.ndarray, **values: object) -> network.Prediction:
+    """A prediction with these atoms, those at the origin left out, and errors and pLDDT that all differ."""
+    random, count = np.random.default_rng(0), structure.residues
+    plddt = random.uniform(20, 95, count)
+    mask = positions.any(-1).astype(np.float32)
+    given: dict[str, object] = {
+        "model": "made",
+        "protein": Protein(
+            aatype=np.concatenate([chain.aatype for chain in structure.chains]),
+            atom_positions=positions.astype(np.float32),
+            atom_mask=mask,
+            residue_index=np.concatenate([1 + np.arange(len(chain.sequence)) for chain in structure.chains]),
+            chain_index=structure.chain_index,
+            b_factors=plddt[:, None] * mask,
+        ),
+        "plddt": plddt,
+        "pae": random.uniform(12, 30, (count, count)),
+        "max_pae": 31.75,
+        "ptm": 0.5,
+        "iptm": 0.25,
+        "ranking_confidence": 0.3,
+        "num_recycles": 0,
+        "converged": False,
+        "chain_ids": tuple(chain.name for chain in structure.chains),
+    }
+    return network.Prediction(**{**given, **values})  # type: ignore[arg-type]
+
+
+def without_alpha(structure: ScoredStructure, *residues: int) -> ScoredStructure:
+    """The structure with the atoms of these residues unknown."""
+    chains, start = [], 0
+    for chain in structure.chains:
+        known = np.array([start + place not in residues for place in range(len(chain.sequence))])
+        start += len(chain.sequence)
+        chains.append(
+            replace(
+                chain,
+                atom_mask=chain.atom_mask * known[:, None],
+                atom_positions=chain.atom_positions * known[:, None, None],
+            )
+        )
+    return replace(structure, chains=tuple(chains))
+
+
+@pytest.mark.parametrize("names", ["A", "B", "AC"])
+def test_scores_of_a_binder_are_of_its_known_residues_and_the_targets(complex_file: Path, names: str) -> None:
+    """The network turns the whole complex and pulls the binder apart; two residues are unknown in the structure."""
+    structure = without_alpha(read_scored(complex_file), 3, 24)
+    assert [chain.name for chain in structure.chains] == list(RESIDUES)
+    binder = sorted(number for name in names for number in RESIDUES[name])
+    target = sorted({*range(32)} - {*binder})
+    moved = np.zeros((32, 3))
+    moved[binder, 0] = 0.3 * np.arange(len(binder))
+    moved[[3, 24]] = 40
+    turn = Rotation.from_rotvec([0.3, -1.1, 0.7])
+    positions = turn.apply((structure.positions + moved[:, None]).reshape(-1, 3)).reshape(32, 37, 3) + [9, -4, 2]
+    prediction = predicted(structure, positions)
+    scores = binder_scores(structure, prediction, BinderChains(names=tuple(names)))
+    known = [number for number in binder if number not in (3, 24)]
+    assert scores["target_aligned_rmsd"] == pytest.approx(np.sqrt((moved[known] ** 2).sum(1).mean()), abs=1e-3)
+    centred = [each[known, CA] - each[known, CA].mean(0) for each in (positions, structure.positions)]
+    distance = Rotation.align_vectors(*centred)[1]
+    assert scores["binder_aligned_rmsd"] == pytest.approx(distance / len(known) ** 0.5, abs=1e-3)
+    assert scores["binder"] == ":".join(FILE[name] for name in names)
+    assert prediction.pae is not None
+    for one, rows, columns in (("pae_binder", binder, binder), ("pae_target", target, target)):
+        assert scores[one] == pytest.approx(np.mean([prediction.pae[i, j] for i in rows for j in columns]))
+    across = [prediction.pae[i, j] for i in range(32) for j in range(32) if (i in binder) != (j in binder)]
+    assert scores["pae_interaction"] == pytest.approx(np.mean(across))
+    for one, residues in (("binder_plddt", binder), ("target_plddt", target)):
+        assert scores[one] == pytest.approx(np.mean([prediction.plddt[i] for i in residues]))
+
+
+def test_residues_that_the_structure_does_not_know_are_not_compared(complex_file: Path) -> None:
+    structure = without_alpha(read_scored(complex_file), 3, 24)
+    moved = structure.positions.copy()
+    moved[[3, 24]] += 40
+    prediction = predicted(structure, moved)
+    scores = scores_of(structure, prediction)
+    assert scores["tm_to_structure"] == pytest.approx(1, abs=1e-4)
+    assert scores["rmsd_to_structure"] == pytest.approx(0, abs=1e-3)
+    assert scores["composite"] == pytest.approx(0.5 * prediction.plddt.mean() / 100, abs=1e-4)
+
+
+def test_the_interface_of_a_binder_is_with_its_target(complex_file: Path) -> None:
+    """Though the two chains of the target are surer of each other."""
+    structure = read_scored(complex_file)
+    pae = np.full((32, 32), 20.0)
+    for one, other, error in (("A", "C", 1.0), ("A", "B", 4.0), ("C", "B", 3.0)):
+        pae[np.ix_(RESIDUES[one], RESIDUES[other])] = pae[np.ix_(RESIDUES[other], RESIDUES[one])] = error
+    touching = structure.positions.copy()
+    touching[[0, 9, 18]] = touching[0] + np.arange(3)[:, None, None]
+    prediction = predicted(structure, touching, pae=pae)
+    expected = {(): "A:C", ("B",): "C:B", ("A",): "A:C", ("A", "C"): "C:B"}
+    for names, interface in expected.items():
+        scores = scores_of(structure, prediction, BinderChains(names=names) if names else None)
+        assert (scores["interface"], scores["iptm"]) == (interface, 0.25)
+    assert scores_of(structure, prediction)["interface_pae"] == pytest.approx(1)
+    assert scores_of(structure, prediction, BinderChains(names=("B",)))["interface_pae"] == pytest.approx(3)
+
+
+def test_the_structure_and_what_the_network_makes_of_it_are_compared_with_the_native(tmp_path: Path) -> None:
+    native = write(tmp_path / "native.pdb", *FILE.values())
+    decoy = write(tmp_path / "decoy.pdb", *FILE.values(), noise=2.0)
+    given, other = (read_scored(path) for path in (native, decoy))
+    names = ("tm", "lddt", "dockq")
+    recovered = compared_with_native(other, predicted(other, given.positions), read_structure(native))
+    spoilt = compared_with_native(given, predicted(given, other.positions), read_structure(native))
+    for name in names:
+        suffix = "" if name == "dockq" else "_to_native"
+        own, made = f"{name}{suffix}", f"output_{name}{suffix}"
+        assert recovered[made] == pytest.approx(1, abs=1e-3)
+        assert spoilt[own] == pytest.approx(1, abs=1e-3)
+        assert recovered[own] == pytest.approx(spoilt[made], abs=1e-3)
+        assert (recovered[own] or 0) < 0.99
 
 
 def replaced(prediction: network.Prediction, positions: np.ndarray) -> network.Prediction:
