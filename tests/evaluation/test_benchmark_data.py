@@ -10,6 +10,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from helixfold.evaluation.benchmark_data import Benchmark, find_data
 from helixfold.evaluation.benchmark_table import TARGET_LISTS, read_benchmark
+from tests.scoring.structure_files import write
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
 SEQUENCE = "MKTAYIAKQR"
@@ -51,6 +52,15 @@ def test_what_the_table_does_not_name_is_found_by_the_targets_name(tmp_path: Pat
     assert domains.target.alignments == (data / "T1.a3m",)
     # Of one known structure, the sequence is its own.
     assert chain.target.sequence == read_structure(EXAMPLES / "meander.pdb").chains[0].sequence
+
+
+def test_the_sequence_of_a_known_structure_is_that_of_the_chain_in_the_targets_name(tmp_path: Path, data: Path) -> None:
+    write(data / "2xyz.pdb", SEQUENCE, SEQUENCE[::-1])
+    first, second = found(tmp_path, "id\n2xyz_A\n2xyz_B\n", data).targets
+    assert (first.target.sequence, second.target.sequence) == (SEQUENCE, SEQUENCE[::-1])
+    for name in ("2xyz", "2xyz_C"):
+        with pytest.raises(InputError, match=r"its sequence is not there, and 2xyz\.pdb has 2 chains"):
+            found(tmp_path, f"id\n{name}\n", data)
 
 
 @pytest.mark.parametrize(
