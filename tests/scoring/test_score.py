@@ -187,6 +187,31 @@ def test_a_new_kind_of_structure_is_added_to_earlier_results(
     assert {"chain_protocol", "complex_protocol"} <= first["settings"].keys()
 
 
+def test_changed_files_are_scored_again_and_others_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run after a change has the scores of a fresh one, whether the structure or its native has changed."""
+    for number in range(2):
+        write(tmp_path / "in" / f"d{number}.pdb", noise=number)
+    native = write(tmp_path / "native.pdb")
+
+    def scored(output: str) -> tuple[list[dict[str, str]], str]:
+        words = ["score", str(tmp_path / "in"), *TINY, "--reference", str(native), "--output", str(tmp_path / output)]
+        assert main(words) == 0
+        return rows(tmp_path / output), capsys.readouterr().out
+
+    first, _ = scored("out")
+    again, printed = scored("out")
+    assert again == first
+    assert "2 of 2 structures: scored before" in printed
+    write(native, noise=0.5)
+    changed, printed = scored("out")
+    assert "scored before" not in printed
+    assert changed == scored("after_native")[0] != first
+    write(tmp_path / "in" / "d1.pdb", noise=1.5)
+    last, printed = scored("out")
+    assert "1 of 2 structures: scored before" in printed
+    assert last == scored("after_structure")[0] != changed
+
+
 def test_lines_are_ranked_by_the_error_where_there_is_one_and_bad_ones_come_last() -> None:
     def names(key: str, *values: float | None) -> list[str]:
         lines = [
@@ -287,8 +312,8 @@ def test_scores_of_a_binder_are_of_its_known_residues_and_the_targets(complex_fi
     moved = np.zeros((32, 3))
     moved[binder, 0] = 0.3 * np.arange(len(binder))
     moved[[3, 24]] = 40
-    turn = Rotation.from_rotvec([0.3, -1.1, 0.7])
-    positions = turn.apply((structure.positions + moved[:, None]).reshape(-1, 3)).reshape(32, 37, 3) + [9, -4, 2]
+    turn = Rotation.from_rotvec([0.3, -1.1, 0.7]).as_matrix()
+    positions = (structure.positions + moved[:, None]) @ turn.T + np.array([9, -4, 2])
     prediction = predicted(structure, positions)
     scores = binder_scores(structure, prediction, BinderChains(names=tuple(names)))
     known = [number for number in binder if number not in (3, 24)]
