@@ -108,6 +108,13 @@ def test_designs_are_folded_again_by_another_model(
     assert "tiny also designs, so that its check would prove nothing" in capsys.readouterr().err
     assert main([*command, *checking, "--seed", "3"]) == 1
     assert "designed before with other settings (options" in capsys.readouterr().err
+    # What is made anew has no checks of what it replaces.
+    (directory / "design_1.json").write_bytes((directory / "design_0.json").read_bytes())
+    (directory / "trajectory_1.npz").touch()
+    assert main([*command, "--overwrite", "--seed", "3"]) == 0
+    assert sorted(files_in(directory)) == FILES
+    _, line = (row.split("\t") for row in (tmp_path / "out" / "designs.tsv").read_text().splitlines())
+    assert dict(zip(names, line, strict=True))["check_plddt"] == "NA"
 
 
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:

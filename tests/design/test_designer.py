@@ -1,5 +1,6 @@
 """Designs follow from their seeds, whatever interrupts them, and keep what they are told to keep."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from data_pipeline.errors import InputError
 from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import RESTYPES
-from helixfold.design import task
+from helixfold.design import losses, task
 from helixfold.design.designer import Designer, design
-from helixfold.design.losses import WeightedLoss
+from helixfold.design.losses import DesignPass, WeightedLoss
 from helixfold.design.memory import step_needs
 from helixfold.design.options import DesignOptions, Optimizer
 from helixfold.design.sequence import SequenceMixture, designed_sequence
@@ -107,6 +108,30 @@ def test_gradients_have_the_length_of_the_root_of_the_residues_that_have_any() -
         moved = found.moved(scale * gradient, 0.1, DesignOptions()).numbers - found.numbers
         assert np.linalg.norm(moved) == pytest.approx(0.1 * 4**0.5)
         np.testing.assert_allclose(moved / moved[0, 0], gradient / gradient[0, 0])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_with_dropout_leaves_the_network_and_pytorchs_random_numbers_as_they_were(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ready()
+    designer = Designer(of_one_amino_acid(task.hallucination(5)), [model], SHORT)
+    modes: list[bool] = []
+
+    def value(weights: object, made: DesignPass) -> tuple[torch.Tensor, dict[str, float]]:
+        modes.extend(module.training for module in model.network.modules())
+        if fails:
+            raise MemoryError
+        return -made.sequence.mixed.sum(), {}
+
+    monkeypatch.setattr(losses, "total", value)
+    state = torch.get_rng_state()
+    with pytest.raises(MemoryError) if fails else nullcontext():
+        designer.advance(designer.begin(0), 0)
+    assert modes
+    assert all(modes)
+    assert not any(module.training for module in model.network.modules())
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_the_best_of_the_hard_steps_is_the_design() -> None:
