@@ -45,6 +45,36 @@ def test_shapes_of_all_logits() -> None:
     assert logits.aligned_error.shape == (1, 13, 13, 64)
 
 
+def test_each_head_maps_its_own_representation() -> None:
+    """Row by row; an edge's distances are read from it and from its reverse, its errors from it alone."""
+    model = tiny_model()
+    heads = model.heads
+    for head in (heads.distogram.linear, heads.masked_msa.linear, heads.experimentally_resolved.linear):
+        torch.nn.init.normal_(head.weight)
+        torch.nn.init.normal_(head.bias)
+    torch.nn.init.normal_(heads.aligned_error.linear.weight)
+    with torch.no_grad():
+        folded = model.fold(Whole(), [random_batch(residues=7, rows=5)], None)
+        logits = heads(Whole(), folded)
+    pair, msa, single = (getattr(folded.representations, name) for name in ("pair", "msa", "single"))
+    assert (pair - pair.transpose(1, 2)).abs().max() > 0.1
+
+    def mapped(head: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return head.weight.detach() @ x + head.bias.detach()
+
+    for i in range(7):
+        resolved = mapped(heads.experimentally_resolved.linear, single[0, i])
+        torch.testing.assert_close(logits.experimentally_resolved[0, i], resolved)
+        for j in range(7):
+            there, back = (mapped(heads.distogram.linear, edge) for edge in (pair[0, i, j], pair[0, j, i]))
+            torch.testing.assert_close(logits.distogram[0, i, j], there + back, rtol=1e-4, atol=1e-4)
+            error = mapped(heads.aligned_error.linear, pair[0, i, j])
+            torch.testing.assert_close(logits.aligned_error[0, i, j], error, rtol=1e-4, atol=1e-4)
+        for row in range(5):
+            letters = mapped(heads.masked_msa.linear, msa[0, row, i])
+            torch.testing.assert_close(logits.masked_msa[0, row, i], letters, rtol=1e-4, atol=1e-4)
+
+
 def test_models_without_aligned_error_have_no_such_head() -> None:
     config = tiny_config()
     model = AlphaFold(replace(config, heads=replace(config.heads, aligned_error=False))).eval()
