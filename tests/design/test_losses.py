@@ -71,8 +71,10 @@ def test_contacts_count_within_and_between_chains(made: DesignPass) -> None:
     assert float(InterfaceContactLoss()(with_distances(made, between))) < 1e-3
     far = float(InterfaceContactLoss()(with_distances(made, np.full((R, R), 30.0))))
     assert far > 10
+    # A hotspot's own row counts, and one contact with the binder is enough.
     hot = replace(made, hotspots=torch.eye(R)[2][None])
-    between[2, 9] = 10.0
+    assert float(InterfaceContactLoss()(with_distances(hot, between))) > 10
+    between[8:, 2], between[2, 9] = 30.0, 10.0
     assert float(InterfaceContactLoss()(with_distances(hot, between))) < 1e-3
     cold = replace(made, hotspots=torch.eye(R)[3][None])
     assert float(InterfaceContactLoss()(with_distances(cold, between))) > 10
