@@ -195,6 +195,21 @@ def test_chains_that_are_not_predicted_are_left_out() -> None:
     assert found.dockq == pytest.approx(1)
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_fewer_equal_chains_stand_for_those_that_lie_alike(order: tuple[int, int]) -> None:
+    """Either the prediction or the reference has two of three equal chains, which lie unlike the other pairs."""
+    (first, second) = symmetric(("helix_long",), 2, 5.0)
+    turned = second.atom_positions @ rotation(np.array([0.0, 0.0, 1.0]), 1.0) + np.array([9.0, 4.0, 6.0])
+    three = [first, second, replace(second, name="C", atom_positions=turned.astype(np.float32))]
+    two = [replace(three[number], name=f"{three[number].name}x") for number in order]
+    for found, names in (
+        (compared(two, three), {"B": "Bx", "C": "Cx"}),
+        (compared(three, two), {"Bx": "B", "Cx": "C"}),
+    ):
+        assert dict(found.chains) == names
+        assert (found.dockq, found.tm_score) == pytest.approx((1, 1), abs=1e-5)
+
+
 def test_missing_residues_count_as_missed_contacts() -> None:
     true = chains_of(true_complex("hairpins", NOWHERE))
     half = chosen(true[0], np.arange(len(true[0].aatype)) < 16)
