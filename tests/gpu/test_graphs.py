@@ -62,8 +62,7 @@ def test_a_replayed_prediction_is_the_launched_one(
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("keep", ["none", "block"])
+@pytest.mark.parametrize(("keep", "dtype"), [("none", torch.float32), ("block", torch.bfloat16)])
 @pytest.mark.parametrize(
     ("device", "sizes"), on_devices([("tiny", 12, 5, 7, 2)], [("model_1", 128, 64, 128, 4), ("tiny", 64, 32, 64, 4)])
 )
