@@ -40,11 +40,16 @@ def inputs(shape: tuple[int, ...], shared: int | None) -> tuple[Tensor, Tensor, 
 
 
 @pytest.mark.parametrize(
-    ("shape", "shared"),
-    [((1, 1, 1, 7), 1), ((2, 7, 65, 32), 1), ((2, 63, 5, 24), 2), ((1, 3, 4, 256), 1), ((1, 2, 3, 300), 2)],
+    ("shape", "shared", "of_stream", "of_change"),
+    [
+        ((1, 1, 1, 7), 1, False, True),
+        ((2, 7, 65, 32), 1, True, False),
+        ((2, 63, 5, 24), 2, False, True),
+        ((2, 63, 5, 24), 2, True, True),
+        ((1, 3, 4, 256), 1, True, True),
+        ((1, 2, 3, 300), 2, False, False),
+    ],
 )
-@pytest.mark.parametrize("of_stream", [False, True])
-@pytest.mark.parametrize("of_change", [False, True])
 def test_outputs_and_gradients_are_the_references(
     shape: tuple[int, ...], shared: int, of_stream: bool, of_change: bool
 ) -> None:
