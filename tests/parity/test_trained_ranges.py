@@ -96,15 +96,23 @@ def test_float32_is_exact_for_real_residues_beside_large_padding(case: Case, mod
     assert not beyond, beyond
 
 
+@pytest.fixture(scope="module")
+def of_plain_pytorch(case: Case, model: AlphaFold) -> dict[str, np.ndarray]:
+    """The outputs of plain PyTorch in bfloat16."""
+    return run_case(model, case, Whole(), torch.bfloat16, plain=True)
+
+
 @pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
-def test_bfloat16_costs_at_most_twice_what_it_costs_others(case: Case, model: AlphaFold, run: Executor) -> None:
+def test_bfloat16_costs_at_most_twice_what_it_costs_others(
+    case: Case, model: AlphaFold, of_plain_pytorch: dict[str, np.ndarray], run: Executor
+) -> None:
     expected = real_outputs(case, case.outputs)
 
     def errors(outputs: dict[str, np.ndarray]) -> dict[str, float]:
         return {name: mean_deviation(value, expected[name]) for name, value in outputs.items()}
 
     ours = errors(run_case(model, case, run, torch.bfloat16, plain=False))
-    plain = errors(run_case(model, case, Whole(), torch.bfloat16, plain=True))
+    plain = errors(of_plain_pytorch)
     deepmind = case.meta["bfloat16_error"]
     beyond = {
         name: (error, plain[name], deepmind[name])
