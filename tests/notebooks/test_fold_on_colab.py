@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +41,54 @@ def cells(**values: object) -> list[Any]:
     return list(found)
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Any]], None]:
-    """Run cells from top to bottom in one kernel, in an empty directory, on a CPU and with an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+@dataclass
+class Kernel:
+    """A kernel in an empty directory, on a CPU and with an empty cache, which runs cells from top to bottom."""
 
-    def execute(cells: list[Any]) -> None:
+    directory: Path
+    client: Any
+
+    def run(self, cells: list[Any]) -> None:
+        self.client.nb.cells = cells
+        for index, cell in enumerate(cells):
+            self.client.execute_cell(cell, index)
+
+
+@contextmanager
+def new_kernel(directory: Path) -> Iterator[Kernel]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
+        patch.setenv("NO_PROXY", "*")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        resources = {"metadata": {"path": str(directory)}}
         notebook = jupytext.read(NOTEBOOK)
-        notebook.cells = cells
-        resources = {"metadata": {"path": str(tmp_path)}}
-        nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
+        client = nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources)
+        with client.setup_kernel():
+            yield Kernel(directory, client)
 
-    return execute
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with new_kernel(tmp_path_factory.mktemp("kernel")) as kernel:
+        yield kernel
+
+
+@dataclass
+class Folded:
+    """The cells that have folded the first sequence, and the sequences that they sent to a server."""
+
+    cells: list[Any]
+    sent: list[str]
+
+
+@pytest.fixture(scope="module")
+def folded(kernel: Kernel) -> Folded:
+    with mock_server() as server:
+        server.answers["submit"] = [state("COMPLETE")]
+        found = cells(SEQUENCE=SEQUENCES[0], SERVER=server.url)
+        kernel.run(found)
+        return Folded(found, list(server.asked().values()))
 
 
 def outputs(cells: list[Any]) -> list[Any]:
@@ -79,18 +114,14 @@ def archive(cells: list[Any], tmp_path: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(tmp_path / printed(cells[-1:]).split()[-1])
 
 
-def test_all_cells_run_with_a_local_server(tmp_path: Path, run: Callable[[list[Any]], None]) -> None:
-    with mock_server() as server:
-        server.answers["submit"] = [state("COMPLETE")]
-        found = cells(SEQUENCE=SEQUENCES[0], SERVER=server.url)
-        run(found)
-        assert list(server.asked().values()) == [SEQUENCES[0]]
-    kinds = [kind for output in outputs(found) for kind in output.get("data", {})]
+def test_all_cells_run_with_a_local_server(kernel: Kernel, folded: Folded) -> None:
+    assert folded.sent == [SEQUENCES[0]]
+    kinds = [kind for output in outputs(folded.cells) for kind in output.get("data", {})]
     assert kinds.count("image/png") == 3  # pLDDT, PAE, coverage
-    assert "ubiquitin/report.html" in archive(found, tmp_path).namelist()
+    assert "ubiquitin/report.html" in archive(folded.cells, kernel.directory).namelist()
 
 
-def test_cells_show_results_for_the_values_in_the_form(tmp_path: Path, run: Callable[[list[Any]], None]) -> None:
+def test_cells_show_results_for_the_values_in_the_form(tmp_path: Path) -> None:
     """Also when all cells run again in the same kernel with another sequence, other options, or an earlier sequence."""
     first, second = SEQUENCES
     rounds = [
@@ -99,7 +130,8 @@ def test_cells_show_results_for_the_values_in_the_form(tmp_path: Path, run: Call
         (second, cells(SEQUENCE=second, SERVER="", NUM_RECYCLES=1)),
         (first, cells(SEQUENCE=first, SERVER="")),
     ]
-    run([cell for _, each in rounds for cell in each])
+    with new_kernel(tmp_path) as kernel:
+        kernel.run([cell for _, each in rounds for cell in each])
     directories = []
     for sequence, each in rounds:
         assert shown_residues(each) == len(sequence)
@@ -112,8 +144,8 @@ def test_cells_show_results_for_the_values_in_the_form(tmp_path: Path, run: Call
 
 
 @pytest.mark.parametrize("case", ["download", "search", "input"])
-def test_a_failure_stops_the_notebook(case: str, tmp_path: Path, run: Callable[[list[Any]], None]) -> None:
-    """Fold a first protein before, whose results must not be shown for the second one."""
+def test_a_failure_stops_the_notebook(case: str, kernel: Kernel, folded: Folded) -> None:
+    """The results of the first protein, which was folded before, are not shown for the second one."""
     with mock_server() as server:
         server.answers["submit"] = [state("COMPLETE" if case == "download" else "ERROR")]
         server.answers["download"] = [failing(404)]
@@ -123,11 +155,10 @@ def test_a_failure_stops_the_notebook(case: str, tmp_path: Path, run: Callable[[
             "search": cells(SEQUENCE=SEQUENCES[1], SERVER=server.url),
             "input": cells(SEQUENCE="not one!", SERVER=""),
         }[case]
-        earlier = cells(SEQUENCE=SEQUENCES[0], SERVER="")
         with pytest.raises(nbclient.exceptions.CellExecutionError, match=_FAILED[case]):
-            run([nbformat.v4.new_code_cell(source), *earlier, *broken])
+            kernel.run([nbformat.v4.new_code_cell(source), *broken])
     # No later cell ran.
-    assert shown_residues(earlier) == len(SEQUENCES[0])
+    assert shown_residues(folded.cells) == len(SEQUENCES[0])
     assert not any("data" in output for output in outputs(broken))
 
 
@@ -139,14 +170,13 @@ _FAILED = {
 
 
 @pytest.mark.parametrize("part", ["plddt.png", "archive = "])
-def test_a_cell_that_runs_on_its_own_does_not_show_an_earlier_protein(
-    part: str, run: Callable[[list[Any]], None]
-) -> None:
+@pytest.mark.usefixtures("folded")
+def test_a_cell_that_runs_on_its_own_does_not_show_an_earlier_protein(part: str, kernel: Kernel) -> None:
     changed = [cell for cell in cells(SEQUENCE=SEQUENCES[1], SERVER="") if cell.cell_type == "code"]
     later = [cell for cell in changed if cell.source.startswith("NAME =") or part in cell.source]
     assert len(later) == 2
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="FileNotFoundError"):
-        run([*cells(SEQUENCE=SEQUENCES[0], SERVER=""), *later])
+        kernel.run(later)
 
 
 def test_installing_leaves_the_hosts_pytorch_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
