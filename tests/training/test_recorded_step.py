@@ -1,6 +1,6 @@
 """Training with recorded steps is training, bit for bit; what cannot be recorded is launched, and said once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 Record = Callable[[OperatorRecorder], None]
 
 
-@pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def as_on_a_gpu() -> Iterator[None]:
     """Let the host wait for nothing, and add gradients as on a GPU."""
-    for module in ("ops.mask_bias", "optim.flat", "execution.whole"):
-        monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for module in ("ops.mask_bias", "optim.flat", "execution.whole"):
+            monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
+        yield
 
 
 @pytest.fixture
@@ -56,6 +58,14 @@ def finished(directory: Path, settings: TrainingConfig, **options: Any) -> Train
     with forced("reference"):
         assert trainer.run(StopRequest())
     return trainer
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run with the usual settings whose steps were launched; `finished` loads it."""
+    directory = tmp_path_factory.mktemp("launched")
+    assert finished(directory, config()).progress.step == config().steps
+    return directory
 
 
 def assert_same_log(one: Path, two: Path) -> None:
@@ -97,8 +107,8 @@ def test_recorded_steps_are_launched_steps(tmp_path: Path, record: Record, setti
     assert recorder.replayed == count * sum(passes) - 2
 
 
-def test_a_resumed_run_records_anew(tmp_path: Path, record: Record) -> None:
-    expected = state(finished(tmp_path / "launched", config()))
+def test_a_resumed_run_records_anew(tmp_path: Path, launched: Path, record: Record) -> None:
+    expected = state(finished(launched, config()))
     record(OperatorRecorder())
     with forced("reference"):
         assert not small_run(tmp_path / "broken", config()).run(StopAfter(2))
@@ -129,9 +139,9 @@ def test_evaluations_find_no_recordings_and_change_nothing(
 
 @pytest.mark.parametrize("obstacle", ["memory", "wait"])
 def test_a_run_goes_on_where_recording_fails(
-    tmp_path: Path, record: Record, monkeypatch: pytest.MonkeyPatch, obstacle: str
+    tmp_path: Path, launched: Path, record: Record, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
-    expected = state(finished(tmp_path / "launched", config()))
+    expected = state(finished(launched, config()))
     record(OperatorRecorder(limit=200_000 if obstacle == "memory" else None))
     trainer = small_run(tmp_path / "replayed", config())
     if obstacle == "wait":
