@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from helixfold.benchmark.precision import PARTS, Cost, PrecisionOptions, Way, rounded, run, table, ways
+from helixfold.benchmark.precision import PARTS, Cost, PrecisionOptions, ShortDtype, Way, rounded, run, table, ways
 from helixfold.execution.whole import Whole
 from helixfold.model.outputs import Outputs
 from helixfold.ops.dispatch import Op, intercepted
@@ -22,13 +22,23 @@ def two_targets(tmp_path: Path) -> Path:
 
 
 def test_each_way_stands_beside_float32(two_targets: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = two_targets.with_name("costs.json")
-    dtypes = ("bfloat16", "float16")
-    sizes = PrecisionOptions(targets=(two_targets,), max_residues=30, num_recycles=0)
-    run(replace(sizes, dtypes=dtypes, by_part=True, json=output))
-    costs = [Cost(**each) for each in json.loads(output.read_text())]
+    output, one_target = two_targets.with_name("costs.json"), two_targets.with_name("one.fasta")
+    one_target.write_text("".join(two_targets.read_text().splitlines(keepends=True)[:2]))
+    dtypes: tuple[ShortDtype, ...] = ("bfloat16", "float16")
+    sizes = PrecisionOptions(targets=(two_targets,), max_residues=30, num_recycles=0, json=output)
+
+    def measured(options: PrecisionOptions) -> list[Cost]:
+        run(options)
+        found = [Cost(**each) for each in json.loads(output.read_text())]
+        lines = capsys.readouterr().out.splitlines()
+        assert [line[:44].strip() for line in lines[1:]] == list(dict.fromkeys(cost.way for cost in found))
+        return found
+
+    costs = measured(replace(sizes, dtypes=dtypes))
     assert {cost.target for cost in costs} == {"one", "two"}
-    for cost in costs:
+    parts = measured(replace(sizes, targets=(one_target,), dtypes=dtypes[:1], by_part=True))
+    assert {cost.target for cost in parts} == {"one"}
+    for cost in (*costs, *parts):
         if cost.way.startswith("float32"):
             assert cost.rmsd < 1e-3, cost
             assert cost.pae < 1e-2, cost
@@ -37,10 +47,8 @@ def test_each_way_stands_beside_float32(two_targets: Path, capsys: pytest.Captur
     # float16 keeps three bits more.
     means = {way: sum(cost.rmsd for cost in costs if cost.way == str(way)) for way in ways(dtypes, by_part=False)}
     assert means[Way(dtype="float16")] < 0.5 * means[Way(dtype="bfloat16")]
-    heads = [cost for cost in costs if "output heads" in cost.way]
-    assert all(cost.rmsd < 1e-5 and cost.plddt > 1e-5 for cost in heads), heads
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[:44].strip() for line in lines[1:]] == list(dict.fromkeys(cost.way for cost in costs))
+    (heads,) = (cost for cost in parts if "output heads" in cost.way)
+    assert heads.rmsd < 1e-5 < heads.plddt, heads
 
 
 def outputs_of(part: int | None) -> Outputs:
