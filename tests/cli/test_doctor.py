@@ -1,6 +1,7 @@
 """`helixfold doctor` says what was found and what a target would use."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from helixfold.cli.main import main
 from helixfold.execution.device import pick_device
+from helixfold.predict.doctor import _models
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -218,6 +220,8 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     monkeypatch.setattr("helixfold.predict.doctor.parameters_directory", lambda: tmp_path)
     monkeypatch.setattr("helixfold.planning.executors.available_memory", lambda device: 2**33)
     monkeypatch.setattr("helixfold.planning.executors.free_disk", lambda directory: 2**50)
+    # What is counted for the text is counted again for JSON, which takes long.
+    monkeypatch.setattr("helixfold.predict.doctor._models", cache(_models))
     out = doctor(capsys, "--length", 400, "--rows", 4, "--device", "cpu")
     title, names, *rows = out.split("memory of ")[1].splitlines()[:6]
     assert title.startswith("cpu, 8.0 GiB free, for 400 residues")
@@ -234,6 +238,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     assert [found["models"][0]["longest"][name] for name in ("slabs", "spilled")] == longest
     assert (found["models"][-1]["model"], found["models"][-1]["dtype"]) == ("small", "bfloat16")
     assert 2**20 < found["models"][-1]["peak"]["whole"] < found["free"]
+    monkeypatch.setattr("helixfold.predict.doctor._models", _models)
     (tmp_path / "params_model_2.npz").touch()
     asked: list[str] = []
     monkeypatch.setattr(
