@@ -91,8 +91,7 @@ def test_no_training_step_waits(loss: LossConfig, dtype: str, backends: str) -> 
             step()
 
 
-@pytest.mark.parametrize("card", ["h100", "t4"])
-@pytest.mark.parametrize("run", [Whole(), Slabs(rows=4)], ids=["whole", "slabs"])
+@pytest.mark.parametrize(("run", "card"), [(Whole(), "h100"), (Slabs(rows=4), "t4")], ids=["whole-h100", "slabs-t4"])
 def test_no_prediction_waits_before_its_numbers_are_read(run: Whole | Slabs, card: str) -> None:
     model = meta_model(tiny_ptm()).eval()
     batch = to_device(random_batch(), META)

@@ -40,8 +40,14 @@ NETWORKS: dict[str, tuple[Callable[[], AlphaFold], Callable[[int], Batch]]] = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize(("dtype", "members"), [(torch.float32, 2), (torch.bfloat16, 1)])
+@pytest.mark.parametrize(
+    ("name", "dtype", "members"),
+    [
+        ("monomer", torch.bfloat16, 1),
+        ("without templates", torch.bfloat16, 2),
+        ("multimer", torch.float32, 2),
+    ],
+)
 @torch.no_grad()
 def test_replayed_passes_are_those_that_are_launched(name: str, dtype: torch.dtype, members: int) -> None:
     make, draw = NETWORKS[name]
