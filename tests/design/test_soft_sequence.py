@@ -167,6 +167,14 @@ def test_each_way_to_the_network_has_its_part_of_the_gradient(given: tuple[Alpha
     assert relative_error(last, whole) > 1e-3
 
 
+def test_recycling_without_gradients_gives_the_same_outputs(given: tuple[AlphaFold, Batch, torch.Tensor]) -> None:
+    model, batch, sequence = given
+    exact = [value_and_gradient(model, batch, sequence, recycles=recycles)[0] for recycles in range(3)]
+    found = [value_and_gradient(model, batch, sequence, recycles=recycles, through=False)[0] for recycles in range(3)]
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-6)
+    assert len(set(map(float, found))) == 3
+
+
 @pytest.mark.parametrize("keep", ["inputs", "block"])
 def test_gradients_do_not_depend_on_what_is_recomputed(
     keep: Choice, given: tuple[AlphaFold, Batch, torch.Tensor]
