@@ -31,6 +31,7 @@ from helixfold.finetune.task_command import (
     Task,
     TaskTraining,
     fit,
+    head_inputs,
     loss_of,
     published_binder_head,
     summary,
@@ -273,6 +274,27 @@ def test_what_heads_read_of_a_complex_is_between_its_chains() -> None:
         torch.testing.assert_close(found, torch.cat([read.mean(0), read.std(0, correction=0)]))
     found = summary(model, folded, torch.zeros(5, dtype=torch.int64), "single")
     torch.testing.assert_close(found, torch.cat([pair[0, 0].mean(0), pair[0, 0].std(0, correction=0)]))
+
+
+def test_a_head_reads_the_last_of_all_recycling_iterations(weights: Path) -> None:
+    """Without an alignment, and with nothing masked, every iteration reads the same sample."""
+    given = model_input(target_features(Target(name="t", sequence="MKTAYIAK")), PRESET)
+    preset, path = base_file(None, weights)
+    model, batch = (
+        load_base(preset, path, torch.device("cpu")).model().eval(),
+        batch_of(draw(given, PRESET, [0]), PRESET),
+    )
+    row, previous = TaskRow(name="t", sequence="MKTAYIAK", value=1.0, split="train"), None
+    for count in range(3):
+        with torch.no_grad():
+            folded = model.fold(Slabs(), [batch], previous)
+        config = finetuning(replace(PRESET, num_recycles=count), "heads")
+        task = Task(kind="regression", reads="single", rows=[row], inputs=[given], preset=PRESET, config=config)
+        (found,) = head_inputs(task, model, torch.device("cpu"), "network")
+        single = folded.representations.single[0]
+        expected = torch.cat([single.mean(0), single.std(0, correction=0)])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        previous = folded.recycled()
 
 
 def test_the_published_function_falls_with_the_error() -> None:
