@@ -6,18 +6,24 @@ import shutil
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import pytest
 
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
-from data_pipeline.search.colabfold_search import ColabfoldPairing
+from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, find_mmseqs, mmseqs_release
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch, ServerTemplates
+from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan
+from helixfold.serve.alignment_request import MODES
+from helixfold.serve.worker import tasks
+from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.tasks import packed, split_databases
 from tests.data_pipeline.search.made_databases import Made
 from tests.serve.msa_clients import PROGRAMS, compare, is_there
@@ -181,3 +187,60 @@ def test_alignments_are_divided_where_the_target_stands_again() -> None:
     assert split_databases(both, "MKB") == (b">101\nMKB\n>u\nMKA\n", b">101\nMKB\n>e\nMKC\n")
     assert split_databases(b">101\nMK\n", "MK") == (b">101\nMK\n", b">101\nMK\n")
     assert packed({"a": b"1"}) == packed({"a": b"1"})
+
+
+class RecordedSearches:
+    """MMseqs2 as the searches see it: it notes the steps that it is given, and finds the target alone."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[str]] = []
+
+    def run(self, groups: Sequence[Sequence[str]], steps: list[list[str]], _: object) -> list[list[bytes]]:
+        self.steps += steps
+        return [[f">101\n{sequence}\n".encode() for group in groups for sequence in group]]
+
+    def values(self, option: str) -> set[str]:
+        """The values that an option has in any of the steps."""
+        return {step[step.index(option) + 1] for step in self.steps if option in step}
+
+    def databases(self) -> list[str]:
+        return [step[2] for step in self.steps if step[0] == "search"]
+
+
+ALIGNMENT_MODES = {
+    "env": (["uniref", "environmental"], {"1"}),
+    "all": (["uniref"], {"1"}),
+    "env-nofilter": (["uniref", "environmental"], {"0"}),
+    "nofilter": (["uniref"], {"0"}),
+}
+# MMseqs2 calls greedy pairing 0, and complete pairing 1.
+PAIR_MODES = {"pairgreedy": {"0"}, "pairgreedy-env": {"0"}, "paircomplete": {"1"}, "paircomplete-env": {"1"}}
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind in ("msa", "pair") for mode in MODES[kind]])
+def test_each_mode_has_a_search_of_its_own(
+    kind: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = RecordedSearches()
+    uniref, environmental = (
+        cast(Any, SimpleNamespace(path=name, members=f"{name}_seq", alignments=f"{name}_aln"))
+        for name in ("uniref", "environmental")
+    )
+    batch = cast(Any, recorded)
+    search = ColabfoldSearch(batch=batch, uniref=uniref, environmental=environmental)
+    plan = SearchPlan(
+        alignments=(AlignmentStep(result_file="rows.a3m", tool=search, max_rows=None),),
+        pairing=PairingStep(result_file="pairs.a3m", tool=ColabfoldPairing(batch=batch, database=uniref)),
+    )
+    monkeypatch.setattr(tasks, "plan_of", lambda *_, **__: plan)
+    content = {"kind": kind, "mode": mode, "names": ["a", "b"], "sequences": ["MKTAY", "GSHML"]}
+    folder = tasks.search(content, tmp_path, WorkerOptions())
+    rows = {path.name: path.read_bytes() for path in folder.glob("*.a3m")}
+    targets = b">a\nMKTAY\n\0>b\nGSHML\n\0"
+    if kind == "pair":
+        assert recorded.values("--pairing-mode") == PAIR_MODES[mode]
+        assert rows == {"pair.a3m": targets}
+    else:
+        assert (recorded.databases(), recorded.values("--filter-msa")) == ALIGNMENT_MODES[mode]
+        names = ["uniref.a3m", "bfd.mgnify30.metaeuk30.smag30.a3m"][: len(ALIGNMENT_MODES[mode][0])]
+        assert rows == dict.fromkeys(names, targets)

@@ -1,5 +1,6 @@
 """Requests that no browser or client sends, and files that are damaged or vanish, give no error of the service."""
 
+import json
 import os
 import shutil
 import socket
@@ -125,6 +126,14 @@ def test_structures_of_a_worker_that_do_not_fit_into_an_answer_are_not_read(
             claimed = server.claim(wait=10)
             server.finish(claimed, {f"ranked_{number}.pdb": b"x" * size for number, size in enumerate(sizes)})
             assert answer.result()[0] == expected
+
+
+def test_structures_are_answered_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+    with running(tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.asked, "POST", f"{NIM}/predict-structure-from-sequence", JOB)
+        files = {f"ranked_{rank}.pdb": str(rank).encode() for rank in range(22)}
+        server.finish(server.claim(wait=10), files | {"ranked_0.cif": b"x", "unrelaxed_tiny.pdb": b"x"})
+        assert json.loads(answer.result()[2]) == [str(rank) for rank in range(20)]  # as many as there may be
 
 
 def test_files_of_a_result_that_arrive_together_have_one_limit(tmp_path: Path) -> None:
