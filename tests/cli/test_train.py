@@ -10,6 +10,7 @@ from data_pipeline.errors import InputError
 from helixfold.cli.main import main
 from helixfold.presets import preset
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
+from helixfold.training.stopping import StopRequest
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.npz import open_npz
 from helixfold.weights.transfer import initial_weights
@@ -182,6 +183,11 @@ def test_stages_of_a_recipe_follow_each_other_and_go_on(
     monkeypatch.setattr("helixfold.presets.small", lambda: replace(tiny, model=starting))
     output = tmp_path / "runs"
     words = ["train", str(store), "--recipe", "small", "--output", str(output), *SHORT, "--set", "example.max_passes=1"]
+    with monkeypatch.context() as stopping:
+        stopping.setattr(StopRequest, "is_requested", lambda _: True)
+        assert main([*words, "--stages", "2"]) == 143
+    # A stage begins with the weights of the one before, and not with those of a part of it.
+    assert [path.name for path in output.iterdir()] == ["stage_1"]
     assert main([*words, "--stages", "1"]) == 0
     assert [path.name for path in output.iterdir()] == ["stage_1"]
     first = output / "stage_1/weights/last.safetensors"
