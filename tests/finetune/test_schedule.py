@@ -1,11 +1,12 @@
 """Fine-tunings take turns as memory allows, fairly, and one that ends or fails makes room at once."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 from data_pipeline.errors import InputError
 from helixfold.finetune.memory import RunMemory, fitting
-from helixfold.finetune.run import Place, Schedule
+from helixfold.finetune.run import Place, Run, Schedule
 from helixfold.training.trainer import DivergedError
 
 
@@ -133,6 +134,23 @@ def test_by_deadline_the_one_with_least_time_to_spare_is_next() -> None:
     assert order(log).startswith("soon")
     assert log.index("late") > 2
     assert order(log).endswith("freefree")
+
+
+def test_steps_of_earlier_schedules_took_no_seconds_of_this_one() -> None:
+    """A step takes 30 s: two were made in 60 s, and 4 before. 4 more take 120 of the 140 s that are left."""
+    place = Place(
+        name="a",
+        begin=lambda: cast(Run, None),
+        memory=memory(1),
+        steps=10,
+        deadline=200.0,
+        made=2,
+        done=6,
+        seconds=60.0,
+    )
+    assert place.slack(60.0) == 20.0
+    assert replace(place, made=0, seconds=0.0).slack(60.0) == 140.0
+    assert replace(place, deadline=None).slack(60.0) == float("inf")
 
 
 def test_asked_to_stop_all_that_run_save_and_none_begins() -> None:
