@@ -45,6 +45,8 @@ def test_the_time_of_a_step_is_the_sum_of_its_parts() -> None:
     assert twice.passes == pytest.approx(2 * once.passes)
     assert twice.optimizer == once.optimizer
     assert once.total == once.passes + once.messages + once.gradients + once.optimizer
+    # One sample more is one rank's second, for which the others wait.
+    assert predict(workload(parts=9, keep="block"), Layout(dp=8), machine).seconds.passes == twice.passes
     needs, keep = replace(workload().needs, card=machine.card), RecomputeConfig.everywhere("block")
     learning, forward = (sum(RATES.seconds(needs, 0, each, part) for part in PARTS) for each in (keep, None))
     assert once.passes == pytest.approx(learning + 1.5 * forward)
