@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import RESTYPES
-from helixfold.batch import with_chains
+from helixfold.batch import Batch, with_chains
 from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset, tiny
 from helixfold.verification import verify as verification
-from helixfold.verification.runs import run_network
+from helixfold.verification.runs import Run, run_network
 from helixfold.verification.verify import PublishedRun, check_published, fixed_batches, published_run
 from helixfold.weights import alphafold
 from helixfold.weights.npz import write_npz
@@ -88,6 +88,23 @@ def test_values_that_no_network_has_are_named(
     assert "(2 such values)" in printed
     assert "not checked: outputs: the network is not run with such values" in printed
     assert "1 of 4 checks failed, 2 could not be made" in printed or "1 of 4 checks failed" in printed
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_outputs_that_are_not_numbers_fail(
+    name: str, written: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflowing(network: AlphaFold, batches: list[Batch], dtype: torch.dtype, *, plain: bool = False) -> Run:
+        run = run_network(network, batches, dtype, plain=plain)
+        if str(dtype) == f"torch.{name}" and not plain:
+            run.outputs["predicted_lddt/logits"][3, 5] = np.nan
+        return run
+
+    monkeypatch.setattr(verification, "run_network", overflowing)
+    findings = verification.verify(written("sound"), preset("tiny"), ["float32", "bfloat16"])
+    (failed,) = (check for check in findings.checks if check.holds is False)
+    assert failed.name == f"24 fixed residues: {name}" + (" beside float64" if name == "float32" else "")
+    assert "predicted_lddt/logits" in failed.found.partition(";")[2]
 
 
 def test_another_models_file_fails_by_its_names(
