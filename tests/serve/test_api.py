@@ -53,6 +53,14 @@ def test_a_request_that_is_sent_again_makes_no_second_job(server: Running) -> No
     assert json.loads(first[2])["id"] == json.loads(second[2])["id"]
     other = server.asked("POST", f"{API}/jobs", {"sequence": "MKTAYIAK"}, headers=headers)
     assert other[0] == 409
+    rows = {"name": "rows.a3m", "content": ">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n"}
+    assert server.asked("POST", f"{API}/jobs", body | {"alignments": [rows]}, headers=headers)[0] == 409
+    uploaded, headers = body | {"alignments": [rows]}, {"Idempotency-Key": "with rows"}
+    third = server.asked("POST", f"{API}/jobs", uploaded, headers=headers)
+    assert third[0] == 201
+    changed = rows | {"content": rows["content"].replace("QQ", "QK")}  # under the same name
+    assert server.asked("POST", f"{API}/jobs", body | {"alignments": [changed]}, headers=headers)[0] == 409
+    server.json("POST", f"{API}/jobs/{json.loads(third[2])['id']}/cancel")
     server.json("POST", f"{API}/jobs/{json.loads(first[2])['id']}/cancel")
 
 
