@@ -1,5 +1,6 @@
 """What a worker offers: which chains fit, as the planner of `helixfold predict` says, and which weights it has."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from helixfold.presets import preset
 from helixfold.serve.forecast_curve import forecast
 from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.workers import WorkerOffers
+from helixfold.serve.service import Service
 from helixfold.serve.worker import tasks
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.weights import demonstration
@@ -75,6 +77,17 @@ def test_worker_sends_where_its_parameters_come_from(
     offers = offers_of(model, 16.5, weights=weights)
     assert offers["provenance"] == {model: expected}
     assert WorkerOffers.model_validate(offers).best_provenance == expected
+
+
+@pytest.mark.parametrize("provenances", [*itertools.permutations(("trained", "demonstration", "untrained"), 2)])
+def test_service_has_the_provenance_of_its_least_trustworthy_worker(
+    provenances: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [WorkerOffers.model_validate({**OFFERS, "provenance": {"tiny": each}}) for each in provenances]
+    monkeypatch.setattr(Service, "offers", lambda _: workers)
+    with running(tmp_path) as server:
+        found = server.json("GET", "/api/v1/service")["provenance"]
+        assert found == next(each for each in ("untrained", "demonstration", "trained") if each in provenances)
 
 
 def ended_job(server: Running, provenance: str | None) -> str:
