@@ -202,11 +202,13 @@ def create(
     until
         Last day on which the token is valid.
     """
-    from datetime import date
+    from datetime import datetime
 
     from helixfold.serve.tokens import TokenFile
 
-    seconds = None if until is None else ((until - date.today()).days + 1) * 86_400.0
+    seconds = None
+    if until is not None:
+        seconds = datetime.combine(until, datetime.max.time()).timestamp() - datetime.now().timestamp()
     if seconds is not None and seconds <= 0:
         raise InputError(f"--until must be today or later, got {until}")
     print(TokenFile(data).create(user, "worker" if worker else "user", seconds=seconds))

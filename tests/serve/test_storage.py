@@ -8,11 +8,13 @@ import stat
 import subprocess
 import sys
 import time
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from data_pipeline.errors import InputError
+from helixfold.cli.main import main
 from helixfold.serve.client import Client
 from helixfold.serve.queue.database import Database
 from helixfold.serve.queue.jobs import JobKind, NewJob, QueueOptions
@@ -33,6 +35,17 @@ def modes_of(directory: Path) -> dict[str, str]:
 
 def private(modes: dict[str, str], directories: set[str]) -> dict[str, str]:
     return {name: "0o700" if name in directories else "0o600" for name in modes}
+
+
+def test_token_ends_with_its_last_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["serve", "token", "create", "anna", "--data", str(tmp_path), "--until"]
+    today = date.today()
+    for last in (today + timedelta(days=1), today + timedelta(days=200)):
+        assert main([*command, str(last)]) == 0
+        midnight = datetime.combine(last + timedelta(days=1), datetime.min.time()).timestamp()
+        assert TokenFile(tmp_path).all()[-1].expires == pytest.approx(midnight, abs=60)
+    assert main([*command, str(today - timedelta(days=1))]) == 2
+    assert "--until must be today or later" in capsys.readouterr().err
 
 
 def test_directory_is_private_when_a_token_is_created_before_the_server_starts(tmp_path: Path) -> None:
