@@ -117,3 +117,24 @@ def test_pairs_of_a_search_come_before_rows_of_uniprot(tmp_path: Path) -> None:
     given = with_alignments(ComplexInput(target=TARGET), [tmp_path], only=True)
     assert [path.name for path in given.paired_alignments] == ["paired_hits.a3m"] * 2
     assert prepare_complex(given).features.multimer.paired_rows == 2
+
+
+def test_alignments_of_several_files_and_directories_are_added(tmp_path: Path) -> None:
+    """Rows of every file of a chain are read, in the order of the files; paired rows are those of the last one."""
+    (tmp_path / "results").mkdir()
+    for number, (chain, sequence) in enumerate((("A", A), ("A", A), ("B", B), ("A", A))):
+        (tmp_path / f"{number}.a3m").write_text(f">q\n{sequence}\n>row\n{row_of(sequence, number)}\n")
+        (tmp_path / f"{number}.paired.a3m").write_text(f">q\n{sequence}\n>pair\n{row_of(sequence, number)}\n")
+        if number > 1:
+            fill(tmp_path / "results" / chain, sequence)
+    files = [tmp_path / f"{number}.a3m" for number in range(4)]
+    pairs = [tmp_path / f"{number}.paired.a3m" for number in (0, 2, 1)]
+    given = with_alignments(
+        ComplexInput(target=TARGET), [files[0], tmp_path / "results", *pairs, *files[1:]], only=True
+    )
+    names = [[path.name for path in each.unpaired] for each in given.files]
+    assert names == [["0.a3m", *MERGED, "1.a3m", "3.a3m"], [*MERGED, "2.a3m"]]
+    assert [each.paired.name for each in given.files if each.paired] == ["1.paired.a3m", "2.paired.a3m"]
+    assert [each.uniprot for each in given.files] == [tmp_path / f"results/{chain}/uniprot_hits.sto" for chain in "AB"]
+    (one,) = with_search_files([Target(name="it", sequence=A, alignments=(files[3],))], [files[0], files[1]], ())
+    assert [path.name for path in one.alignments] == ["3.a3m", "0.a3m", "1.a3m"]
