@@ -7,12 +7,12 @@ import numpy as np
 
 from data_pipeline.residues import RESTYPES, THREE_LETTER
 
-# By name: rotation rows and a shift.
+# By name: rotation rows and a shift. The last rotation, by a third of a turn, is not its own inverse.
 OPERATORS = {
     "1": (np.eye(3), np.zeros(3)),
     "2": (np.diag([-1.0, -1.0, 1.0]), np.array([30.0, 0.0, 5.0])),
     "3": (np.eye(3), np.array([0.0, 40.0, 0.0])),
-    "4": (np.diag([1.0, -1.0, -1.0]), np.array([0.0, 40.0, 0.0])),
+    "4": (np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), np.array([0.0, 40.0, 0.0])),
 }
 
 

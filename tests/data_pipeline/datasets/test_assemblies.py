@@ -14,7 +14,7 @@ from data_pipeline.datasets.source_files import AlignmentDirectory
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.parse.assemblies import parse_assembly, read_assembly
-from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from tests.data_pipeline.datasets.assembly_files import OPERATORS, mmcif_of, write_mmcif
 
 CA = ATOM_ORDER["CA"]
@@ -27,14 +27,15 @@ def _without_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
 
 
-def build(root: Path, **filtered: int) -> BuildReport:
+def build(root: Path, shard: int | None = None, **filtered: int) -> BuildReport:
     alignments = root / "alignments"
     builder = RecordBuilder(
         filter=ChainFilter(**filtered),
         alignments=AlignmentDirectory(alignments) if alignments.is_dir() else None,
         assemblies=True,
     )
-    return build_store(BuildOptions(structures=root / "structures", output=root / "store"), builder)
+    options = BuildOptions(structures=root / "structures", output=root / "store", shard=shard, shards=2)
+    return build_store(options, builder)
 
 
 def test_generators_are_read_as_chains_and_motions() -> None:
@@ -65,7 +66,7 @@ def test_files_without_an_assembly_are_told(
 
 
 def test_an_assembly_has_its_chains_where_they_stand(tmp_path: Path) -> None:
-    write_mmcif(tmp_path / "structures/1abc.cif", CHAINS, [("1,2", "A,B")])
+    write_mmcif(tmp_path / "structures/1abc.cif", CHAINS, [("1,4", "A,B")])
     report = build(tmp_path)
     assert (report.assemblies, report.skipped_assemblies, report.chains) == (1, {}, 2)
     store = FeatureStore.open(tmp_path / "store")
@@ -75,25 +76,63 @@ def test_an_assembly_has_its_chains_where_they_stand(tmp_path: Path) -> None:
     assert made.features.chain_names == ("1abc_H", "1abc_H", "1abc_L", "1abc_L")
     assert made.features.sym_id.tolist() == [1] * 11 + [2] * 11 + [1] * 10 + [2] * 10
     for chain, name in enumerate(made.features.chain_names):
-        rotation, shift = OPERATORS["12"[chain % 2]]
+        rotation, shift = OPERATORS["14"[chain % 2]]
         _, alone = store.load(name)
         here = made.features.asym_id == chain + 1
-        expected = (alone.all_atom_positions @ rotation.T + shift) * alone.all_atom_mask[..., None]
+        moved = [[rotation @ atom + shift for atom in residue] for residue in alone.all_atom_positions]
+        expected = np.array(moved) * alone.all_atom_mask[..., None]
         np.testing.assert_allclose(made.labels.all_atom_positions[here], expected, atol=1e-4)
         np.testing.assert_array_equal(made.labels.all_atom_mask[here], alone.all_atom_mask)
 
 
+def test_assemblies_of_all_shards_are_read(tmp_path: Path) -> None:
+    chains = {"1abc": CHAINS, "2abc": CHAINS[:1], "2abd": CHAINS[::-1], "3abd": CHAINS[1:]}
+    for seed, (name, some) in enumerate(chains.items()):
+        labels = ",".join(label for label, *_ in some)
+        write_mmcif(tmp_path / f"structures/{name}.cif", some, [("1", labels)], seed)
+    assert [build(tmp_path, shard).assemblies for shard in (0, 1)] == [2, 2]
+    store = FeatureStore.open(tmp_path / "store")
+    assert sorted(entry.name for entry in store.assemblies) == sorted(chains)
+    for name, some in chains.items():
+        letters = "".join(sequence for *_, sequence in some)
+        assert "".join(RESTYPES[kind] for kind in store.load_complex(name).features.aatype) == letters
+
+
+def write_alignment(root: Path, chain: str, sequence: str, *rows: str, search: str = "uniprot_hits") -> None:
+    path = root / f"alignments/1abc_{chain}/{search}.a3m"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    named = (f">tr|A0A00000{n}|A0A00000{n}_SPEC{n}\n{row}\n" for n, row in enumerate(rows, start=1))
+    path.write_text(f">query\n{sequence}\n{''.join(named)}")
+
+
 def test_rows_of_species_are_paired(tmp_path: Path) -> None:
     write_mmcif(tmp_path / "structures/1abc.cif", CHAINS, [("1", "A,B")])
-    for chain, sequence in (("H", FIRST), ("L", SECOND)):
-        rows = "".join(f">tr|A0A00000{n}|A0A00000{n}_SPEC{n}\n{sequence[:-n]}{'A' * n}\n" for n in (1, 2))
-        path = tmp_path / f"alignments/1abc_{chain}/uniprot_hits.a3m"
-        path.parent.mkdir(parents=True)
-        path.write_text(f">query\n{sequence}\n{rows}")
+    write_alignment(tmp_path, "H", FIRST, "MKTAYIAKQRA", "MKTgwAYIAKQAA")
+    write_alignment(tmp_path, "L", SECOND, "GSHMAEQhLDA", "GSHMAEQLAA")
     build(tmp_path)
     features = FeatureStore.open(tmp_path / "store").load_complex("1abc").features
     assert features.paired_rows == 3
-    assert (features.msa[:3] != 21).all()
+    rows = ["".join(RESTYPES[kind] for kind in row) for row in features.msa[:3]]
+    assert rows == [FIRST + SECOND, "MKTAYIAKQRAGSHMAEQLDA", "MKTAYIAKQAAGSHMAEQLAA"]
+    # Residues that are deleted before a column are counted there.
+    deletions = np.zeros((3, 21))
+    deletions[1, 11 + 7], deletions[2, 3] = 1, 2
+    np.testing.assert_array_equal(features.deletion_matrix[:3], deletions)
+
+
+def test_chains_of_one_sequence_have_the_alignment_of_the_first_and_atoms_of_their_own(tmp_path: Path) -> None:
+    chains = [("A", "H", FIRST), ("B", "L", FIRST)]
+    write_mmcif(tmp_path / "structures/1abc.cif", chains, [("1", "B,A")])
+    write_alignment(tmp_path, "H", FIRST, "MKTAYIAKQRA", search="uniref90_hits")
+    write_alignment(tmp_path, "L", FIRST, "MKTAYIAKQAA", search="uniref90_hits")
+    build(tmp_path)
+    store = FeatureStore.open(tmp_path / "store")
+    made = store.load_complex("1abc")
+    assert made.features.chain_names == ("1abc_L", "1abc_H")
+    assert ["".join(RESTYPES[kind] for kind in row) for row in made.features.msa] == [2 * FIRST, 2 * "MKTAYIAKQAA"]
+    expected = [store.labels(name).all_atom_positions for name in ("1abc_L", "1abc_H")]
+    np.testing.assert_array_equal(made.labels.all_atom_positions, np.concatenate(expected))
+    assert np.abs(expected[0] - expected[1]).max() > 1
 
 
 def test_assemblies_that_cannot_be_used_have_a_reason_and_chains_stay(tmp_path: Path) -> None:
