@@ -57,11 +57,11 @@ def test_half_of_the_rows_may_be_paired_and_empty_ones_do_not_count() -> None:
     species = [f"S{number}" for number in range(len(rows) - 1)]
     first = replace(made("A", *rows), pairing=pairing_rows(" ".join(rows), *species))
     second = replace(made("B", "GG", "GC", "GD"), pairing=pairing_rows("GG GH", "S0"))
-    third = replace(made("C", "LL"), pairing=pairing_rows("LL LM", "S1"))
+    third = replace(made("C", "LL", "LA", "LC", "LD", "LE"), pairing=pairing_rows("LL LM", "S1"))
     features = complex_features([first, second, third], max_rows=4)
     # Of three pairs two remain; the second chain is empty in none of them, the third one in one.
     assert features.paired_rows == 2
-    assert block_heights(features) == [2, 2, 0]
+    assert block_heights(features) == [2, 2, 3]
 
 
 def made(name: str, sequence: str, *rows: str) -> Chain:
