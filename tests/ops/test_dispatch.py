@@ -10,6 +10,7 @@ from helixfold.ops.card import CARDS, Card
 from helixfold.ops.dispatch import (
     Backend,
     Op,
+    add_recorded_backends,
     forced,
     intercepted,
     operator,
@@ -72,12 +73,18 @@ def test_a_forced_backend_is_used_where_it_can_be() -> None:
 
 def test_the_backends_that_compute_are_recorded() -> None:
     with recorded_backends() as used:
-        negative(torch.ones(2))
+        doubled(torch.ones(2))
         with recorded_backends() as others:
             negative(torch.ones(2, 2))
+        with pytest.raises(RuntimeError), recorded_backends():
+            raise RuntimeError("fails")
+        negative(torch.ones(2))
         negative.choice(torch.ones(2, 2))  # which computes nothing
+        add_recorded_backends({"negative": ["flat", "replayed"], "others": ["replayed"]})
     negative(torch.ones(2, 2))
-    assert (used, others) == ({"negative": {"flat"}}, {"negative": {"reference"}})
+    add_recorded_backends({"negative": ["late"]})
+    replayed = {"negative": {"flat", "replayed"}, "others": {"replayed"}}
+    assert (used, others) == ({"doubled": {"both"}} | replayed, {"negative": {"reference"}})
 
 
 def test_gradients_are_wanted_of_what_requires_them() -> None:
