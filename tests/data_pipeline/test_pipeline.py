@@ -298,13 +298,35 @@ def test_the_users_own_templates_take_the_place_of_the_search(tmp_path: Path, st
     assert prepared.features.template_domain_names == ("1abc_A",)
 
 
+def dated_plan(plan: SearchPlan, latest: date | None) -> SearchPlan:
+    assert plan.templates is not None
+    return replace(
+        plan,
+        user_templates=replace(plan.user_templates, latest_release=latest),
+        templates=replace(plan.templates, options=replace(plan.templates.options, latest_release=latest)),
+    )
+
+
 @pytest.mark.parametrize("is_searched", [False, True])
-def test_templates_are_no_newer_than_the_targets_own_date(is_searched: bool, tmp_path: Path, structures: Path) -> None:
+def test_templates_are_no_newer_than_the_targets_own_date_and_the_plans(
+    is_searched: bool, tmp_path: Path, structures: Path
+) -> None:
     released = "REVDAT   1   02-FEB-01"
     (structures / "1abc.pdb").write_text("\n".join([released, *STRUCTURE_LINES, "END"]) + "\n")
     tool = FakeTemplateSearch(HITS.replace(b"LM\n", b"LM--\n").replace(b"xx\n", b"xxxx\n"))
     plan = template_plan(tool, structures)
-    for number, (latest, count) in enumerate(((date(2001, 2, 1), 0), (date(2001, 2, 2), 1))):
+    before, same, later = date(2001, 2, 1), date(2001, 2, 2), date(2001, 2, 3)
+    # The earlier date of target and plan counts.
+    dates = (
+        (before, None, 0),
+        (same, None, 1),
+        (before, later, 0),
+        (later, before, 0),
+        (later, same, 1),
+        (None, same, 1),
+    )
+    for number, (latest, of_plan, count) in enumerate(dates):
+        plan = dated_plan(plan, of_plan)
         own = replace(target("ACDEFGHIKLMWW", templates=() if is_searched else (structures,)), latest_template=latest)
         prepared = prepare(own, plan, tmp_path / f"msas{number}")
         assert prepared.templates is not None
