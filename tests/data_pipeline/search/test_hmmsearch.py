@@ -121,6 +121,18 @@ def test_hits_are_those_of_the_program_for_real_alignments(real_data: Path, tmp_
         assert without_author(found) == without_author(reference.search(cleaned))
 
 
+def test_an_alignment_in_blocks_is_read_whole(search_case: tuple[str, bytes, Path]) -> None:
+    _, alignment, database = search_case
+    rows = [line.rsplit(maxsplit=1) for line in alignment.decode().splitlines() if line and line[:1] not in "#/"]
+    (reference,) = (line.split()[-1] for line in alignment.decode().splitlines() if line.startswith("#=GC RF"))
+    assert "." in reference
+    text = "# STOCKHOLM 1.0\n"
+    for columns in (slice(0, 41), slice(41, 70), slice(70, None)):
+        text += "".join(f"{name} {row[columns]}\n" for name, row in rows) + f"#=GC RF {reference[columns]}\n\n"
+    search = InProcessHmmsearch(database, OPTIONS)
+    assert search.search(f"{text}//\n".encode()) == search.search(alignment)
+
+
 def test_nothing_found_is_an_empty_file_without_hits(search_case: tuple[str, bytes, Path]) -> None:
     target, _, database = search_case
     lonely = a3m_to_stockholm(f">query\n{random_protein(np.random.default_rng(8), 40)}\n".encode())
