@@ -51,9 +51,9 @@ def packed(files: dict[str, bytes], **other: str) -> bytes:
 ARCHIVE = packed(database_files(NAME))
 
 
-def download(behaviour: Behaviour, directory: Path) -> Path:
+def download(behaviour: Behaviour, directory: Path, name: str = NAME) -> Path:
     with serving(behaviour) as url:
-        (path,) = download_databases([NAME], directory, url=url, retry=HASTY, progress=False)
+        (path,) = download_databases([name], directory, url=url, retry=HASTY, progress=False)
     return path
 
 
@@ -69,6 +69,20 @@ def test_a_database_is_downloaded_unpacked_and_found_once(tmp_path: Path) -> Non
     again = Behaviour(content=b"")
     assert download(again, tmp_path / "deep") == path
     assert again.ranges == []
+
+
+def test_archives_of_several_databases_are_downloaded_once_each(tmp_path: Path) -> None:
+    clusters = "uniref30_2302"  # in two archives
+    archives = {clusters: packed(database_files(clusters)), NAME: ARCHIVE}
+    for name, content in archives.items():
+        download(Behaviour(content=content), tmp_path, name)
+    for name in archives:
+        again = Behaviour(content=b"")
+        assert download(again, tmp_path, name) == tmp_path / f"{name}_db"
+        assert again.ranges == []
+    sizes = {archive: len(archives[name]) for name in archives for archive in DOWNLOADS[name].archives}
+    recorded = json.loads((tmp_path / "downloads.json").read_text())
+    assert recorded == {archive: {"size": size} for archive, size in sizes.items()}
 
 
 def test_an_interrupted_download_goes_on_unless_the_file_has_changed(tmp_path: Path) -> None:
