@@ -266,6 +266,26 @@ def test_where_all_is_masked_the_weights_are_those_of_the_logits() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("three_threads")
+def test_positions_of_several_tiles_are_normalised_over_their_own_channels(dtype: torch.dtype) -> None:
+    channels, rows, columns = 12, 10, 111  # two tiles of 512 positions, and a part of one
+    spread = 1 + 3 * torch.rand(rows, columns)
+    x = (torch.randn(channels, rows + 1, columns) * 2).to(dtype)[:, :rows]
+    x.mul_(spread).add_(5 * torch.randn(rows, columns))
+    gradient = torch.randn(channels, rows * columns).to(dtype)
+    values, mean, scale = channels_first.normalised(x)
+    found = torch.full((channels, rows, columns), float("nan")).to(dtype)
+    channels_first.write_normalised_gradient(gradient, x, mean, scale, found)
+    leaf = x.double().requires_grad_()
+    centred = leaf - leaf.mean(0)
+    exact = (centred / (centred.square().mean(0) + 1e-5).sqrt()).view(channels, -1)
+    (expected,) = torch.autograd.grad(exact, leaf, gradient.double())
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    assert relative(values, exact.detach()) < tolerance
+    assert relative(found, expected) < tolerance
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_not_a_number_is_not_hidden_and_spreads_no_farther(dtype: torch.dtype) -> None:
     x = torch.randn(4, 6).to(dtype)
     x[1, 2] = float("nan")
