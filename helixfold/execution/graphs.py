@@ -9,7 +9,7 @@ replayed while another one is, and no result is read after the next replay.
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class Recording(Generic[Result]):
     replay: Callable[[], object]
 
 
+@runtime_checkable
 class Recorder(Protocol):
     """The interface of recorders: of CUDA graphs, and of PyTorch's operators in tests."""
 
