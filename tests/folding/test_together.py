@@ -186,3 +186,15 @@ def test_numbers_beyond_float16_are_an_error_with_its_remedy() -> None:
         assert np.isfinite(alone(target, FoldingOptions(dtype=dtype), model).plddt).all()
     with pytest.raises(InputError, match=r"name_0: a number .* beyond 65,504.*; use --dtype bfloat16 or float32"):
         alone(target, FoldingOptions(dtype="float16"), model)
+
+
+def test_an_initial_guess_ends_no_recycling() -> None:
+    """A guess may be as good as what the network makes of it; only predictions converge."""
+    guesses = [np.random.default_rng(0).normal(size=(residues, 37, 3)).astype(np.float32) for residues in (5, 7)]
+    given = [
+        replace(target, initial_guess=guess)
+        for target, guess in zip(targets((2, 5, 0), (2, 7, 0)), guesses, strict=True)
+    ]
+    options = FoldingOptions(num_recycles=3, recycle_tolerance=1e6)
+    found = together(given, options, tiny_model())
+    assert [(each.num_recycles, each.converged) for each in found] == [(1, True), (1, True)]
