@@ -60,6 +60,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plots of a target, which take most of the time of a small one."""
     monkeypatch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)
     monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,6 +21,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("helixfold.predict.postprocess.STEPS", ())
         patch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
+        patch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
         for name in ("a", "b"):
             assert predict([str(folder / "one.fasta"), "--output", str(folder / name)], folder / "log") == 0
     return folder

@@ -282,7 +282,7 @@ def test_a_head_reads_the_last_of_all_recycling_iterations(weights: Path) -> Non
     preset, path = base_file(None, weights)
     model, batch = (
         load_base(preset, path, torch.device("cpu")).model().eval(),
-        batch_of(draw(given, PRESET, [0]), PRESET),
+        batch_of([draw(given, PRESET, [0])], PRESET),
     )
     row, previous = TaskRow(name="t", sequence="MKTAYIAK", value=1.0, split="train"), None
     for count in range(3):

@@ -26,6 +26,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         postprocess, "STEPS", tuple(step for step in postprocess.STEPS if step[0] in ("ranking", "timings", "mark"))
     )
     monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
 
 
 @pytest.fixture

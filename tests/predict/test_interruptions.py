@@ -86,6 +86,7 @@ def test_one_bad_target_of_eight_stops_no_other(tmp_path: Path, monkeypatch: pyt
     # What is drawn takes most of the time, and is not what this is about.
     monkeypatch.setattr("helixfold.predict.postprocess.STEPS", ())
     monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
     fasta, output = batch(tmp_path / "batch.fasta", 8, BAD), tmp_path / "out"
     assert predict([str(fasta), "--output", str(output)], tmp_path / "log") == 1
     assert json.loads((output / "failures.json").read_text()) == {BAD: "RuntimeError: the chain is broken"}
@@ -98,6 +99,7 @@ def test_a_full_disk_fails_targets_one_by_one_and_the_same_command_goes_on(
     steps = [step for step in postprocess.STEPS if step[0] in ("ranking", "mark")]
     monkeypatch.setattr(postprocess, "STEPS", steps)  # what is drawn takes most of the time
     monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
     fasta, output = batch(tmp_path / "batch.fasta", 3), tmp_path / "out"
     touch = Path.touch
 

@@ -34,6 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     steps = tuple(step for step in postprocess.STEPS if step[0] in ("ranking", "timings", "mark"))
     monkeypatch.setattr(postprocess, "STEPS", steps)
     monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
 
 
 class Batch:
