@@ -21,7 +21,7 @@ class FoldingOptions:
     num_ensemble: int = 1  # draws of each iteration, whose representations are averaged
     seed: int = 0
     dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
-    logits: bool = False  # return those of all heads; they are large, and else are never held for all pairs at once
+    logits: bool = False  # return the logits of all heads; they are large, and otherwise never held for all pairs
     dropout: bool = False  # as in training; predictions then differ from seed to seed, most where they are unsure
     save_passes: bool = False  # return the structures of all passes, and their representations if any are asked for
     representations: tuple[RepresentationName, ...] = ()  # that predictions return; "pair" takes r x r x c_z numbers

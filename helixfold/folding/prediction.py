@@ -55,8 +55,8 @@ class Distances:
 class Computation:
     """How a prediction was computed.
 
-    Peaks are in bytes, beyond what the loaded model takes. The measured one leaves out what recorded passes hold; of
-    several targets at once, it is that of all.
+    Peaks are in bytes, on top of the loaded model. The measured peak excludes recorded passes; for several targets at
+    once it covers all of them.
     """
 
     executor: str

@@ -116,7 +116,7 @@ def predicted_protein(model: AlphaFold, folded: Folded, given: ModelInput) -> Pr
 
 
 def representation(run: Executor, folded: Folded, name: RepresentationName) -> np.ndarray:
-    """Return a representation of the first sample, float32; the shapes are those of `RepresentationName`."""
+    """Return a representation of the first sample, float32; see `RepresentationName` for its shape."""
     found = folded.representations
     streams: dict[RepresentationName, Stream] = {
         "msa_first_row": found.msa_first_row,

@@ -62,11 +62,11 @@ def fold(
 ) -> list[Prediction]:
     """Predict one or several targets with one model, and return their predictions in order (Suppl. Alg. 30).
 
-    Several targets share the network's passes, for which the streams of the executor `run` must be tensors. Each
-    prediction is what its target alone gives, but for rounding: it has its own samples and leaves the batch when its
-    own recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `passes` are
-    recorded, so that other targets replay them. A prediction depends on features, parameters, options and the device's
-    arithmetic alone. With a tolerance or a score to stop at, the host waits for a GPU once after each iteration.
+    Several targets share the network's passes; the streams of the executor `run` must then be tensors. Up to rounding,
+    each prediction equals that of its target alone: a target has its own samples and leaves the batch when its
+    recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `passes` are
+    recorded, so that other targets can replay them. A prediction depends only on features, parameters, options and the
+    device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per iteration.
     """
     device = next(model.parameters()).device
     dtype = dtype_on(options.dtype, card_of(device))
@@ -130,10 +130,9 @@ def fold(
 
 
 def can_share_passes(targets: Sequence[FoldingTarget], options: FoldingOptions, dtype: torch.dtype) -> bool:
-    """Return whether several targets can be one batch; `dtype` is that of the trunk's arithmetic."""
-    # The network's largest numbers are those of padding, which float16 does not hold. What is dropped out would be
-    # the same in targets that share passes; structures of all passes are asked for to look at one target; and offsets
-    # are given for each pair of residues, which batches of several targets lack.
+    """Return whether several targets can be one batch; `dtype` is the trunk's precision."""
+    # Padding produces the network's largest numbers, which float16 cannot hold. Dropout would be the same for all
+    # targets of a batch. Structures of all passes are kept for one target only, and so are offsets of residue pairs.
     has_offsets = options.cyclic is not None or any(target.offsets is not None for target in targets)
     return not (dtype == torch.float16 or options.dropout or options.save_passes or has_offsets)
 

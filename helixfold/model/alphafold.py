@@ -117,7 +117,8 @@ class AlphaFold(nn.Module):
     ) -> Recycled | None:
         """Run an iteration on each of these ensembles, and return what the next one recycles; None after none.
 
-        There are no gradients unless they are to pass through all iterations, exactly; memory then grows with them.
+        By default no gradients are kept. With `with_gradients` they pass through all iterations, exactly, and memory
+        grows with the number of iterations.
         """
         previous: Recycled | None = None
         with torch.set_grad_enabled(with_gradients and torch.is_grad_enabled()):

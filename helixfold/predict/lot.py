@@ -68,7 +68,7 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
     most = settings.targets_at_once
     if most is None:
         most = AT_ONCE if card_of(settings.device).has_own_memory else 1
-    # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
+    # A model of complexes averages over all template slots, empty ones included; padding would count as well.
     has_multimer = any(model.preset.model.method == "multimer" for model in settings.models)
     if settings.workers.group.size > 1 or has_multimer or settings.options.dropout or settings.options.save_passes:
         most = 1
@@ -168,7 +168,7 @@ class TargetUnderWay:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Return a key that is equal for targets whose next predictions can be made in the same passes."""
+        """Return a key that is equal for targets whose next predictions can share passes."""
         requested, plan = self.missing[0]
         if self._is_known:
             return (id(self),)
@@ -210,8 +210,7 @@ class TargetUnderWay:
     def write(self, prediction: Prediction) -> None:
         """Write the next prediction.
 
-        A prediction whose files are there is not made again: what is said of it comes first, and then the time of
-        writing it.
+        Its record is written before its files, because a prediction whose files exist is not made again.
         """
         (requested, _), settings, resumed = self.missing.popleft(), self.settings, self._resumed
         computation, preset, alignment = prediction.computation, requested.model.preset, requested.alignment
@@ -371,7 +370,7 @@ def _plans(
 
 
 def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[str, object]:
-    """Return what timings.json says beside the times."""
+    """Return the facts that timings.json holds next to the times."""
     alignment = alignment_of(features)
     chains = {"chains": len(alignment.chain_names)} if isinstance(alignment, ComplexFeatures) else {}
     return {
