@@ -63,7 +63,7 @@ def fold(
     """Predict one or several targets with one model, and return their predictions in order (Suppl. Alg. 30).
 
     Several targets share the network's passes; the streams of the executor `run` must then be tensors. Up to rounding,
-    each prediction equals that of its target alone: a target has its own samples and leaves the batch when its
+    a target folded alone gives the same prediction: each has its own samples and leaves the batch when its own
     recycling ends. Shorter targets are padded to the longest, and all of them to a common size if `passes` are
     recorded, so that other targets can replay them. A prediction depends only on features, parameters, options and the
     device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per iteration.

@@ -186,7 +186,7 @@ def test_stages_of_a_recipe_follow_each_other_and_go_on(
     with monkeypatch.context() as stopping:
         stopping.setattr(StopRequest, "is_requested", lambda _: True)
         assert main([*words, "--stages", "2"]) == 143
-    # A stage begins with the weights of the one before, and not with those of a part of it.
+    # A stage starts from the final weights of the previous stage, not from intermediate ones.
     assert [path.name for path in output.iterdir()] == ["stage_1"]
     assert main([*words, "--stages", "1"]) == 0
     assert [path.name for path in output.iterdir()] == ["stage_1"]

@@ -108,7 +108,7 @@ def test_designs_are_folded_again_by_another_model(
     assert "tiny also designs, so that its check would prove nothing" in capsys.readouterr().err
     assert main([*command, *checking, "--seed", "3"]) == 1
     assert "designed before with other settings (options" in capsys.readouterr().err
-    # What is made anew has no checks of what it replaces.
+    # A design that is made again does not inherit the checks of the old one.
     (directory / "design_1.json").write_bytes((directory / "design_0.json").read_bytes())
     (directory / "trajectory_1.npz").touch()
     assert main([*command, "--overwrite", "--seed", "3"]) == 0

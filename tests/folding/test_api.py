@@ -80,7 +80,7 @@ def test_the_executor_that_fits_into_the_memory_limit_is_used(
         "helixfold.planning.memory.read_available_memory",
         lambda _, __, memory: AvailableMemory(memory=memory, spill=2**30),
     )
-    residues = 150 if executor is Whole else 400  # forecasts of shorter chains are those of rounded sizes
+    residues = 150 if executor is Whole else 400  # sizes of shorter chains are rounded before the forecast
     size = FeatureRows(residues=residues, alignment=1, templates=0).size(tiny(), torch.float32)
     forecast = forecast_prediction(tiny().model, size, executor.__name__.lower(), card_of(torch.device("cpu")))
     # Whole streams may take half of the memory, and all others need a tenth more than their forecast.

@@ -54,7 +54,7 @@ def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fold(ready: ReadyModel, prediction: Prediction, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fold:
-    """Fold by a plan, with an attempt in place of the network; return the prediction and what was printed."""
+    """Fold by a plan with a fake network; return the prediction and the printed lines."""
 
     def folded(attempt: Attempt, plan: Plan, passes: Passes = LAUNCHED) -> tuple[Prediction, list[str]]:
         said: list[str] = []
@@ -181,7 +181,7 @@ def test_what_a_failed_attempt_held_is_gone_before_the_next(fold: Fold) -> None:
 def test_the_last_executor_fails_with_what_would_fit(fold: Fold) -> None:
     with pytest.raises(NotEnoughMemoryError) as caught:
         fold(lambda _: cpu_allocator(), planned(100))
-    # What was predicted to fit did not: what would is told from that.
+    # The forecast was too low, so the advice assumes less memory.
     assert str(caught.value).startswith("out of memory with the executor 'spilled'; 1,000 residues need 2.2 GiB")
     assert "at most 909 residues" in str(caught.value)
     assert caught.value.__context__ is None

@@ -120,7 +120,7 @@ def test_pairs_of_a_search_come_before_rows_of_uniprot(tmp_path: Path) -> None:
 
 
 def test_alignments_of_several_files_and_directories_are_added(tmp_path: Path) -> None:
-    """Rows of every file of a chain are read, in the order of the files; paired rows are those of the last one."""
+    """A chain has the rows of all its files, in file order; paired rows come from the last file."""
     (tmp_path / "results").mkdir()
     for number, (chain, sequence) in enumerate((("A", A), ("A", A), ("B", B), ("A", A))):
         (tmp_path / f"{number}.a3m").write_text(f">q\n{sequence}\n>row\n{row_of(sequence, number)}\n")

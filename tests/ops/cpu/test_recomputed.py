@@ -70,7 +70,7 @@ RUNS = {
 
 @pytest.fixture(params=RUNS)
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """An operator of a stream [2, 24, 24, 32], how many elements at least it can keep beside it, and what learns.
+    """An operator on a stream [2, 24, 24, 32], the minimum number of elements it can keep, and its trained tensors.
 
     Each has several blocks of both samples, not all of one size.
     """
