@@ -27,12 +27,11 @@
 # %%
 from pathlib import Path
 
+import helixfold
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.pipeline import Target, prepare
 from helixfold.analysis.domains import find_domains
-from helixfold.folding.api import predict
-from helixfold.folding.options import FoldingOptions
 from helixfold.notebook.pictures import Picture, maps
 from helixfold.notebook.structures import show_structure
 from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
@@ -61,10 +60,11 @@ Picture(png=coverage_plot(msa, alignment_depth(msa)))
 #
 # ## Fold it
 #
-# `predict` is `helixfold predict` in one call. It recycles: what one pass through the network found goes into the next.
+# `helixfold.predict` is the command of that name in one call. It recycles: what one pass through the network found goes
+# into the next.
 
 # %%
-prediction, *_ = predict(target, options=FoldingOptions(num_recycles=1))
+prediction, *_ = helixfold.predict(target, options=helixfold.FoldingOptions(num_recycles=1))
 prediction.notes
 
 # %% [markdown]

@@ -29,7 +29,7 @@ speedups.install()
 HAS_HYPOTHESIS = find_spec("hypothesis") is not None
 IS_BARE = not (HAS_HYPOTHESIS and all(map(find_spec, ("beartype", "cyclopts", "gemmi", "pyhmmer"))))
 NOT_ON_A_BARE_MACHINE = [
-    Path(__file__).parent / name for name in ("examples", "finetune", "predict", "report", "serve", "training")
+    Path(__file__).parent / name for name in ("examples", "finetune", "apps/predict", "report", "serve", "training")
 ]
 if HAS_HYPOTHESIS:
     from hypothesis import settings
@@ -58,9 +58,9 @@ def real_data() -> Path:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plots of a target, which take most of the time of a small one."""
-    monkeypatch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)
-    monkeypatch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
-    monkeypatch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
+    monkeypatch.setattr("helixfold.apps.predict.postprocess.write_plots", lambda *_: None)
+    monkeypatch.setattr("helixfold.apps.predict.lot.write_alignment", lambda *_: None)
+    monkeypatch.setattr("helixfold.apps.predict.lot.write_coverage", lambda *_: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -86,7 +86,7 @@ def test_predictions_connect_only_to_the_server_that_is_named(tmp_path: Path, mo
         raise socket.gaierror
 
     monkeypatch.setattr(socket.socket, "connect", record)
-    monkeypatch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)
+    monkeypatch.setattr("helixfold.apps.predict.postprocess.write_plots", lambda *_: None)
     fasta = tmp_path / "x.fasta"
     fasta.write_text(">a\nMKTAYIAKQR\n")
     command = ["predict", str(fasta), "--models", "tiny", "--num-recycles", "0"]

@@ -29,7 +29,7 @@ FLOORS = [
     (
         "helixfold.databases",
         "helixfold.report",
-        "helixfold.predict",
+        "helixfold.apps",
         "helixfold.finetune",
         "helixfold.notebook",
         "helixfold.verification",

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from data_pipeline.errors import InputError
 from data_pipeline.transforms import training as examples
 from helixfold.annotations import Parameter
+from helixfold.apps.predict.options import Dtype
 from helixfold.benchmark.measurement import Device, Model, measured_device, peak_of, settle, write_json
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import keep_few_kernels, keeping_freed_memory
@@ -44,7 +45,6 @@ from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.executors import executor
 from helixfold.planning.size import dtype_name
-from helixfold.predict.options import Dtype
 from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
 

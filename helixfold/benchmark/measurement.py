@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from helixfold.annotations import Group, Parameter
+from helixfold.apps.predict.options import Dtype
 from helixfold.execution import allocator
 from helixfold.execution.allocator import keeping_freed_memory, return_free_memory, returning_freed_memory
 from helixfold.execution.device import pick_device
@@ -26,7 +27,6 @@ from helixfold.ops.cpu.products import mapped
 from helixfold.options import MAX_PROCESSES, File, Positive, reads, whole_number
 from helixfold.parallel.neighbours import busy_neighbours
 from helixfold.planning.size import dtype_name
-from helixfold.predict.options import Dtype
 from helixfold.presets import PRESETS
 
 Action = Callable[[], object]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError
 from helixfold.annotations import Parameter
+from helixfold.apps.predict.options import Dtype
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.measurement import PLAIN, Device, Model, held_memory, reason_of_failure, settle, write_json
 from helixfold.config import ModelConfig
@@ -39,7 +40,6 @@ from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.size import PassSize, floor, gib, of_blocks
 from helixfold.planning.training import KEPT_BLOCKS
-from helixfold.predict.options import Dtype
 from helixfold.presets import Preset, preset
 from helixfold.weights.untrained import untrained_model
 

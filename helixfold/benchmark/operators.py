@@ -6,12 +6,12 @@ from contextlib import nullcontext
 import torch
 
 from data_pipeline.errors import InputError
+from helixfold.apps.predict.doctor import CARD_NAMES
+from helixfold.apps.predict.options import OperatorOptions
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.execution import allocator
 from helixfold.execution.device import dtype_on, pick_device, settled_dtype
 from helixfold.ops.card import CARDS, Card, card_of, described
-from helixfold.predict.doctor import CARD_NAMES
-from helixfold.predict.options import OperatorOptions
 
 
 def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:

@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from data_pipeline.complexes.target_files import read_targets, single_chains
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import rmsd
 from helixfold.annotations import Group, Parameter
+from helixfold.apps.predict.options import EXAMPLE
 from helixfold.benchmark.measurement import Device, write_json
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed
@@ -34,8 +36,6 @@ from helixfold.ops.dispatch import Op, forced, intercepted
 from helixfold.options import File, Positive
 from helixfold.planning.executors import executor
 from helixfold.planning.prediction import EXECUTORS
-from helixfold.predict.options import EXAMPLE
-from helixfold.predict.targets import read_targets, single_chains
 from helixfold.weights.find import ReadyModel, find_models
 
 TRUNK, STRUCTURE, HEADS = "trunk", "structure module", "output heads"

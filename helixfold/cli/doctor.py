@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from helixfold.predict.options import TARGETS, OperatorOptions, SearchOptions
+from helixfold.apps.predict.options import TARGETS, OperatorOptions, SearchOptions
 
 _SEARCH, _OPERATORS = SearchOptions(), OperatorOptions()
 app = App(name="doctor", usage="helixfold doctor [FILE...] [options]\nexample: helixfold doctor")
@@ -26,10 +26,10 @@ def doctor(
     inputs
         Targets, as in `helixfold predict`.
     """
+    from data_pipeline.complexes.target_files import read_targets
+    from helixfold.apps.predict.doctor import facts, report
+    from helixfold.apps.predict.search_plan import profile_of, server_of
     from helixfold.benchmark.operators import operator_backends, operator_lines
-    from helixfold.predict.doctor import facts, report
-    from helixfold.predict.search_plan import profile_of, server_of
-    from helixfold.predict.targets import read_targets
 
     targets = read_targets(inputs, search.msa, search.templates or ())
     found = facts(profile_of(search), targets, server_of(search), operators.length, operators.device)

@@ -7,8 +7,8 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from data_pipeline.errors import InputError
+from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions, TargetOptions
 from helixfold.options import MOST_USED, File, Output, given, part_of_all, reads
-from helixfold.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions, TargetOptions
 from helixfold.training.options import StoreOptions
 
 _SEARCH, _COMPLEXES, _STORE = SearchOptions(), ComplexOptions(), StoreOptions()
@@ -67,7 +67,7 @@ def features(
     if from_pickle:
         if inputs or shard or shared or pairs or given(search) or given(complexes) or given(store):
             raise InputError("--from-pickle converts ready features, and only --output goes with it")
-        from helixfold.predict.search import convert_features
+        from helixfold.apps.predict.search import convert_features
 
         return convert_features(from_pickle, output)
     searching = [name for name in (*given(search), *given(complexes)) if name != "--threads"]
@@ -84,21 +84,17 @@ def features(
     if for_training := given(store):
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
-    from helixfold.predict.search import make_features
-    from helixfold.predict.search_plan import plan_of, print_complex_notes, selected_alignments
-    from helixfold.predict.targets import pulldown_targets, read_targets
+    from helixfold.apps.predict.search import make_features
+    from helixfold.apps.predict.search_plan import plan_of
+    from helixfold.apps.predict.targets import requested_targets
 
     named = TargetOptions(pulldown=pulldown, pulldown_table=pulldown_table, output=output, as_protein=as_protein)
     options = PredictOptions(inputs=inputs, targets=named, search=search, complexes=complexes)
-    targets, entries = pulldown_targets(options)
-    if not targets:
-        targets = read_targets(inputs, search.msa, search.templates or (), complexes, as_protein=as_protein)
-    targets = selected_alignments(targets, search)
+    targets, entries = requested_targets(options, announce=True)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if shard is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
-    print_complex_notes(search, targets)
     plan = plan_of(search)
     return make_features(targets, output=output, plan=plan, part=shard, is_shared=shared, pulldown=entries)
 

@@ -6,8 +6,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import CodeType
 from typing import NoReturn
 
 from data_pipeline.errors import InputError, SearchError, printable
@@ -25,19 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done, 1: something failed, 2: the input is wrong, 3: a server is unavailable, 130: interrupted, 143: terminated.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-
     sleep_while_waiting()
-
-    def command() -> object:
+    with ending_command(main.__code__) as end:
         # Commands import their modules here, so that Ctrl-C during imports is handled as at any other time.
         from helixfold.cli.app import run
 
-        return run(given)
-
-    code = exit_code(command)
+        end.result = run(given)
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are unloaded, Ctrl-C would print tracebacks
-    return code
+    return end.code
 
 
 def command() -> NoReturn:
@@ -58,48 +56,73 @@ def command() -> NoReturn:
 
 
 def exit_code(action: Callable[[], object]) -> int:
-    """Call a function and return its result as the exit code, 0 if it returns none.
+    """Call a function and return its result as the exit code, as `main` does for commands."""
+    with ending_command(exit_code.__code__) as end:
+        end.result = action()
+    return end.code
+
+
+@dataclass(kw_only=True)
+class CommandEnd:
+    """How a command ends: with the code of a failure, or else with its result as the exit code, 0 if it has none."""
+
+    result: object = None
+    failure: int | None = None
+
+    @property
+    def code(self) -> int:
+        """Return the exit code."""
+        if self.failure is not None:
+            return self.failure
+        return self.result if isinstance(self.result, int) else 0
+
+
+@contextmanager
+def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
+    """Run a command inside, and turn what it raises into its end; see `Interruption` for `outermost`.
 
     Errors of input, searches and files are printed as one line and give the exit codes 1 and 2.
     """
     # On SIGTERM (kill, a scheduler's time limit), leave as after any error, without search programs or their files.
-    interruption = Interruption(exit_code.__code__)
+    interruption, end = Interruption(outermost), CommandEnd()
     earlier = signal.signal(signal.SIGTERM, interruption.terminate)
     try:
         with command_streams(), interruption.handling_signal(), interruption.repeating_ignored():
-            return _code(action, interruption)
+            try:
+                yield end
+                sys.stdout.flush()
+            except SystemExit as error:
+                # What was interrupted while it was made fails when it is freed: here, where that is not told.
+                traceback.clear_frames(error.__traceback__)
+                raise
+            except (KeyboardInterrupt, Exception) as error:
+                if (code := _failure(error, interruption)) is None:
+                    raise
+                end.failure = code
     finally:
         signal.signal(signal.SIGTERM, earlier)
 
 
-def _code(action: Callable[[], object], interruption: Interruption) -> int:
-    try:
-        code = action()
-        sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except SystemExit as error:
-        # What was interrupted while it was made fails when it is freed: here, where that is not told.
-        traceback.clear_frames(error.__traceback__)
-        raise
-    except (KeyboardInterrupt, Exception) as error:
-        # A library may have turned the interruption into an error of its own.
-        if isinstance(error, KeyboardInterrupt) or interruption.is_requested:
-            say_interrupted()
-            return INTERRUPTED
-        match error:
-            case InputError():
-                _say(str(error))
-                return WRONG_INPUT
-            case SearchError():
-                _say(str(error))
-                return FAILED
-            case BrokenPipeError(filename=name) if name == OUTPUT_NAME:
-                return FAILED  # what reads the pipe, such as `head`, has read enough
-            case OSError():
-                # No command expects it, such as a full disk; it concerns the machine, and a traceback would not help.
-                _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
-                return FAILED
-        raise
+def _failure(error: BaseException, interruption: Interruption) -> int | None:
+    """Print an error that commands are known to end with, and return its exit code; None for any other."""
+    # A library may have turned the interruption into an error of its own.
+    if isinstance(error, KeyboardInterrupt) or interruption.is_requested:
+        say_interrupted()
+        return INTERRUPTED
+    match error:
+        case InputError():
+            _say(str(error))
+            return WRONG_INPUT
+        case SearchError():
+            _say(str(error))
+            return FAILED
+        case BrokenPipeError(filename=name) if name == OUTPUT_NAME:
+            return FAILED  # what reads the pipe, such as `head`, has read enough
+        case OSError():
+            # No command expects it, such as a full disk; it concerns the machine, and a traceback would not help.
+            _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
+            return FAILED
+    return None
 
 
 def _say(problem: str) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from helixfold.apps.predict.compat import CompatibilityOptions, listing, resolve
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.main import exit_code
 from helixfold.options import MOST_USED
-from helixfold.predict.compat import CompatibilityOptions, listing, resolve
-from helixfold.predict.options import PredictOptions
 
 if TYPE_CHECKING:
     from data_pipeline.complexes.complex_input import AnyTarget
@@ -68,12 +68,12 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     from helixfold.imports import collecting_no_garbage
 
     with collecting_no_garbage():
+        from helixfold.apps.predict.devices import processes
+        from helixfold.apps.predict.lock import LOCK_FILE
+        from helixfold.apps.predict.run import run
+        from helixfold.apps.predict.runner import close
+        from helixfold.apps.predict.screen import logged_screen
         from helixfold.parallel.launch import launch
-        from helixfold.predict.devices import processes
-        from helixfold.predict.lock import LOCK_FILE
-        from helixfold.predict.run import run
-        from helixfold.predict.runner import close
-        from helixfold.predict.screen import logged_screen
         from helixfold.standard_streams import optional_output
 
     started = processes(devices.devices, devices.device, devices.ranks_per_target)

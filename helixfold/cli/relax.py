@@ -40,8 +40,8 @@ def relax(
     device
         auto, cpu or cuda.
     """
+    from helixfold.apps.predict.relaxation import relax_files
     from helixfold.execution.device import limit_threads, pick_device
-    from helixfold.predict.relaxation import relax_files
     from helixfold.relax.result import RelaxOptions
 
     limit_threads()

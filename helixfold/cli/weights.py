@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
+from helixfold.apps.predict.options import ComputeDtype, Dtype
+from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.options import Directory
-from helixfold.predict.options import ComputeDtype, Dtype
-from helixfold.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 
 app = App(
     name="weights",

@@ -9,9 +9,18 @@ from typing import cast
 from data_pipeline.alignment_variants import VariantSettings
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.complexes.target_files import directory_in
 from data_pipeline.errors import InputError
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
+from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
+from helixfold.apps.predict.record import read_record
+from helixfold.apps.predict.search import FEATURES_FILE
+from helixfold.apps.predict.search_plan import plan_of
+from helixfold.apps.predict.settings import folding_of
+from helixfold.apps.predict.targets import requested_targets
+from helixfold.apps.predict.variants import expected_variants, variant_settings
 from helixfold.cluster.forecast import card_of_pool, forecast_of_pool, forecast_of_search, memory_for_tensors
 from helixfold.cluster.schedule import PoolForecast, Schedule
 from helixfold.cluster.site import Pool, Site, read_site
@@ -20,14 +29,6 @@ from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
 from helixfold.options import given
 from helixfold.planning.memory import MemoryOptions
-from helixfold.predict.jobs import Job
-from helixfold.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
-from helixfold.predict.record import read_record
-from helixfold.predict.run import folding_of, requested_targets
-from helixfold.predict.search import FEATURES_FILE
-from helixfold.predict.search_plan import plan_of
-from helixfold.predict.targets import directory_in
-from helixfold.predict.variants import expected_variants, variant_settings
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.weights.find import find_parameters

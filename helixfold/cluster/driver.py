@@ -16,12 +16,12 @@ from tqdm import tqdm
 from data_pipeline.claims import Claims
 from data_pipeline.errors import printable
 from data_pipeline.files import require_unmoved
+from helixfold.apps.predict.runner import write_pages
 from helixfold.cluster import worker
 from helixfold.cluster.batch import ClusterBatch
 from helixfold.cluster.engine import Engine, PoolError
 from helixfold.cluster.progress import DIRECTORY, BatchStatus, PoolStatus
 from helixfold.cluster.schedule import Schedule, Task
-from helixfold.predict.runner import write_pages
 from helixfold.write.results import write_failures
 
 # Tasks of a pool in a row that may end without having done anything, by whether they said why.

@@ -12,7 +12,7 @@ from typing import Final
 
 from data_pipeline.errors import InputError, printable
 from helixfold import __version__
-from helixfold.predict.screen import format_duration
+from helixfold.apps.predict.screen import format_duration
 from helixfold.report.files import FEATURES, RANKING
 from helixfold.report.index import INDEX_FILE, failures_in
 from helixfold.report.page import counted, page

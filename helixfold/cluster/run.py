@@ -7,13 +7,13 @@ from contextlib import closing
 from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.extras import require
+from helixfold.apps.predict.lock import locked_directory, only_run
+from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.predict.runner import close_batch
+from helixfold.apps.predict.screen import format_duration, format_estimate, logged_screen
+from helixfold.apps.predict.search import SOME_FAILED, check_earlier, check_output
 from helixfold.cluster.batch import read_batch
 from helixfold.cluster.schedule import Schedule, describe_forecast
-from helixfold.predict.lock import locked_directory, only_run
-from helixfold.predict.options import PredictOptions
-from helixfold.predict.runner import close_batch
-from helixfold.predict.screen import format_duration, format_estimate, logged_screen
-from helixfold.predict.search import SOME_FAILED, check_earlier, check_output
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
 from helixfold.standard_streams import optional_output

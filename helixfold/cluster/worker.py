@@ -14,10 +14,10 @@ from pathlib import Path
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.json_files import read_json
-from helixfold.predict.options import PredictOptions, SearchOptions
-from helixfold.predict.run import run
-from helixfold.predict.search import make_part_of_features
-from helixfold.predict.search_plan import plan_of
+from helixfold.apps.predict.options import PredictOptions, SearchOptions
+from helixfold.apps.predict.run import run
+from helixfold.apps.predict.search import make_part_of_features
+from helixfold.apps.predict.search_plan import plan_of
 from helixfold.write.json_object import AGAIN
 
 

@@ -14,6 +14,8 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import os_errors_as_input_errors, remove_partial_files
 from data_pipeline.json_files import read_json
 from data_pipeline.parse.fasta import directory_name
+from helixfold.apps.predict.lock import locked_directory
+from helixfold.apps.predict.search import SOME_FAILED
 from helixfold.config import Method
 from helixfold.design import files
 from helixfold.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
@@ -27,8 +29,6 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
-from helixfold.predict.lock import locked_directory
-from helixfold.predict.search import SOME_FAILED
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
 from helixfold.write.json_object import AGAIN

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
+from data_pipeline.complexes.target_files import FASTA_SUFFIXES
 from data_pipeline.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import directory_name, read_fasta
@@ -13,7 +14,6 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target
 from helixfold.analysis.matching import StructureFile, by_name, structure_files
 from helixfold.evaluation.benchmark_table import BenchmarkRow, BenchmarkTable
-from helixfold.predict.targets import FASTA_SUFFIXES
 
 
 @dataclass(frozen=True, kw_only=True)

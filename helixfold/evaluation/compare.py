@@ -15,8 +15,8 @@ from helixfold.analysis.compare_files import compare
 from helixfold.analysis.evaluation import Evaluated
 from helixfold.analysis.matching import Match, by_name, find_predictions
 from helixfold.analysis.residues import ComparisonError
+from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.evaluation.benchmark_data import Benchmark
-from helixfold.predict.search import FEATURES_FILE
 from helixfold.report.index import failures_in
 from helixfold.write.results import RANKING_FILE
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from helixfold.annotations import Group, Parameter
-from helixfold.options import MOST_USED, given
-from helixfold.predict.options import (
+from helixfold.apps.predict.options import (
     ComputeOptions,
     DeviceOptions,
     MemoryLimits,
@@ -19,6 +18,7 @@ from helixfold.predict.options import (
     SearchOptions,
     TargetOptions,
 )
+from helixfold.options import MOST_USED, given
 
 
 @Parameter(name="*", group=Group.create_ordered("Benchmark", sort_key=-1))

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.complexes.sequence_files import read_table_targets
+from data_pipeline.complexes.target_files import target_of, with_search_files
 from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
 from data_pipeline.errors import InputError
 from data_pipeline.files import os_errors_as_input_errors, unmoved_directory
@@ -45,7 +46,6 @@ from helixfold.model.update import Executor, as_tensor
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
-from helixfold.predict.targets import target_of, with_search_files
 from helixfold.presets import Preset
 from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.report.plots import new_figure, to_png

@@ -1,11 +1,12 @@
 """Fold targets in memory that is planned for: several in the same passes, or one with less memory if it runs out."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
+import torch
 from tqdm import tqdm
 
 from helixfold.execution.available import is_out_of_memory
@@ -52,82 +53,59 @@ def fold_planned(
     `workers` call this. `hides_bar` is the `disable` argument of tqdm. Raise `NotEnoughMemoryError` if the last
     executor runs out of memory, too.
     """
-    plans = [plan, *plan.fallbacks]
-    attempt = partial(
-        _attempt,
-        model=model,
-        target=target,
-        options=options,
-        stages=stages,
-        spill=spill,
-        passes=passes,
-        workers=workers or WorkerGroup.alone(stages.device),
-        hides_bar=hides_bar,
-    )
-    for tried, below in zip(plans, [*plans[1:], None], strict=True):
-        prediction = attempt(tried)
-        if prediction is None and passes.clear():
-            release(stages.device)
+    workers, device = workers or WorkerGroup.alone(stages.device), stages.device
+    plans = deque([plan, *plan.fallbacks])
+    while plans:
+        tried = plans.popleft()
+        size, threads = tried.size, _threads(tried, model, device)
+        release(device, peak=tried.estimate.peak)
+        reset_peak_memory(device)
+        held, before, replays = peak_memory(device), len(stages.finished), passes.replays
+        try:
+            with (
+                memory_kept(tried.executor, size.ranks),
+                bounded_memory(device, tried.available),
+                recorded_backends() as backends,
+                in_threads(threads),
+                workers.executor_on_group(executor(tried.executor, spill, device, tried.slab_budget)) as run,
+                _bar_of_passes(model, target.name, options, passes, hides_bar=hides_bar),
+            ):
+                (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, passes=passes)
+        except (RuntimeError, MemoryError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
+            computation = Computation(
+                executor=tried.executor,
+                slab_budget=tried.slab_budget,
+                backends=sorted_backends(backends),
+                threads=threads,
+                replayed_passes=passes.replays - replays,
+                predicted_peak=tried.estimate.peak,
+                measured_peak=max(stage.peak_memory for stage in stages.finished[before:]) - held,
+            )
+            return replace(prediction, computation=computation)
+        # After the `except` block, since the exception holds the frames that hold the tensors.
+        release(device)
+        if passes.clear():
+            release(device)
             say("out of memory; starting again without the passes that were recorded")
-            prediction = attempt(tried)
-        if prediction is not None:
-            return prediction
-        if below is None or below.estimate.spilled > below.available.spill:
-            break
-        following = "smaller slabs" if below.executor == tried.executor else f"'{below.executor}'"
-        say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
+            plans.appendleft(tried)
+        elif plans and plans[0].estimate.spilled <= plans[0].available.spill:
+            following = "smaller slabs" if plans[0].executor == tried.executor else f"'{plans[0].executor}'"
+            say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
+        else:
+            plans.clear()
     # Less memory was available than the forecast of the last attempt.
     proved = replace(plan.available, memory=min(plan.available.memory, tried.estimate.peak))
     problem = replace(plan, available=proved).problem
     raise NotEnoughMemoryError(f"out of memory with the executor '{tried.executor}'; {problem}")
 
 
-def _attempt(
-    plan: Plan,
-    *,
-    model: ReadyModel,
-    target: FoldingTarget,
-    options: FoldingOptions,
-    stages: Stages,
-    spill: Path,
-    passes: Passes,
-    workers: WorkerGroup,
-    hides_bar: bool | None,
-) -> Prediction | None:
-    """Predict a target with the executor of a plan; return None if it runs out of memory, all of which is free then."""
-    device, config, size = stages.device, model.preset.model, plan.size
-    release(device, peak=plan.estimate.peak)
-    reset_peak_memory(device)
-    held, before, replays = peak_memory(device), len(stages.finished), passes.replays
-    threads = threads_for(size.residues * max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m), device)
-    try:
-        with (
-            memory_kept(plan.executor, size.ranks),
-            bounded_memory(device, plan.available),
-            recorded_backends() as backends,
-            in_threads(threads),
-            workers.executor_on_group(executor(plan.executor, spill, device, plan.slab_budget)) as run,
-            _bar_of_passes(model, target.name, options, passes, hides_bar=hides_bar),
-        ):
-            (prediction,) = fold(model.network, model.preset, [target], options, run, stages=stages, passes=passes)
-    except (RuntimeError, MemoryError, OSError) as error:
-        if not is_out_of_memory(error):
-            raise
-    else:
-        peak = max(stage.peak_memory for stage in stages.finished[before:]) - held
-        computation = Computation(
-            executor=plan.executor,
-            slab_budget=plan.slab_budget,
-            backends=sorted_backends(backends),
-            threads=threads,
-            replayed_passes=passes.replays - replays,
-            predicted_peak=plan.estimate.peak,
-            measured_peak=peak,
-        )
-        return replace(prediction, computation=computation)
-    # After the `except` block, since the exception holds the frames that hold the tensors.
-    release(device)
-    return None
+def _threads(plan: Plan, model: ReadyModel, device: torch.device) -> int:
+    """Return how many threads a CPU computes passes of this size with."""
+    size, config = plan.size, model.preset.model
+    return threads_for(size.residues * max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m), device)
 
 
 def fold_together(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,6 @@ from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave
 from helixfold.parallel.parallelize import mesh_executor
 from helixfold.parallel.task_queue import TaskQueue, torchrun_store
 
-Result = TypeVar("Result")
 _LONGEST_POLL_INTERVAL = 0.2  # seconds
 
 
@@ -64,10 +63,14 @@ class ControlChannel:
         wait_until(lambda: self._store is not None and self._store.check([key]))
         return json.loads(self._store.get(key))
 
-    def run_together(self, action: Callable[[], Result]) -> Result:
-        """Run an action on every rank and return its result if it succeeds on all of them; see `together`."""
-        with self.together():
-            return action()
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """Send None from the first rank, for which the others wait in `receive`, if a block of code fails there."""
+        try:
+            yield
+        except BaseException:
+            self.send(None)
+            raise
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.complexes.target_files import directory_in
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
 from data_pipeline.features.schema import Features
@@ -28,26 +29,25 @@ from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
-from helixfold.folding.options import FoldingOptions
-from helixfold.folding.prediction import Prediction
-from helixfold.folding.recycling import FoldingTarget
-from helixfold.folding.templates import templates_read
-from helixfold.model.alphafold import AlphaFold
-from helixfold.predict.jobs import features_digest
-from helixfold.predict.lock import locked_directory
-from helixfold.predict.options import PredictOptions, TargetOptions
-from helixfold.predict.run import requested_targets
-from helixfold.predict.runner import EXPECTED_ERRORS
-from helixfold.predict.screen import print_note
-from helixfold.predict.search import (
+from helixfold.apps.predict.jobs import features_digest
+from helixfold.apps.predict.lock import locked_directory
+from helixfold.apps.predict.options import PredictOptions, TargetOptions
+from helixfold.apps.predict.screen import print_note
+from helixfold.apps.predict.search import (
+    EXPECTED_ERRORS,
     SOME_FAILED,
     check_output,
     prepare_in,
     write_templates,
     written_directories,
 )
-from helixfold.predict.search_plan import plan_of
-from helixfold.predict.targets import directory_in
+from helixfold.apps.predict.search_plan import plan_of
+from helixfold.apps.predict.targets import requested_targets
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
+from helixfold.folding.templates import templates_read
+from helixfold.model.alphafold import AlphaFold
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
 from helixfold.scoring.journal import Journal

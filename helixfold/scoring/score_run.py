@@ -26,13 +26,12 @@ from helixfold.analysis.correlation import spearman
 from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError
+from helixfold.apps.predict.lock import locked_directory
+from helixfold.apps.predict.screen import print_note
+from helixfold.apps.predict.search import EXPECTED_ERRORS, SOME_FAILED
 from helixfold.config import Method
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
-from helixfold.predict.lock import locked_directory
-from helixfold.predict.runner import EXPECTED_ERRORS
-from helixfold.predict.screen import print_note
-from helixfold.predict.search import SOME_FAILED
 from helixfold.presets import Preset
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed

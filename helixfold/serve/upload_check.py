@@ -8,16 +8,14 @@ import multiprocessing
 import os
 import resource
 from collections.abc import Mapping
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 from data_pipeline.child_processes import leave_interruptions_to_parent
+from data_pipeline.complexes.target_files import read_targets
 from data_pipeline.errors import InputError
 from data_pipeline.parse.text_files import read_chunks
-from helixfold.predict.options import ComplexOptions
-from helixfold.predict.targets import read_targets
 from helixfold.serve.storage import file_name_of
 
 # Reading an mmCIF file takes up to 26 times its size, an alignment hardly any memory.
@@ -65,8 +63,7 @@ def request_targets(request: Mapping[str, Any], directory: Path) -> Any:
     fasta.write_text(fasta_of(request))
     alignments = [directory / each for each in request["alignments"]]
     templates = [directory / each for each in request["templates"]]
-    complexes = replace(ComplexOptions(), pair_mode=request["options"]["pairing"])
-    return read_targets([fasta], alignments, templates, complexes)
+    return read_targets([fasta], alignments, templates, pair_mode=request["options"]["pairing"])
 
 
 def fasta_of(request: Mapping[str, Any]) -> str:

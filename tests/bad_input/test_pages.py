@@ -42,7 +42,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / '"><img src=x onerror=alert(1)>.pdb').write_bytes(PDB)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("helixfold.weights.find.parameters_directory", lambda: folder / "no_parameters")
-        patch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)  # names are not drawn
+        patch.setattr("helixfold.apps.predict.postprocess.write_plots", lambda *_: None)  # names are not drawn
         words = ["predict", str(folder / "x.fasta"), "--templates", str(folder / '"><img src=x onerror=alert(1)>.pdb')]
         assert main([*words, "--output", str(folder / "out"), "--num-recycles", "0"]) == 0
     return folder / "out"

@@ -10,8 +10,8 @@ from data_pipeline.datasets.build_cache import BuildCache, store_lock
 from data_pipeline.errors import InputError
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.search.result_files import ResultFiles
-from helixfold.predict.record import read_record
-from helixfold.predict.resume import _earlier_timings
+from helixfold.apps.predict.record import read_record
+from helixfold.apps.predict.resume import _earlier_timings
 from helixfold.report.files import read_order
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.log import TrainingLog, read_log

@@ -16,11 +16,11 @@ from data_pipeline.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile
 from data_pipeline.search.plan import plan_searches
 from data_pipeline.user_cache import user_cache
+from helixfold.apps.predict import lot, run, runner
+from helixfold.apps.predict.lock import locked_directory
 from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
-from helixfold.predict import lot, run, runner
-from helixfold.predict.lock import locked_directory
 from helixfold.weights import cache
 from helixfold.write.results import write_file
 from tests.bad_input.meeting import met
@@ -173,7 +173,7 @@ def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypat
         assert (found.code, found.changed, len(found.said)) == (2, (), 1)
         assert says in found.said[0]
         assert "set HOME or XDG_CACHE_HOME" in found.said[0]
-    monkeypatch.setattr("helixfold.predict.doctor._models", lambda *_: {"problem": "left out, for it takes long"})
+    monkeypatch.setattr("helixfold.apps.predict.doctor._models", lambda *_: {"problem": "left out, for it takes long"})
     assert met("doctor", folder).code == 0
     profile = DatabaseProfile(alignments=(AlignmentDatabase(name="x", tool="mmseqs", paths=(folder / "x.fasta",)),))
     monkeypatch.setattr("data_pipeline.search.plan.require_mmseqs", lambda: Path("mmseqs"))

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import COMMANDS, application
 from helixfold.cli.main import main
-from helixfold.predict.options import PredictOptions
 
 
 def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:

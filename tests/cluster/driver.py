@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from helixfold.cli.main import main
-from tests.predict.files import without_command
+from tests.apps.predict.files import without_command
 from tests.support.interruptions import living_processes
 from tests.support.sources import ROOT
 from tests.training.ranks import SERVER

@@ -1,5 +1,7 @@
 """One call predicts as the command does, with models that are found and memory that is planned."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 from helixfold.folding import planned
-from helixfold.folding.api import predict
+from helixfold.folding.api import load_model, predict
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.model.update import Executor
@@ -30,6 +32,7 @@ from helixfold.presets import PRESETS, tiny
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from helixfold.write.results import write_prediction
+from tests.support.sources import ROOT
 from tests.weights.written import write_tiny_without_templates
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFS"
@@ -151,3 +154,56 @@ def test_dna_rna_and_three_letter_codes_are_errors() -> None:
     with pytest.raises(InputError, match="this is RNA"):
         prepare_complex(ComplexInput(target=ComplexTarget.of("pair", (SEQUENCE, "ACGUACGU"))))
     assert prepare(Target(name="peptide", sequence=dna, as_protein=True)).features.sequence == dna
+
+
+def test_a_model_that_was_loaded_folds_sequences_and_files(tmp_path: Path) -> None:
+    model = load_model("tiny", seed=2, device="cpu")
+    options = FoldingOptions(num_recycles=0, seed=2)
+    (tmp_path / "one.fasta").write_text(f">one\n{SEQUENCE}\n")
+    (read,) = predict(str(tmp_path / "one.fasta"), model, options=options)
+    (given,) = predict(Target(name="one", sequence=SEQUENCE), [model], options=options)
+    (found,) = predict(Target(name="one", sequence=SEQUENCE), "tiny", options=options, device="cpu")
+    assert (read.plddt == found.plddt).all()
+    assert (read.plddt == given.plddt).all()
+    (typed,) = predict(SEQUENCE, model, options=options)
+    assert len(typed.plddt) == len(SEQUENCE)
+    (pair,) = predict(f"{SEQUENCE}:MKTAYIAKQR", "tiny_multimer", options=options)
+    assert len(pair.chain_ids) == 2
+
+
+def test_what_contradicts_a_loaded_model_is_refused(tmp_path: Path) -> None:
+    model = load_model("tiny")
+    for named in ({"device": "cpu"}, {"weights": tmp_path}):
+        with pytest.raises(InputError, match="models that are loaded have their weights"):
+            predict(SEQUENCE, model, **named)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="models that are loaded have their weights"):
+        predict(SEQUENCE, [model, "tiny"])
+    model.network.evoformer.to(torch.bfloat16)
+    with pytest.raises(InputError, match="this model was used in bfloat16, which has rounded it; load it again"):
+        predict(SEQUENCE, model, options=FoldingOptions(dtype="float32"))
+
+
+def test_a_file_of_several_targets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "two.fasta").write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE}\n")
+    with pytest.raises(InputError, match=r"two\.fasta: holds 2 targets, and one call folds one of them"):
+        predict(tmp_path / "two.fasta", "tiny")
+    with pytest.raises(InputError, match=r"nowhere\.fasta"):
+        predict("nowhere.fasta", "tiny")
+
+
+def test_names_of_the_package_are_functions_also_after_the_command_line_was_imported() -> None:
+    program = """
+import sys
+import helixfold
+assert "torch" not in sys.modules
+import helixfold.apps.predict.run, helixfold.cli.predict
+(prediction,) = helixfold.predict("MKTAYIAKQR", "tiny", options=helixfold.FoldingOptions(num_recycles=0))
+assert isinstance(prediction, helixfold.Prediction)
+assert {"predict", "load_model"} <= set(dir(helixfold))
+try:
+    helixfold.nothing
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "module 'helixfold' has no attribute 'nothing'\n"

@@ -7,7 +7,6 @@ import pytest
 from data_pipeline.claims import ClaimFiles, Claims
 from helixfold.parallel import shared_tasks
 from helixfold.parallel.shared_tasks import SharedTasks
-from helixfold.parallel.worker_group import ControlChannel
 
 NAMES = ["a", "b", "c", "d"]
 LOTS = [[0, 1], [2, 3]]
@@ -22,7 +21,6 @@ class Run:
         self.tasks = SharedTasks(
             NAMES,
             self.claims,
-            ControlChannel(),
             is_needed=lambda number: number not in (finished or set()),
             report=self.reported.__setitem__,
         )

@@ -14,7 +14,7 @@ from data_pipeline.config import ConfigError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
-from helixfold.predict.relaxation import relax_files
+from helixfold.apps.predict.relaxation import relax_files
 from helixfold.relax import flaws, problem
 from helixfold.relax.flaws import Flaws, cis, mirrored, misplaced
 from helixfold.relax.pieces import pieces_of

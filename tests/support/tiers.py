@@ -79,7 +79,7 @@ INTEGRATION = (
     "parity/test_range_factors.py",
     "parity/test_trained_ranges.py",
     "planning",  # whole passes and steps on meta tensors
-    "predict",  # whole runs of commands
+    "apps/predict",  # whole runs of commands
     "relax",
     "report/test_plots.py",
     "report/test_target_page.py",

@@ -30,8 +30,8 @@ COMMANDS = tuple(
     for name in (
         "cli.app",
         "cli.predict",
-        "predict.devices",
-        "predict.run",
+        "apps.predict.devices",
+        "apps.predict.run",
         "cli.train",
         "training.run",
         "cli.finetune",

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from helixfold.annotations import Parameter
+from helixfold.apps.predict.options import SearchOptions
 from helixfold.options import MOST_USED, MemorySize, Workers
-from helixfold.predict.options import SearchOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,13 +22,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, with_own_query
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import UnusableHitError
-from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
-from helixfold.folding.options import FoldingOptions
-from helixfold.ops.card import Card, card_of
-from helixfold.planning.duration import prediction_seconds
-from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory
-from helixfold.planning.memory import FeatureRows
-from helixfold.predict.options import (
+from helixfold.apps.predict.options import (
     ComplexOptions,
     ComputeOptions,
     DeviceOptions,
@@ -38,9 +32,15 @@ from helixfold.predict.options import (
     SearchOptions,
     TargetOptions,
 )
-from helixfold.predict.run import run
-from helixfold.predict.search import FEATURES_FILE
-from helixfold.predict.search_plan import plan_of
+from helixfold.apps.predict.run import run
+from helixfold.apps.predict.search import FEATURES_FILE
+from helixfold.apps.predict.search_plan import plan_of
+from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
+from helixfold.folding.options import FoldingOptions
+from helixfold.ops.card import Card, card_of
+from helixfold.planning.duration import prediction_seconds
+from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory
+from helixfold.planning.memory import FeatureRows
 from helixfold.presets import Preset
 from helixfold.report.files import read_order, read_prediction
 from helixfold.report.tables import mark_of

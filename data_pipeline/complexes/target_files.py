@@ -1,0 +1,288 @@
+"""Read the proteins and complexes to fold from files, each with its alignments and templates."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from data_pipeline.complexes.alignment_files import A3M_SUFFIXES, complex_of_a3m, is_complex_a3m, with_alignments
+from data_pipeline.complexes.alignments import PairMode
+from data_pipeline.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
+from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
+from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, RESULTS_DIRECTORY, alignments_of_single_chain
+from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
+from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.fasta import (
+    FastaRecord,
+    directory_name,
+    filesystem_key,
+    find_invalid_letter,
+    kind_problem,
+    sequence_problem,
+    target_name_problem,
+    unknown_residues_problem,
+)
+from data_pipeline.pipeline import Target
+from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
+
+# What is taken from a directory; files that are named themselves may have any name.
+FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
+CSV_SUFFIXES, TSV_SUFFIXES = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
+# Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
+TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial", ".txt", ".bibtex")
+INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES, *TSV_SUFFIXES)
+
+
+def read_targets(
+    inputs: Sequence[Path],
+    msa: Sequence[Path] = (),
+    templates: Sequence[Path] = (),
+    *,
+    as_protein: bool = False,
+    records_as_chains: bool = False,
+    chain_ids: Sequence[str] = (),
+    pair_mode: PairMode = "unpaired_paired",
+) -> list[AnyTarget]:
+    """Return the targets of FASTA files (each record), CSV and TSV files (`id,sequence`), a3m files (the first row,
+    named after the file), directories of these, and sequences that are given instead of a file.
+
+    A sequence with colons, or ColabFold's a3m of several chains, is a complex; with `records_as_chains`, the records
+    of a FASTA file are its chains. `chain_ids` name the chains of a single complex, of which `pair_mode` says how
+    alignments are paired. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a
+    file that cannot be used and, unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
+    """
+    targets: list[AnyTarget] = []
+    sources: list[Path] = []
+    for path in _files(inputs):
+        file = path.name.lower()
+        if is_sequence(path):
+            targets.append(typed_target(str(path), as_protein=as_protein))
+        elif file.endswith(A3M_SUFFIXES):
+            targets.append(_target_of_alignment(path))
+        else:
+            table = "," if file.endswith(CSV_SUFFIXES) else "\t" if file.endswith(TSV_SUFFIXES) else None
+            targets += map(target_of, _records(path, table, records_as_chains=records_as_chains))
+        sources += [path] * (len(targets) - len(sources))
+    check_names(zip([target.name for target in targets], sources, strict=True))
+    for target, path in zip(targets, sources, strict=True):
+        residues = target.sequence.replace(CHAIN_SEPARATOR, "")
+        problem = unknown_residues_problem(residues)
+        if problem is None and not as_protein:
+            problem = _kind_problem(target)
+        if problem is not None:
+            raise InputError.at(path, problem, record=target.name)
+    targets = [replace(target, as_protein=as_protein) for target in targets]
+    targets = [_with_chains(target, chain_ids, pair_mode, only=len(targets) == 1) for target in targets]
+    return with_search_files(targets, msa, templates)
+
+
+def _records(path: Path, table: str | None, *, records_as_chains: bool) -> Sequence[FastaRecord | ComplexTarget]:
+    if table is not None:
+        return read_table_targets(path, table)
+    return [read_complex_of_records(path)] if records_as_chains else read_fasta_targets(path)
+
+
+def target_of(read: FastaRecord | ComplexTarget) -> AnyTarget:
+    """Return a target; a complex of a single chain without an ID of its own is that chain."""
+    if isinstance(read, FastaRecord):
+        return Target(name=read.name, sequence=read.sequence)
+    if read.chain_ids == (ONLY_CHAIN,):
+        return Target(name=read.name, sequence=read.sequences[0])
+    return ComplexInput(target=read)
+
+
+def _with_chains(target: AnyTarget, ids: Sequence[str], pair_mode: PairMode, *, only: bool) -> AnyTarget:
+    """Return a target with these chain IDs, if there are any, and this way of pairing."""
+    if ids and not only:
+        raise InputError("--chain-ids names the chains of one target, and there are several; name them in the files")
+    if isinstance(target, Target):
+        if not ids or ids == (ONLY_CHAIN,):
+            return target
+        given = ComplexTarget.of(target.name, (target.sequence,), ids)
+        files = (ChainAlignmentFiles(unpaired=target.alignments),)
+        return ComplexInput(target=given, files=files, pair_mode=pair_mode)
+    given = ComplexTarget.of(target.name, target.target.sequences, ids or target.target.chain_ids)
+    return replace(target, target=given, pair_mode=pair_mode)
+
+
+def _kind_problem(target: AnyTarget) -> str | None:
+    """Return why a chain of a target does not seem to consist of residues, or None; see `kind_problem`."""
+    chains = target.sequence.split(CHAIN_SEPARATOR)
+    for number, chain in enumerate(chains, start=1):
+        if (problem := kind_problem(chain)) is not None:
+            return problem if len(chains) == 1 else f"chain {number}: {problem}"
+    return None
+
+
+def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
+    """Return targets that are all single chains; raise `InputError` for a complex."""
+    found = [target for target in targets if isinstance(target, Target)]
+    if len(found) < len(targets):
+        name = next(target.name for target in targets if not isinstance(target, Target))
+        raise InputError(f"'{printable(name)}' is a complex, and this command takes single chains")
+    return found
+
+
+def with_search_files(targets: Sequence[AnyTarget], msa: Sequence[Path], templates: Sequence[Path]) -> list[AnyTarget]:
+    """Return targets with the alignments and templates that the options of a command name.
+
+    `msa` holds alignments for a single target, or directories with <name>.a3m or AlphaFold's results for each target;
+    see `alignments_of_single_chain` and, for complexes, `with_alignments`. `templates` are structure files, or
+    directories of them, for every target that has none of its own. Raise `InputError` for a file that cannot be used,
+    and unless a target is `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
+    """
+    for target in targets:
+        if not target.as_protein and (problem := _kind_problem(target)) is not None:
+            raise InputError(f"'{printable(target.name)}' cannot be predicted: {problem}")
+    for path in templates:
+        if not os.path.exists(path):
+            raise InputError.at(path, "there is no such structure file or directory")
+    if templates and targets:
+        # Read once before anything is written, as alignments are; what is wrong with a file concerns every target.
+        templates_from_files(targets[0].sequence.split(CHAIN_SEPARATOR)[0], templates, UserTemplateOptions())
+    return [_with_files(target, msa, templates, only=len(targets) == 1) for target in targets]
+
+
+def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path], *, only: bool) -> AnyTarget:
+    templates = target.templates or tuple(templates)
+    if isinstance(target, ComplexInput):
+        return replace(with_alignments(target, msa, only=only), templates=templates)
+    return replace(target, alignments=(*target.alignments, *alignments_of(target, msa, only=only)), templates=templates)
+
+
+def directory_in(output: Path, name: str) -> Path:
+    """Return the directory of a target in an output directory: that of an earlier version, if there is one.
+
+    Version 0.1 gave a directory the target's name as it is, with all its characters.
+    """
+    directory, earlier = output / directory_name(name), output / name
+    return earlier if os.path.isdir(earlier) and not os.path.exists(directory) else directory
+
+
+def check_names(named: Iterable[tuple[str, Path]]) -> None:
+    """Check names of targets, each given with the file that has it.
+
+    Raise `InputError` if two of them are one name to some file system, or one is that of a file in the output
+    directory.
+    """
+    seen: dict[str, tuple[str, Path]] = {}
+    for name, path in named:
+        try:
+            os.fsencode(directory_name(name))
+        except UnicodeEncodeError as error:
+            problem = f"file names have only {error.encoding} characters in this locale; set LC_ALL=C.UTF-8"
+            raise InputError.at(path, problem, record=name) from error
+        key = filesystem_key(name)
+        suffix = next((suffix for suffix in TAKEN_SUFFIXES if key.endswith(suffix)), None)
+        if suffix is not None:
+            problem = f"names that end in '{suffix}' are taken by files of the output directory; choose another"
+            raise InputError.at(path, problem, record=name)
+        if key in seen:
+            other, file = seen[key]
+            where = "this file" if file == path else printable(str(file))
+            problem = f"a target of this name (upper and lower case count as equal) is in {where} too"
+            if name.casefold() != other.casefold():
+                problem = f"its directory, {directory_name(name)}, would be that of '{printable(other)}' in {where}"
+            raise InputError.at(path, f"{problem}; give each target its own", record=name)
+        seen[key] = name, path
+
+
+def _files(inputs: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in inputs:
+        if not os.path.isdir(path):  # pathlib's own raises where a name is too long
+            files.append(path)
+            continue
+        try:
+            inside = sorted(
+                each for each in path.iterdir() if each.name.lower().endswith(INPUT_SUFFIXES) and each.is_file()
+            )
+        except OSError as error:
+            raise InputError.at(path, f"cannot be listed: {error.strerror or error}") from error
+        if not inside:
+            raise InputError.at(path, f"no file in this directory ends in {', '.join(INPUT_SUFFIXES)}")
+        files += inside
+    return files
+
+
+def is_sequence(path: Path) -> bool:
+    """Return whether an input is no file but looks like a sequence, perhaps with slips.
+
+    That is ten or more capitals, or a capital and what stands between chains or behind one that has copies.
+    """
+    text = str(path)
+    is_written_so = re.fullmatch(r"[A-Z0-9*:_-]+", text) and re.search(r"[A-Z]{10}|:.*[A-Z]|[A-Z].*(:|\*[0-9])", text)
+    return bool(is_written_so) and not os.path.exists(path)
+
+
+def typed_target(text: str, *, as_protein: bool = False) -> AnyTarget:
+    """Return the target of a sequence in the command line, with a name that no other sequence has."""
+    shown = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
+    if CHAIN_SEPARATOR not in text and not re.search(r"\*\d", text):
+        sequence = _checked(text.removesuffix("*"), shown, as_protein=as_protein)
+        return Target(name=_typed_name(sequence), sequence=sequence)
+    try:
+        chains = split_chains(text)
+    except ChainSequenceError as error:
+        raise InputError(f"{shown}, and as a complex, letter {error.index + 1}: {error}") from error
+    for chain in set(chains):
+        _checked(chain, shown, as_protein=as_protein)
+    return target_of(ComplexTarget.of(_typed_name(CHAIN_SEPARATOR.join(chains)), chains))
+
+
+def _typed_name(sequence: str) -> str:
+    return f"sequence_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
+
+
+def _checked(sequence: str, shown: str, *, as_protein: bool) -> str:
+    """Return a sequence; raise `InputError` if it is none, or rather a word in capitals."""
+    if (invalid := find_invalid_letter(sequence)) is not None:
+        raise InputError(f"{shown}, and as a sequence, residue {invalid[0] + 1}: {invalid[1]}")
+    if not as_protein and (problem := kind_problem(sequence)) is not None:
+        raise InputError(f"{shown}, and as a sequence, {problem}")
+    if rare := sorted(set(sequence) & set("BJOUZ")):  # as words in capitals have, too
+        raise InputError(f"{shown}; a sequence with {', '.join(rare)} is read from a FASTA file only")
+    if (problem := sequence_problem(sequence)) is not None:
+        raise InputError(f"{shown}, and as a sequence, {problem}")
+    return sequence
+
+
+def _target_of_alignment(path: Path) -> AnyTarget:
+    name = path.name[: -len(next(suffix for suffix in A3M_SUFFIXES if path.name.lower().endswith(suffix)))]
+    problem = target_name_problem(name)
+    if problem is not None:
+        raise InputError.at(path, f"the target is named after the file, and {problem}")
+    if is_complex_a3m(path):
+        return complex_of_a3m(path, name, ())
+    return Target(name=name, sequence=read_alignment(path).query, alignments=(path,))
+
+
+def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
+    """Return the paths of a target's alignments, which are read to check them before anything is folded."""
+    found: list[Path] = []
+    for path in msa:
+        if os.path.isdir(path):
+            stems = tuple(dict.fromkeys((target.name, directory_name(target.name))))
+            names = (path / f"{stem}{suffix}" for suffix in ALIGNMENT_SUFFIXES for stem in stems)
+            inside = [name for name in names if name.is_file()]
+            inside = inside or [*alignments_of_single_chain(path, stems, only=only)]
+            if not inside:
+                raise InputError(
+                    f"{path}: there is no {stems[-1]}.a3m for target '{target.name}' in this directory, and no "
+                    f"{stems[-1]}/{RESULTS_DIRECTORY} with AlphaFold's results"
+                )
+            found += inside
+        elif only:
+            found.append(path)
+        else:
+            raise InputError(
+                f"{path}: one alignment for several targets; give --msa a directory with <name>.a3m for each"
+            )
+    for path in found:
+        read_alignment(path, target.sequence)
+    return found

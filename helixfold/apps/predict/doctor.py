@@ -1,0 +1,301 @@
+"""Report what is installed on this machine, how much memory models take, and what targets would be made from."""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import helixfold
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.errors import InputError
+from data_pipeline.io.addresses import without_password
+from data_pipeline.processors import available_processors
+from data_pipeline.search.database import (
+    HMMER_TOOLS,
+    AlignmentDatabase,
+    DatabaseProfile,
+    TemplateDatabase,
+    database_files,
+)
+from data_pipeline.search.mmseqs_program import INSTALL as INSTALL_MMSEQS
+from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, OLDEST_RELEASE, find_mmseqs, mmseqs_release
+from data_pipeline.search.process import PACKAGES, find_program, program_version
+from data_pipeline.search.profile_search import PYHMMER_VERSION
+from data_pipeline.user_cache import NO_CACHE
+from helixfold.apps.predict import memory_plan
+from helixfold.apps.predict.relaxation import INSTALL
+from helixfold.execution.available import available_memory
+from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
+from helixfold.execution.recorded_passes import refusal_of_graphs
+from helixfold.ops.card import CARDS, card_of
+from helixfold.ops.cpu import loops
+from helixfold.planning.executors import AvailableMemory, read_available_memory
+from helixfold.presets import PRESETS
+from helixfold.relax.problem import installed
+from helixfold.relax.relaxation import where
+from helixfold.report.page import counted
+from helixfold.weights import demonstration
+from helixfold.weights.cache import parameters_directory
+from helixfold.weights.find import DEFAULTS
+
+_MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
+Facts = dict[str, Any]
+# Cards by name, which need not be in this machine, without its CPU.
+CARD_NAMES = [name for name in CARDS if name != "cpu"]
+
+
+def facts(
+    profile: DatabaseProfile, targets: Sequence[AnyTarget], server: str | None, length: int, device: str
+) -> Facts:
+    """Return what `helixfold doctor` says as objects of JSON: machine, models, programs, databases and targets.
+
+    Models are described for a chain of `length` residues on a device or a named card, `server` is the URL of the MSA
+    server, if one would be used. Sizes are in bytes.
+    """
+    return {
+        "machine": _machine(),
+        "models": _models(device, length),
+        "programs": {
+            "pyhmmer": {"version": PYHMMER_VERSION, "path": None},
+            **{name: _program(name) for name in PACKAGES},
+            "mmseqs": _mmseqs(),
+        },
+        "databases": _databases(profile, server),
+        "targets": [_target(profile, target, server) for target in targets],
+    }
+
+
+def report(found: Facts) -> Iterator[str]:
+    """Yield the lines that say the facts to people."""
+    machine = found["machine"]
+    yield f"helixfold {machine['helixfold']}, Python {machine['python']}, PyTorch {machine['pytorch']}"
+    count = f"{machine['processors']} of {os.cpu_count()} processors"
+    yield _row("device", f"{machine['device']} ({machine['device_name']}), {count}")
+    if machine["warning"] is not None:
+        yield _row("", machine["warning"])
+    yield _row("precision", f"{machine['dtype']} by default (--dtype)")
+    graphs = machine["cuda_graphs"]
+    yield _row("CUDA graphs", f"none: {graphs}" if graphs else "of short passes whose size repeats (--cuda-graphs)")
+    missing = machine["compiled_loops"]
+    yield _row("CPU loops", f"none: {missing}" if missing else "compiled by Numba, for streams of two million elements")
+    yield _row("memory", _size(machine["memory"]))
+    files = machine["parameters"]
+    if not machine["has_downloaded_parameters"]:
+        directory = parameters_directory()
+        missing = NO_CACHE if directory is None else "`helixfold weights download` fetches them"
+        yield _row("parameters", f"none{'' if directory is None else f' in {directory}'}; {missing}")
+    for file in files:
+        name = f"{Path(file['path']).name}  {_size(file['size'])}  {Path(file['path']).parent}"
+        own = machine["has_downloaded_parameters"]
+        yield _row("parameters" if own else "", name if own else f"so the demonstration model: {name}")
+    platform_name = machine["relaxation"]
+    yield _row("relaxation", f"not installed: {INSTALL}" if platform_name is None else f"by OpenMM on {platform_name}")
+    yield ""
+    yield from memory_plan.machine_table(found["models"])
+    yield ""
+    yield "search programs"
+    for name, program in found["programs"].items():
+        if name == "pyhmmer":
+            yield _row(name, f"{program['version']}, jackhmmer and hmmsearch in this process")
+        elif program is None:
+            where_from = INSTALL_MMSEQS if name == "mmseqs" else f"package {PACKAGES[name]}"
+            yield _row(name, f"not installed ({where_from})")
+        else:
+            yield _row(name, f"{program['version']}  {program['path']}")
+            if program.get("problem"):
+                yield _row("", program["problem"])
+    yield ""
+    yield from _database_lines(found["databases"])
+    if found["targets"]:
+        yield ""
+        yield "targets"
+    for target in found["targets"]:
+        yield _row(target["name"], f"{target['residues']:,} residues")
+        yield _row("", f"alignment from {', '.join(target['alignment_from']) or 'nothing but the sequence itself'}")
+        yield _row("", f"templates from {', '.join(target['templates_from']) or 'none'}")
+
+
+def _machine() -> Facts:
+    device = pick_device()
+    card = card_of(device)
+    own = _parameter_files(parameters_directory())
+    return {
+        "helixfold": helixfold.__version__,
+        "python": platform.python_version(),
+        "pytorch": torch.__version__,
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "dtype": settled_dtype(AUTO, card),
+        "cuda_graphs": refusal_of_graphs(card),
+        "compiled_loops": loops.refusal(),
+        "warning": untried(card),
+        "processors": available_processors(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "has_downloaded_parameters": bool(own),
+        "parameters": [{"path": str(file), "size": file.stat().st_size} for file in own or [demonstration.WEIGHTS]],
+        "relaxation": where(device) if installed() else None,
+    }
+
+
+def _program(name: str) -> Facts | None:
+    path = find_program(name)
+    if path is None:
+        return None
+    return {"version": program_version(path), "path": str(path)}
+
+
+def _mmseqs() -> Facts | None:
+    """Return version, path and release of the MMseqs2 that searches would use, and what it is too old for."""
+    path = find_mmseqs()
+    if path is None:
+        return None
+    release, version = mmseqs_release(path), program_version(path, "version")
+    problem = None
+    if release is not None and release < OLDEST_RELEASE:
+        problem = f"too old: release {OLDEST_RELEASE} or a newer one is needed"
+    elif release is not None and release < OLDEST_FOR_CLUSTERS:
+        problem = f"too old for ColabFold's databases: they need release {OLDEST_FOR_CLUSTERS} or a newer one"
+    shown = version if release is None else f"release {release} ({version[:16]})"
+    return {"version": shown, "path": str(path), "release": release, "problem": problem}
+
+
+def _models(device_name: str, length: int) -> Facts:
+    """Return the memory that each model would take for `length` residues on a device or a named card.
+
+    The models are those whose parameters are on this machine, or else the default one and the demonstration model.
+    """
+    if device_name in CARD_NAMES:
+        card = CARDS[device_name]
+        # A named card has all its memory free; its host is assumed to have as much free memory as this machine.
+        available = AvailableMemory(memory=card.memory, spill=available_memory(torch.device("cpu")))
+    else:
+        try:
+            device = pick_device(device_name)
+        except InputError as error:
+            return {"problem": str(error)}
+        card, available = card_of(device), read_available_memory(device, Path())
+    names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
+    chosen = [name for name in names if name in PRESETS] or [DEFAULTS["monomer"], demonstration.NAME]
+    return memory_plan.machine_facts([PRESETS[name]() for name in chosen], length, card, available)
+
+
+def _parameter_files(directory: Path | None) -> list[Path]:
+    return [] if directory is None else sorted(directory.glob("params_model_*.npz"))
+
+
+def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
+    return {
+        "alignments": [_alignments(each) for each in profile.alignments],
+        "server": None if server is None else without_password(server),
+        "templates": _templates(profile.templates),
+        "notes": list(profile.notes),
+        "complexes": {
+            "pairs": None if profile.uniprot is None or server is not None else _alignments(profile.uniprot),
+            "templates": _templates(profile.complex_templates),
+            "notes": list(profile.complex_notes if server is None else ()),
+        },
+    }
+
+
+def _alignments(database: AlignmentDatabase) -> Facts:
+    return {"name": database.name, "tool": _tool(database), "max_rows": database.max_rows, **_files(database)}
+
+
+def _templates(database: TemplateDatabase | None) -> Facts | None:
+    if database is None:
+        return None
+    return {
+        "tool": _tool(database),
+        "latest_release": None if database.latest_release is None else str(database.latest_release),
+        **_files(database),
+        "structures": str(database.structures),
+        "structure_files": _count(database.structures),
+    }
+
+
+def _database_lines(found: Facts) -> Iterator[str]:
+    yield "databases, in the order in which their rows are merged"
+    templates = found["templates"]
+    if not found["alignments"] and templates is None and found["server"] is None:
+        yield "  none; name them with --databases or --database, or give alignments with --msa"
+    for database in found["alignments"]:
+        yield from _alignment_lines(database)
+    if found["server"] is not None:
+        yield _row("server", f"{found['server']}: sequences are sent there")
+    if templates is not None:
+        yield from _template_lines(templates)
+    for note in found["notes"]:
+        yield _row("note", note)
+    complexes = found["complexes"]
+    if any(complexes.values()):
+        yield "  of complexes"
+    if complexes["pairs"] is not None:
+        yield from _alignment_lines(complexes["pairs"])
+    if complexes["templates"] is not None:
+        yield from _template_lines(complexes["templates"])
+    for note in complexes["notes"]:
+        yield _row("note", note)
+
+
+def _alignment_lines(database: Facts) -> Iterator[str]:
+    limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
+    yield _row(database["name"], f"{database['tool']}{limit}")
+    yield _row("", _files_text(database))
+
+
+def _template_lines(database: Facts) -> Iterator[str]:
+    date = database["latest_release"]
+    yield _row("templates", f"{database['tool']}{'' if date is None else f', released until {date}'}")
+    yield _row("", _files_text(database))
+    most = " or more" if database["structure_files"] == _MAX_COUNTED else ""
+    yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{most}")
+
+
+def _target(profile: DatabaseProfile, target: AnyTarget, server: str | None) -> Facts:
+    searched = [f"{database.name} ({_tool(database)})" for database in profile.alignments]
+    searched += [] if server is None else ["server"]
+    templates = [str(path) for path in target.templates]
+    if not templates and profile.templates is not None:
+        templates = [_tool(profile.templates)]
+    return {
+        "name": target.name,
+        "residues": len(target.sequence.replace(CHAIN_SEPARATOR, "")),
+        "alignment_from": [str(path) for path in target.alignments] + searched,
+        "templates_from": templates,
+    }
+
+
+def _tool(database: AlignmentDatabase | TemplateDatabase) -> str:
+    in_process = database.tool in HMMER_TOOLS and database.engine == "pyhmmer"
+    return f"{database.tool} in this process" if in_process else database.tool
+
+
+def _files(database: AlignmentDatabase | TemplateDatabase) -> Facts:
+    files = database_files(database)
+    return {
+        "files": len(files),
+        "size": sum(file.stat().st_size for file in files),
+        "paths": [str(path) for path in database.paths],
+    }
+
+
+def _files_text(database: Facts) -> str:
+    return f"{_size(database['size'])} in {counted(database['files'], 'file')}: {', '.join(database['paths'])}"
+
+
+def _count(directory: Path) -> int:
+    return sum(1 for _, entry in zip(range(_MAX_COUNTED), directory.rglob("*"), strict=False) if entry.is_file())
+
+
+def _size(size: int) -> str:
+    units = ("bytes", "KiB", "MiB", "GiB")
+    power = min(max(size.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{size / 1024**power:,.{min(power, 1)}f} {units[power]}"
+
+
+def _row(name: str, value: str) -> str:
+    return f"  {name:<12}{value}" if len(name) < 12 else f"  {name}\n  {'':<12}{value}"

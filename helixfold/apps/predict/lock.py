@@ -1,0 +1,83 @@
+"""Lock an output directory for one run at a time.
+
+Processes of one run share its lock, and so do runs that divide the targets, which locks of `filelock` do not allow.
+"""
+
+import fcntl
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import unmoved_directory
+
+LOCK_FILE = ".helixfold.lock"
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@contextmanager
+def locked_directory(
+    output: Path, part: tuple[int, int] | None = None, *, is_shared: bool = False, has_others: bool = False
+) -> Iterator[None]:
+    """Lock the output directory for this run; raise `InputError` if another run holds the lock.
+
+    The lock lasts until all processes of the run have ended: the first `has_others`, to which it leaves the lock, and
+    for the others the directory `is_shared`. The system drops it with the processes that hold it, so that a killed run
+    leaves none behind. Runs that make different parts (i, n) of the same targets share the directory, and each locks
+    its own part; so do runs that claim targets (`is_shared`), without a lock of their own.
+
+    Should the directory be moved, writing there raises `MovedDirectoryError`.
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(_opened(output))
+        _lock(output, file, fcntl.LOCK_SH if is_shared or part is not None else fcntl.LOCK_EX)
+        if has_others:
+            _lock(output, file, fcntl.LOCK_SH)
+        if part is not None:
+            name = f".helixfold-{part[0]:04d}-of-{part[1]:04d}.lock"
+            _lock(output, stack.enter_context(_opened(output, name)), fcntl.LOCK_EX)
+        stack.enter_context(unmoved_directory(output, is_closed=True))
+        yield
+
+
+@contextmanager
+def only_run(output: Path, name: str) -> Iterator[None]:
+    """Lock a file of this name in the output directory; raise `InputError` if another run holds it."""
+    with _opened(output, name) as file:
+        _lock(output, file, fcntl.LOCK_EX)
+        yield
+
+
+def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
+    try:
+        # Links are not followed, and no pipe is waited for. The caller's context closes the file.
+        return open(output / name, "a+", opener=lambda path, flags: os.open(path, flags | _FLAGS, 0o666))
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
+
+
+def _lock(output: Path, file: TextIO, kind: int) -> None:
+    """Lock the file, and write into it which process was the first; warn if the file system has no locks."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = printable(file.readline().strip(), 100) or "another process"
+        raise InputError(
+            f"{output}: another run is writing there ({holder}); wait for it, or choose another --output directory"
+        ) from error
+    except OSError as error:
+        if kind != fcntl.LOCK_EX:
+            return
+        reason = os.strerror(error.errno or 0)
+        print(f"helixfold: {output} cannot be locked ({reason}); start no second run there", file=sys.stderr)
+    else:
+        if kind == fcntl.LOCK_EX:
+            # On a full disk nobody learns which process it is. A buffer would be written again at the end.
+            with suppress(OSError):
+                file.truncate(0)
+                os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())

@@ -1,0 +1,394 @@
+"""Options of `helixfold predict`, and those that `helixfold features` and `helixfold doctor` share with it.
+
+The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES
+from data_pipeline.residue_ranges import Replacement
+from helixfold.annotations import Group, Parameter
+from helixfold.apps.predict.presets import PREDICTION_PRESETS
+from helixfold.options import (
+    MOST_USED,
+    CudaGraphs,
+    Day,
+    Directory,
+    File,
+    Integer,
+    MemorySize,
+    Number,
+    Output,
+    Positive,
+    RepresentationFormat,
+    RepresentationName,
+    Workers,
+    part_of_all,
+    reads,
+    whole_number,
+)
+
+MsaMode = Literal[
+    "auto",
+    "files",
+    "databases",
+    "server",
+    "mmseqs2_uniref_env_envpair",
+    "mmseqs2_uniref_env",
+    "mmseqs2_uniref",
+    "single_sequence",
+]
+DatabasePreset = Literal["full_dbs", "reduced_dbs"]
+OutputFormat = Literal["helixfold", "colabfold"]
+# Equal to `data_pipeline.complexes.alignments.PairMode`, which takes long to load.
+PairMode = Literal["unpaired_paired", "paired", "unpaired"]
+# Equal to `data_pipeline.search.alignment_server.PairStrategy`.
+PairStrategy = Literal["greedy", "complete"]
+Order = Literal["length", "none", "random"]
+ToRelax = Literal["best", "all", "none"]
+Progress = Literal["bars", "json"]
+Dtype = Literal["float32", "bfloat16"]
+ComputeDtype = Literal["float32", "bfloat16", "float16"]
+DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float16"]
+Executor = Literal["auto", "whole", "slabs", "spilled"]
+# Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
+DoctorDevice = Literal[
+    "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
+]
+NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
+EXAMPLE = Path(__file__).parent / "example" / "src_sh3.fasta"
+EXAMPLE_TEMPLATE = EXAMPLE.parent / "1shg.pdb"
+TARGETS = Group.create_ordered("Targets")
+_PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
+
+
+@Parameter(name="*", group=TARGETS)
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Options for what is predicted, in which order, and where results go."""
+
+    features: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
+    """Also predict from features made by `helixfold features`: features.npz files, or its output directory."""
+    pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS")] = None
+    """Predict every bait with every prey (the records of two FASTA files) and rank the pairs in pulldown.tsv and
+    pulldown.html."""
+    pulldown_table: File | None = None
+    """With --pulldown: predict the complexes in this table (.csv, .tsv) instead of all pairs. Columns: bait, prey and
+    optionally id; a cell may name several chains and copies, such as heavy:light or antigen*2."""
+    example: bool = False
+    """Predict the protein that comes with helixfold (the SH3 domain of Src, 64 residues) from its template, to try the
+    installation."""
+    output: Annotated[Output, Parameter(group=MOST_USED)] = Path("predictions")
+    """Output directory; each target gets its own subdirectory."""
+    as_protein: bool = False
+    """Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes."""
+    overwrite: bool = False
+    """Predict finished targets again."""
+    keep_existing: bool = False
+    """Skip targets that were finished before with other settings. Without this or --overwrite, they are an error."""
+    slim: bool = False
+    """Keep only ranked structures, confidences, ranking, settings and search results of each finished target."""
+    zip: bool = False
+    """Also pack each finished target into <target>.result.zip."""
+    shared: bool = False
+    """Share the output directory with other runs of the same targets, on any number of machines. Each run claims a
+    target before it starts, and takes over the targets of runs that have died."""
+    shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1)] = None
+    """Predict only part I of N of the targets, counted from 0. The output directory may be shared with the other
+    parts."""
+    output_format: OutputFormat = "helixfold"
+    """colabfold: also write files with ColabFold's names and contents."""
+    sort_queries_by: Order = "length"
+    """Order of the targets. length: shortest first, or longest first on several devices."""
+    dry_run: Annotated[bool, Parameter(group=MOST_USED)] = False
+    """Show what would be done, with the estimated memory and time of each target, and stop."""
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
+    """Words of the command, which results record."""
+    failures_file: Annotated[Path | None, Parameter(parse=False)] = None
+    """Write why targets failed into this file, and neither failures.json nor pages of all targets: the command does so
+    that gave this run a part of them."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether other runs may write into the output directory at the same time."""
+        return self.shared or self.shard is not None
+
+
+@Parameter(
+    name="*",
+    group=Group.create_ordered(
+        "Searches and alignments", help="by default, nothing is searched: only the sequence is used"
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Options for where alignments and templates come from."""
+
+    msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...", group=MOST_USED)] = ()
+    """Alignments to use (a3m, Stockholm, ...) for a single target, or a directory with <name>.a3m, or AlphaFold's
+    <name>/msas, for each target."""
+    templates: Annotated[
+        tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None), group=MOST_USED)
+    ] = None
+    """Template structures (mmCIF or PDB files, or directories of them); they replace a template search. Without PATH:
+    use the templates that the MMseqs2 server finds."""
+    databases: Annotated[Path | None, Parameter(group=MOST_USED)] = None
+    """Search these databases: a profile (TOML), or a directory set up by AlphaFold's or ColabFold's download script."""
+    db_preset: DatabasePreset = "full_dbs"
+    """For AlphaFold's directory: search BFD and UniRef30, or small_bfd instead of both."""
+    database: Annotated[tuple[File, ...], Parameter(metavar="FASTA...")] = ()
+    """Search these sequence files with jackhmmer."""
+    msa_server: Annotated[str | bool, Parameter(metavar="[URL]", group=MOST_USED)] = False
+    """Search with an MMseqs2 server; sends it the sequences. Without URL: ColabFold's public server."""
+    msa_server_timeout: Annotated[float, Parameter(metavar="SECONDS")] = 120.0
+    """Time limit of one request, plus one second for each 128 KiB of the response."""
+    msa_server_wait: Annotated[float, Parameter(metavar="SECONDS")] = 10800.0
+    """Time limit of one search on the server."""
+    msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
+    """auto: use every source that is configured. files: use only the alignments of --msa and a3m files; databases are
+    searched for templates only. databases, server: use only this source. single_sequence: use no alignment.
+    mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences.
+    mmseqs2_uniref_env_envpair: also pair environmental sequences of complexes."""
+    pair_strategy: PairStrategy = "greedy"
+    """Which rows a server pairs in a complex. complete: from species found for all chains. greedy: from species found
+    for at least two."""
+    max_template_date: Annotated[Day | None, Parameter(show_default="the profile's, else none")] = None
+    """Use only templates released on or before this day."""
+    threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None
+    """Threads per search."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Complexes"))
+@dataclass(frozen=True, kw_only=True)
+class ComplexOptions:
+    """Options for complexes, whose chains stand between colons in a FASTA file, a table or a typed sequence."""
+
+    records_as_chains: bool = False
+    """Treat each FASTA file as one complex: its records are the chains, the file name is the target name."""
+    chain_ids: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="letters")] = ()
+    """Chain ids of a single target, in order. In a FASTA file, add chain_ids=H:L after the record's name instead."""
+    pair_mode: PairMode = "unpaired_paired"
+    """Which MSA rows a complex uses: rows paired across chains, unpaired rows, or both."""
+    cyclic: Annotated[tuple[str, ...] | None, Parameter(metavar="ID...", consume_multiple=(0, None))] = None
+    """Close chains into rings, as in cyclic peptides: the first and last residue are bonded. Without ID: all chains of
+    all targets; the chain of a monomer is A."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Models"))
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options for the models that predict, and for their number of predictions."""
+
+    preset: Annotated[
+        str | None,
+        Parameter(
+            choices=tuple(PREDICTION_PRESETS),
+            show_choices=False,
+            metavar="NAME",
+            help=f"Set of models, recycling and ensembling; other options override it. {_PRESETS}.",
+        ),
+    ] = None
+    models: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="MODEL...",
+            show_default="model_1_ptm or model_1_multimer_v3, or the models in --weights",
+            group=MOST_USED,
+        ),
+    ] = ()
+    """model_1 to model_5; with suffix _ptm; for complexes with _multimer_v3, _multimer_v2 or _multimer; small
+    (demonstration model); tiny, tiny_multimer (random parameters). Predictions are ranked by pLDDT, or by ipTM for
+    complexes."""
+    weights: Annotated[
+        Path | None,
+        Parameter(
+            show_default="files from `helixfold weights download`, else the packaged demonstration model",
+            group=MOST_USED,
+        ),
+    ] = None
+    """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz files."""
+    adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]...")] = ()
+    """Add adapters trained by `helixfold finetune` to the parameters, each multiplied by its WEIGHT (1). Several
+    adapters, separated by spaces or commas, add up."""
+    seed: Integer = 0
+    """Seed of all random numbers, at most 2^62."""
+    num_seeds: Annotated[int, reads(whole_number(1, 10_000), "N"), Parameter(group=MOST_USED)] = 1
+    """Predictions per model, at most 10,000, with consecutive seeds."""
+    stop_at_score: Annotated[Number | None, Parameter(metavar="PLDDT", show_default="never")] = None
+    """Stop recycling and predicting a target once a prediction reaches this mean pLDDT."""
+
+
+@Parameter(
+    name="*",
+    group=Group.create_ordered("Conformations", help="more predictions of a target, from variants of its alignment"),
+)
+@dataclass(frozen=True, kw_only=True)
+class ConformationOptions:
+    """Options for predictions from variants of the alignment, which show other conformations than the whole one."""
+
+    cluster_msa: bool = False
+    """Also predict from each cluster of MSA rows (DBSCAN), as AF_Cluster does."""
+    cluster_eps: Annotated[
+        Number | None,
+        Parameter(metavar="EPS", show_default="3 to 20, whichever gives most clusters for a quarter of the rows"),
+    ] = None
+    """Maximum distance of neighbours in a cluster: the square root of twice the number of columns that differ."""
+    cluster_min_samples: Positive = 3
+    """Minimum number of rows within this distance, the row itself included, that makes a row a core of a cluster."""
+    cluster_max_gaps: Annotated[Number, Parameter(metavar="SHARE")] = 0.25
+    """Rows with at least this fraction of gaps are not clustered."""
+    mask_columns: Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")] = ()
+    """Also predict with these residues replaced in all MSA rows except the target's, as SPEACH_AF does. One prediction
+    for each argument, such as 10-20,45, or A:10-20 in a complex."""
+    mask_window: Annotated[str | None, Parameter(metavar="N[:STEP]")] = None
+    """The same for a sliding window of N residues that moves by STEP residues."""
+    mask_with: Replacement = "alanine"
+    """Residue that replaces the masked ones; gaps stay gaps."""
+    subsample_msa: Annotated[tuple[str, ...], Parameter(metavar="ROWS:EXTRA...")] = ()
+    """Also predict with at most this many MSA rows and extra rows per recycling iteration, such as 16:32,32:64. The
+    rows are sampled again for each seed (--num-seeds)."""
+    reference: Annotated[tuple[File, ...], Parameter(metavar="FILE...")] = ()
+    """Structures (mmCIF or PDB), such as two known conformations; the ensemble page compares all predictions with
+    them."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Recycling, relaxation and precision"))
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """Options for how each prediction is computed and what is done with it."""
+
+    num_recycles: Annotated[
+        int | None,
+        reads(whole_number(0, MAX_RECYCLES), "N"),
+        Parameter(show_default="3; 20 for _multimer_v3; or the preset's", group=MOST_USED),
+    ] = None
+    """Recycling iterations after the first one, at most 1,000."""
+    recycle_tolerance: Annotated[
+        Number | None,
+        Parameter(
+            metavar="ANGSTROM",
+            show_default="never; 0.5 for _multimer_v3; or the preset's",
+        ),
+    ] = None
+    """Stop recycling when distances change by less than this."""
+    initial_guess: Annotated[Path | None, Parameter(metavar="PATH")] = None
+    """Structure (mmCIF or PDB) to start recycling from, instead of the first iteration's atoms. For several targets: a
+    directory with <target>.cif or <target>.pdb."""
+    num_ensemble: Annotated[
+        int | None, reads(whole_number(1, MAX_ENSEMBLE), "N"), Parameter(show_default="the preset's, or 1")
+    ] = None
+    """MSA samples averaged in each recycling iteration, at most 100."""
+    dropout: bool = False
+    """Keep dropout on, as in training. Predictions then differ between seeds (--num-seeds), which shows where the
+    network is uncertain and may show other conformations."""
+    models_to_relax: Annotated[
+        ToRelax | None,
+        Parameter(
+            show_default="best; none without OpenMM, or with untrained or demonstration parameters", group=MOST_USED
+        ),
+    ] = None
+    """Predictions to relax with OpenMM."""
+    save_logits: bool = False
+    """Also write the logits of all heads to logits_<model>.npz. Takes 512 x N x N bytes more memory for N residues."""
+    save_recycles: bool = False
+    """Also write the superposed structures of all recycling iterations to recycles_<model>.pdb, as models of one
+    file."""
+    save_representations: Annotated[tuple[RepresentationName, ...], Parameter(metavar="NAME...")] = ()
+    """Also write these representations to representations_<model>.npz: the target's MSA row, single, pair, or the
+    structure module's single representation. pair takes 512 x N x N bytes for N residues. With --save-recycles: of all
+    recycling iterations."""
+    representations_format: RepresentationFormat = "npz"
+    """Format of the representations file."""
+    dtype: DtypeOrAuto = "auto"
+    """Precision of the trunk. auto: bfloat16 on NVIDIA GPUs with compute capability 8.0 or later, else float32; a
+    resumed target keeps its precision. float16, for older GPUs, is more precise than bfloat16 but overflows at 65,504;
+    the target then fails with a message."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Devices"))
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """Options for the devices and processes that predict."""
+
+    device: Annotated[str, Parameter(metavar="NAME", group=MOST_USED)] = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    devices: Annotated[str | None, Parameter(metavar="LIST")] = None
+    """Use several GPUs of this machine, by index (0,1,3) or all; with --device cpu, this many processes (at most
+    1,024). Each takes the next target when it is idle."""
+    ranks_per_target: Workers = 1
+    """Processes that predict one target together, each holding part of the memory."""
+    targets_at_once: Annotated[Workers | None, Parameter(show_default="64 on a GPU, else 1")] = None
+    """Short targets (up to 256 residues) of similar length that are predicted in one batch, if they fit into memory.
+    Results are the same up to rounding."""
+    cuda_graphs: CudaGraphs = "auto"
+    """auto: capture CUDA graphs of short targets (up to 256 residues) on an NVIDIA GPU and replay them for equal sizes,
+    which takes load off the CPU. off: launch every kernel."""
+    cluster: File | None = None
+    """Search and predict on the nodes of a cluster (Slurm, PBS, LSF, Kubernetes) described in this TOML file."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Memory"))
+@dataclass(frozen=True, kw_only=True)
+class MemoryLimits:
+    """Options for the memory that a prediction may take."""
+
+    executor: Executor = "auto"
+    """How the network is computed. whole: fastest, for chains that fit. slabs: needs the memory of two pair tensors.
+    spilled: keeps these tensors on disk (for a GPU: in host memory). auto: the first one that fits."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory of its device")] = None
+    """Memory limit of a process, such as 8GiB."""
+    spill_directory: Annotated[Directory | None, Parameter(show_default="the target's directory")] = None
+    """Directory for spilled tensors, on a fast disk."""
+    max_msa_rows: Annotated[Positive | None, Parameter(show_default="as in the model's training")] = None
+    """Maximum number of MSA rows used as cluster centres."""
+    max_extra_rows: Annotated[Positive | None, Parameter(show_default="as in the model's training")] = None
+    """Maximum number of extra MSA rows."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Output on the screen"))
+@dataclass(frozen=True, kw_only=True)
+class ScreenOptions:
+    """Options for what a run shows."""
+
+    log_file: File | None = None
+    """Append all output to this file, with time stamps."""
+    progress: Progress = "bars"
+    """bars: progress bars. json: one JSON object on stderr after each stage of each target."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """All options of `helixfold predict`, and the input files."""
+
+    inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
+    targets: TargetOptions = field(default_factory=TargetOptions)
+    search: SearchOptions = field(default_factory=SearchOptions)
+    complexes: ComplexOptions = field(default_factory=ComplexOptions)
+    models: ModelOptions = field(default_factory=ModelOptions)
+    conformations: ConformationOptions = field(default_factory=ConformationOptions)
+    compute: ComputeOptions = field(default_factory=ComputeOptions)
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
+    memory: MemoryLimits = field(default_factory=MemoryLimits)
+    screen: ScreenOptions = field(default_factory=ScreenOptions)
+
+
+@Parameter(name="*", group=Group.create_ordered("Models and operators"))
+@dataclass(frozen=True, kw_only=True)
+class OperatorOptions:
+    """Options of `helixfold doctor` for the size and the device that models and operators are reported for."""
+
+    length: Annotated[int, reads(whole_number(1, 100_000), "N")] = 256
+    """Number of residues, at most 100,000."""
+    device: DoctorDevice = "auto"
+    """A device of this machine, or the name of a GPU that it need not have."""
+    operators: bool = False
+    """Also list the backend that computes each operator, and why others cannot."""
+    rows: Annotated[int, reads(whole_number(1, 1_000_000), "N")] = 128
+    """Number of MSA rows, for --operators."""
+    dtype: DtypeOrAuto = "auto"
+    """Precision, for --operators. auto: as in predict and train."""
+    json: bool = False
+    """Print one JSON object; sizes are in bytes."""

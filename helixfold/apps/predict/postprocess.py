@@ -1,0 +1,174 @@
+"""Finish a target once all its predictions are written: relax, rank, plot, tabulate, report and mark it as finished.
+
+Every step reads files and writes files, so that a target that was interrupted makes up for missing steps later.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.complexes.feature_file import load_features
+from helixfold.apps.predict import relaxation
+from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.record import model_origin, read_record
+from helixfold.apps.predict.search import FEATURES_FILE
+from helixfold.apps.predict.settings import RunSettings
+from helixfold.execution.stages import Stages
+from helixfold.report.ensemble import remove_ensemble, write_ensemble
+from helixfold.report.plot_files import write_plots
+from helixfold.report.target_page import write_report
+from helixfold.write.colabfold import done_file, model_type, write_colabfold
+from helixfold.write.origin import ModelOrigin
+from helixfold.write.results import (
+    FinishedPrediction,
+    all_notes,
+    ranked,
+    read_finished,
+    write_ranked,
+    write_ranking,
+    write_timings,
+)
+from helixfold.write.tables import write_tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedTarget:
+    """A target whose predictions are written, with what the steps need; `say` prints a line about it."""
+
+    directory: Path
+    title: str  # the target's name as its file has it
+    names: tuple[str, ...]  # of the predictions, as in their files' names
+    settings: RunSettings
+    facts: Mapping[str, object]  # for timings.json
+    stages: Stages
+    say: Callable[[str], None]
+
+
+def _write_times(target: PredictedTarget, order: Sequence[FinishedPrediction], *, running: bool = False) -> None:
+    timings = {**target.facts, "stages": target.stages.table(running=running)}
+    write_timings(target.directory, timings, notes=all_notes(order))
+
+
+def _relax(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    to_relax = target.settings.to_relax
+    relaxation.relax_predictions(
+        target.directory,
+        order,
+        to_relax,
+        target.settings.device,
+        target.say,
+        name=target.title,
+        origin_of=lambda name: _origin(target.directory, name),
+    )
+    if to_relax != "none" and not target.settings.options.targets.slim:
+        _write_times(target, order, running=True)  # it takes long, and a run that goes on does not repeat it
+
+
+def _origin(directory: Path, name: str) -> ModelOrigin | None:
+    """Return what made a prediction, from its target's files."""
+    record = read_record(directory)
+    return None if record is None else model_origin(record, name, load_features(directory / FEATURES_FILE))
+
+
+def _write_ensemble(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    names = [prediction.name for prediction in order]
+    if not write_ensemble(target.directory, names, target.settings.options.conformations.reference):
+        remove_ensemble(target.directory)
+
+
+def _write_report(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    write_report(target.directory, [prediction.name for prediction in order])
+
+
+def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    record = read_record(target.directory)
+    if target.settings.options.targets.output_format == "colabfold" and record is not None:
+        origins = {name: (origin.model, origin.seed) for name, origin in record.predictions.items()}
+        write_colabfold(target.directory.resolve(), load_features(target.directory / FEATURES_FILE), order, origins)
+
+
+# In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
+# that is written. What changes structures goes before "ranking", and the mark is last.
+STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
+    ("relaxation", _relax),
+    ("ranking", lambda target, order: write_ranked(target.directory, order)),
+    ("plots", lambda target, order: write_plots(target.directory, order)),
+    ("tables", lambda target, order: write_tables(target.directory, order)),
+    ("timings", _write_times),
+    ("ensemble", _write_ensemble),
+    ("report", _write_report),
+    ("ColabFold's files", _write_colabfold),
+    ("mark", lambda target, order: write_ranking(target.directory, order)),
+)
+
+
+# Steps that make files which a slim target has not, and the files that it has: logits are there only if asked for.
+_NOT_SLIM = ("plots", "tables", "timings", "ensemble", "report")
+_SLIM_FILES = re.compile(
+    r"ranked_\d+\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|logits_.+\.npz|representations_.+\.(npz|safetensors)"
+    r"|(ranking_debug|settings|relax_metrics)\.json"
+)
+
+
+def slim_down(directory: Path) -> None:
+    """Remove all files of a finished target but those of a slim one; directories, such as msas/, stay."""
+    for path in directory.iterdir():
+        if not path.is_dir() and not _SLIM_FILES.fullmatch(path.name):
+            path.unlink()
+
+
+def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction], settings: RunSettings) -> bool:
+    """Return whether a target that is marked as finished has all files that these settings ask for."""
+    is_ranked = all(
+        (directory / f"ranked_{rank}.{kind}").is_file()
+        for rank, prediction in enumerate(ranked(predictions))
+        for kind in prediction.kinds
+    )
+    has_format = settings.options.targets.output_format == "helixfold" or done_file(directory.resolve()).is_file()
+    return is_ranked and has_format and relaxation.is_done(directory, predictions, settings.to_relax)
+
+
+def postprocess(target: PredictedTarget) -> list[FinishedPrediction]:
+    """Carry out all steps, and return the predictions, best first."""
+    predictions = (read_finished(target.directory, name) for name in target.names)
+    order = ranked([prediction for prediction in predictions if prediction is not None])
+    for name, step in STEPS:
+        if target.settings.options.targets.slim and name in _NOT_SLIM:
+            continue
+        with target.stages.stage(name):
+            step(target, order)
+    if target.settings.options.targets.slim:
+        slim_down(target.directory)
+    return order
+
+
+def colabfold_run(jobs: Sequence[Job], settings: RunSettings) -> tuple[dict[str, object], list[str]]:
+    """Return the settings for ColabFold's config.json, as far as they mean the same here, and the works to cite."""
+    targets = [job.target for job in jobs if job.target is not None]
+    templates = settings.searches.templates is not None or any(target.templates for target in targets)
+    aligned = settings.searches.alignments or len(targets) < len(jobs) or any(each.alignments for each in targets)
+    models, options = settings.models, settings.folding
+    names = [model.preset.name for model in models]
+    sampling = models[0].preset.sampling
+    config: dict[str, object] = {
+        "num_queries": len(jobs),
+        "use_templates": templates,
+        "num_relax": {"none": 0, "best": 1, "all": settings.num_seeds * len(settings.models)}[settings.to_relax],
+        "msa_mode": "custom" if aligned else "single_sequence",
+        "model_type": model_type(names[0]),
+        "num_models": len(models),
+        "model_order": [int(name[6]) for name in names if model_type(name) != "helixfold"],
+        "num_recycles": settings.num_recycles,
+        "recycle_early_stop_tolerance": settings.recycle_tolerance,
+        "num_ensemble": options.num_ensemble,
+        "rank_by": "multimer" if any(job.chains > 1 for job in jobs) else "plddt",
+        "max_seq": sampling.max_msa_clusters,
+        "max_extra_seq": sampling.max_extra_msa,
+        "stop_at_score": 100 if options.stop_at_score is None else options.stop_at_score,
+        "random_seed": options.seed,
+        "num_seeds": settings.num_seeds,
+    }
+    searched = any("server" in identity or "colabfold" in identity.lower() for identity in settings.search_identities)
+    works = ["alphafold", *(["colabfold"] if searched else []), *([] if settings.to_relax == "none" else ["openmm"])]
+    return config, works

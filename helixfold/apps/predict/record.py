@@ -1,0 +1,337 @@
+"""The record of what a target's files were made from, in `settings.json` beside them.
+
+By it, a run that goes on where another one ended tells results of its own settings from those of other ones. The file
+also has the programs, the device and the command that made each prediction, by which no result is told from another.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+from data_pipeline.complexes.complex_input import ComplexInput
+from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import sha256_of
+from data_pipeline.json_files import read_json
+from helixfold import __version__
+from helixfold.apps.predict.jobs import Job, features_digest
+from helixfold.apps.predict.search_plan import recorded_searches, search_identities
+from helixfold.apps.predict.settings import RequestedPrediction, RunSettings
+from helixfold.folding.templates import templates_in
+from helixfold.weights.find import WeightsProvenance
+from helixfold.write.json_object import AGAIN
+from helixfold.write.origin import ModelOrigin
+from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
+from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, read_finished, to_json, write_file
+
+SETTINGS_FILE = "settings.json"
+# From the least to the most trustworthy.
+_PROVENANCES: tuple[WeightsProvenance, ...] = get_args(WeightsProvenance)
+_DESCRIPTIONS: dict[WeightsProvenance, str] = {
+    "untrained": "untrained parameters",
+    "demonstration": "the demonstration model",
+    "trained": "trained parameters",
+}
+# No alignment falls into more; a damaged file could say so.
+_MOST_CLUSTERS = 1_000_000
+# What a run writes, but for its features and the results of its searches; longer names of others are left alone.
+_RESULT_FILES = re.compile(
+    r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(distances|logits)_.+\.npz"
+    r"|representations_.+\.(npz|safetensors)|recycles_.+\.pdb"
+    r"|.+_(plddt|pae|ptm|msa|interfaces)\.tsv|(alignments|clusters|ensemble)\.tsv|(plddt|pae|coverage)\.png"
+    r"|(report|ensemble)\.html"
+    rf"|(relax_metrics|templates|{re.escape(TIMINGS_FILE[:-5])}|{re.escape(SETTINGS_FILE[:-5])})\.json"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionOrigin:
+    """The model, its parameters, the seed and the variant of the alignment that a prediction is made with."""
+
+    model: str
+    seed: int
+    weights: str  # digest of the parameters
+    weights_provenance: WeightsProvenance
+    alignment: str = ""  # the description of the variant; "" for the whole alignment
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """Return what tells it from all other predictions of its target, as `RequestedPrediction.key` does."""
+        return self.model, self.seed, self.alignment
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of settings.json, where the provenance is called `standing`."""
+        return {
+            "model": self.model,
+            "seed": self.seed,
+            **({"alignment": self.alignment} if self.alignment else {}),
+            "weights": self.weights,
+            "standing": self.weights_provenance,
+        }
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "PredictionOrigin":
+        """Read an entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
+        return cls(
+            model=str(entry["model"]),
+            seed=int(entry["seed"]),
+            weights=str(entry["weights"]),
+            weights_provenance=_PROVENANCES[_PROVENANCES.index(entry["standing"])],
+            alignment=str(entry.get("alignment", "")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRecord:
+    """The clusters of a target's alignment: the settings that make them, their number, and eps as it was used.
+
+    The number is None before the alignment is there; eps then, too, and where no row was left to be clustered.
+    """
+
+    settings: str
+    count: int | None = None
+    eps: float | None = None
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "ClusterRecord":
+        """Read the entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
+        count, eps = entry["count"], entry["eps"]
+        if count is not None and not 0 <= int(count) <= _MOST_CLUSTERS:
+            raise ValueError(f"{count} is no number of clusters")
+        return cls(
+            settings=str(entry["settings"]),
+            count=None if count is None else int(count),
+            eps=None if eps is None else float(eps),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRecord:
+    """The inputs (as digests), the options that change results, and the predictions of one target.
+
+    `clusters` are those of its alignment, if each is predicted from. `provenance` tells what made each prediction
+    that is there. It is no setting, and no difference: a result that was made on another machine is a result.
+    """
+
+    inputs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    predictions: Mapping[str, PredictionOrigin]  # by name
+    provenance: Mapping[str, PredictionProvenance] = field(default_factory=dict)  # by name, of those that were made
+    clusters: ClusterRecord | None = None
+
+    def differences(self, other: "TargetRecord") -> list[str]:
+        """Describe each setting of `other` that differs from this record; additional predictions do not count."""
+        differences = [
+            f"{name.replace('_', ' ')}: other ones" if isinstance(self.inputs.get(name), list) else f"another {name}"
+            for name in sorted({*self.inputs, *other.inputs})
+            if _digests(self.inputs.get(name)) != _digests(other.inputs.get(name))
+        ]
+        differences += [
+            f"{name} {_as_text(self.options.get(name))}, now {_as_text(other.options.get(name))}"
+            for name in sorted({*self.options, *other.options})
+            if self.options.get(name) != other.options.get(name)
+        ]
+        mine, theirs = self.clusters, other.clusters
+        if mine is not None and theirs is not None and mine.settings != theirs.settings:
+            differences.append(f"clusters by {mine.settings}, now by {theirs.settings}")
+        weights = {origin.model: origin.weights for origin in self.predictions.values()}
+        for name, origin in other.predictions.items():
+            earlier = self.predictions.get(name)
+            if weights.get(origin.model, origin.weights) != origin.weights:
+                differences.append(f"other weights of {origin.model}")
+            elif earlier is not None and earlier.seed != origin.seed:
+                differences.append(f"seed {earlier.seed} of {name}, now {origin.seed}")
+            elif earlier is not None and earlier.alignment != origin.alignment:
+                before, now = (each.alignment or "all rows" for each in (earlier, origin))
+                differences.append(f"alignment of {name}: {before}, now {now}")
+        if other.is_superseded_by(self):
+            differences.append(other.made_with)
+        return list(dict.fromkeys(differences))
+
+    @property
+    def weights_provenance(self) -> WeightsProvenance:
+        """Return the least trustworthy provenance of parameters among the predictions."""
+        found = (origin.weights_provenance for origin in self.predictions.values())
+        return min(found, key=_PROVENANCES.index, default="trained")
+
+    @property
+    def made_with(self) -> str:
+        """Describe the parameters, as messages do."""
+        return _DESCRIPTIONS[self.weights_provenance]
+
+    def is_superseded_by(self, other: "TargetRecord") -> bool:
+        """Return whether `other` has better parameters, so that these results may be replaced."""
+        return _PROVENANCES.index(self.weights_provenance) < _PROVENANCES.index(other.weights_provenance)
+
+    def extended(self, other: "TargetRecord") -> "TargetRecord":
+        """Return `other` with this record's predictions as well, which keep their names."""
+        present = {origin.key for origin in self.predictions.values()}
+        more = {name: origin for name, origin in other.predictions.items() if origin.key not in present}
+        # Inputs and options are `other`'s: this record may come from a file, which is less to be trusted.
+        return replace(
+            other,
+            predictions={**self.predictions, **more},
+            provenance=self.provenance,
+            clusters=self.clusters if other.clusters is None or other.clusters.count is None else other.clusters,
+        )
+
+    def name_of(self, prediction: RequestedPrediction) -> str:
+        """Return the name that this model, seed and alignment have in the record, or the requested one."""
+        return self._names.get(prediction.key, prediction.name)
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, int, str], str]:
+        return {origin.key: name for name, origin in reversed([*self.predictions.items()])}
+
+    def finished(self, directory: Path, residues: int) -> dict[str, FinishedPrediction]:
+        """Read the predictions whose files are all in the directory and undamaged."""
+        read = {name: read_finished(directory, name) for name in self.predictions}
+        return {
+            name: prediction
+            for name, prediction in read.items()
+            if prediction is not None and len(prediction.plddt) == residues
+        }
+
+    def write(self, directory: Path, notes: Sequence[str]) -> None:
+        """Write settings.json into the target's directory, with notes for every reader of the results."""
+        # In the order of the predictions, whatever was made first.
+        made = {name: self.provenance[name] for name in self.predictions if name in self.provenance}
+        content = {
+            "helixfold": __version__,
+            "inputs": self.inputs,
+            "options": self.options,
+            "predictions": {name: origin.to_dict() for name, origin in self.predictions.items()},
+            **({} if self.clusters is None else {"clusters": vars(self.clusters)}),
+            "provenance": provenance_entries(made),
+            "notes": list(notes),
+        }
+        write_file(directory / SETTINGS_FILE, to_json(content, indent=2))
+
+
+def record_for(
+    job: Job, settings: RunSettings, predictions: Iterable[RequestedPrediction], clusters: ClusterRecord | None = None
+) -> TargetRecord:
+    """Return the record of a target of which these predictions are made with these settings."""
+    options = settings.folding
+    inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
+    if job.target is None:
+        inputs["features"] = features_digest(job.given_features)
+    else:
+        inputs["alignments"] = [_file(path) for path in job.target.alignments]
+        inputs["searches"] = list(settings.search_identities)
+        if isinstance(job.target, ComplexInput):
+            inputs["paired_alignments"] = [_file(path) for path in job.target.paired_alignments]
+            # In the order of the sequences above, in which chains of the same sequence are neighbours.
+            searches = recorded_searches(job.target, settings.searches)
+            pairs = [search.search for search in searches if search.purpose == "pairs"]
+            inputs["searches"] = [*search_identities(settings.searches.of_chains()), *pairs]
+            inputs["chain_IDs"] = [chain for entity in job.target.target.entities for chain in entity.chain_ids]
+        inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
+        latest = job.target.latest_template
+        if job.target.templates:
+            latest = job.target.template_date(settings.searches.user_templates.latest_release)
+        if latest is not None and (job.target.templates or settings.searches.templates is not None):
+            inputs["latest template"] = latest.isoformat()
+    if job.initial_guess is not None:
+        inputs["initial guess"] = _file(job.initial_guess)
+    return TargetRecord(
+        inputs=inputs,
+        options={
+            "num_recycles": settings.num_recycles,
+            "recycle_tolerance": settings.recycle_tolerance,
+            "num_ensemble": options.num_ensemble,
+            "stop_at_score": options.stop_at_score,
+            "dtype": options.dtype,
+            **({"dropout": True} if options.dropout else {}),
+            **({} if options.cyclic is None else {"cyclic": list(options.cyclic)}),
+            "max_msa_rows": settings.memory.max_msa_rows,
+            "max_extra_rows": settings.memory.max_extra_rows,
+            **({"pair_mode": job.target.pair_mode} if isinstance(job.target, ComplexInput) else {}),
+        },
+        predictions={
+            prediction.name: PredictionOrigin(
+                model=prediction.model.preset.name,
+                seed=prediction.seed,
+                weights=prediction.model.digest,
+                weights_provenance=prediction.model.provenance,
+                alignment=prediction.alignment.description,
+            )
+            for prediction in predictions
+        },
+        clusters=clusters,
+    )
+
+
+def read_record(directory: Path) -> TargetRecord | None:
+    """Read settings.json of a target; return None if it is missing or damaged."""
+    try:
+        content: Any = read_json(directory / SETTINGS_FILE, AGAIN)
+        predictions = {str(name): PredictionOrigin.from_dict(entry) for name, entry in content["predictions"].items()}
+        record = TargetRecord(
+            inputs=dict(content["inputs"]),
+            options=dict(content["options"]),
+            predictions=predictions,
+            provenance=read_provenance(content.get("provenance")),
+            clusters=None if content.get("clusters") is None else ClusterRecord.from_dict(content["clusters"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+    # Names become names of files.
+    safe = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) for name in predictions)
+    return record if safe else None
+
+
+def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> ModelOrigin:
+    """Return what the mmCIF file of a prediction tells of its origin, as far as the record of its target knows it."""
+    origin, made = record.predictions[name], record.provenance.get(name)
+    settings = {key: value for key, value in record.options.items() if isinstance(value, str | int | float)}
+    known = ModelOrigin(
+        parameters=origin.model, parameters_digest=origin.weights, settings={"seed": origin.seed, **settings}
+    )
+    if made is None:
+        return known
+    templates = (each for each in templates_in(alignment_of(features)) if each.label in made.templates)
+    return replace(known, software=made.software, searches=made.searches, templates=tuple(templates))
+
+
+def remove_results(directory: Path) -> None:
+    """Remove what an earlier run made, first the mark that it is finished; results of searches stay."""
+    if not directory.is_dir():
+        return
+    (directory / RANKING_FILE).unlink(missing_ok=True)
+    for path in directory.iterdir():
+        if _RESULT_FILES.fullmatch(path.name) and not path.is_dir():
+            path.unlink()
+
+
+def _digests(value: Any) -> Any:
+    """Leave out the names of files, which may be moved."""
+    if isinstance(value, list):
+        return [entry.get("sha256") if isinstance(entry, dict) else entry for entry in value] or None
+    return value
+
+
+def _as_text(value: Any) -> str:
+    return "not given" if value is None else f"{value:g}" if isinstance(value, float) else printable(str(value), 50)
+
+
+def _files(path: Path) -> Iterable[Path]:
+    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+
+
+def _file(path: Path) -> dict[str, str]:
+    try:
+        status = path.stat()
+        return {"file": path.name, "sha256": _digest(path, status.st_size, status.st_mtime_ns)}
+    except OSError as error:
+        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+
+
+@cache
+def _digest(path: Path, size: int, modified: int) -> str:
+    """Read a file once in a run; many targets share their templates."""
+    return sha256_of(path)

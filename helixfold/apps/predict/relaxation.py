@@ -1,0 +1,262 @@
+"""Relax predictions as a step of `helixfold predict`, and structure files of any program for `helixfold relax`."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import gemmi
+import torch
+
+from data_pipeline.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.protein import Protein
+from data_pipeline.residues import THREE_LETTER
+from data_pipeline.structure import Structure, protein_from_chains
+from helixfold import __version__
+from helixfold.apps.predict.options import ToRelax
+from helixfold.planning.executors import release
+from helixfold.relax.problem import RelaxationError, installed
+from helixfold.relax.relaxation import relax
+from helixfold.relax.result import Relaxed, RelaxOptions
+from helixfold.report.page import counted
+from helixfold.standard_streams import optional_output
+from helixfold.write.chains import RingBond, iterate_atoms, ring_bonds, split_chains
+from helixfold.write.origin import ModelOrigin
+from helixfold.write.pdb import to_pdb
+from helixfold.write.relaxed import (
+    read_metrics,
+    read_unrelaxed,
+    relaxation_metrics,
+    relaxation_notes,
+    write_metrics,
+    write_relaxed,
+)
+from helixfold.write.results import FinishedPrediction, ranked, to_json, write_file
+
+INSTALL = "pip install 'helixfold[relax]'"
+_LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
+# Angstrom, over the heavy atoms of residues that keep their restraints, and the most residues that may lose them. Sound
+# predictions move by a few tenths. What moves farther is another structure, which the model did not predict and whose
+# confidence nobody knows.
+MOST_MOVED, MOST_FREED = 2.0, 0.9
+
+
+def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
+    """Return which predictions to relax, by default if OpenMM is there and parameters are trained, and a remark."""
+    if requested in ("best", "all") and not installed():
+        raise InputError(f"--models-to-relax {requested} needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
+    if requested is not None:
+        return requested, None
+    if not trained:
+        return "none", None
+    if not installed():
+        return "none", f"structures are not relaxed, for OpenMM is not installed ({INSTALL}; --models-to-relax none)"
+    return "best", None
+
+
+def is_done(directory: Path, predictions: Sequence[FinishedPrediction], to_relax: ToRelax) -> bool:
+    """Return whether every prediction to relax has an entry in the metrics file, also if relaxing it failed."""
+    metrics = read_metrics(directory)
+    return all(prediction.name in metrics for prediction in _selected(ranked(predictions), to_relax))
+
+
+def relax_predictions(
+    directory: Path,
+    order: Sequence[FinishedPrediction],
+    to_relax: ToRelax,
+    device: torch.device,
+    say: Callable[[str], None],
+    *,
+    name: str | None = None,
+    origin_of: Callable[[str], ModelOrigin | None] = lambda _: None,
+) -> None:
+    """Relax the predictions that `to_relax` selects of target `name`'s predictions, given best first.
+
+    `origin_of` takes the name of a prediction and returns what its mmCIF file tells of its origin. One that cannot be
+    relaxed stays as it was predicted; the reason is printed and written to the metrics file.
+    """
+    metrics = read_metrics(directory)
+    missing = [prediction for prediction in _selected(order, to_relax) if prediction.name not in metrics]
+    if not missing:
+        return
+    release(device)
+    for prediction in missing:
+        if device.type == "cpu" and len(prediction.plddt) > _LONG:
+            say(f"{prediction.name}: relaxing {len(prediction.plddt)} residues on the CPU, which takes minutes")
+        try:
+            relaxed = _relaxed(read_unrelaxed(directory, prediction), device)
+            write_relaxed(directory, prediction, relaxed, name, origin_of(prediction.name))
+        except (RelaxationError, MemoryError) as error:
+            why = str(error) or "memory is used up"
+            metrics[prediction.name] = {"failed": why}
+            say(f"{prediction.name}: not relaxed: {why}")
+        else:
+            metrics[prediction.name] = relaxation_metrics(relaxed)
+            say(f"{prediction.name}: {summary(relaxed)}")
+        write_metrics(directory, metrics)
+
+
+def _relaxed(protein: Protein, device: torch.device) -> Relaxed:
+    """Relax a prediction. Raise `RelaxationError` if that makes another structure of it, as of chains that overlap."""
+    relaxed = relax(protein, device=device)
+    residues = len(protein.aatype)
+    if relaxed.rmsd_held > MOST_MOVED or len(relaxed.freed) > MOST_FREED * residues:
+        raise RelaxationError(
+            f"its atoms would move by {relaxed.rmsd:.1f} A, and {len(relaxed.freed)} of {residues} residues had to be "
+            "placed anew, which makes another structure of it; `helixfold relax` does so on request"
+        )
+    return relaxed
+
+
+def summary(relaxed: Relaxed) -> str:
+    """Describe a relaxation in one line."""
+    before, after = relaxed.before.residues, relaxed.after.residues
+    violations = (
+        f"{counted(before, 'residue')} with violations, now {after}" if before else "no violations before or after"
+    )
+    where = "the CPU" if relaxed.platform == "CPU" else f"the GPU ({relaxed.platform})"
+    return f"relaxed, {violations}; atoms moved {relaxed.rmsd:.2f} A; {relaxed.seconds:.1f} s on {where}"
+
+
+def _selected(order: Sequence[FinishedPrediction], to_relax: ToRelax) -> Sequence[FinishedPrediction]:
+    return {"best": order[:1], "all": order, "none": order[:0]}[to_relax]
+
+
+SOME_FAILED = 1
+SUFFIXES = (".cif", ".mmcif", ".pdb", ".ent")
+_CIF = (".cif", ".mmcif")
+
+
+@optional_output()
+def relax_files(
+    paths: Sequence[Path],
+    *,
+    output: Path,
+    options: RelaxOptions | None = None,
+    device: torch.device | None = None,
+    overwrite: bool = False,
+) -> int:
+    """Relax all chains of each structure file into `output`; return 0, or 1 if a structure could not be relaxed.
+
+    `<name>_relaxed` has the format of its input file, and `<name>_relaxed.json` has energies and violations. Only
+    proteins are written: ligands, nucleic acids and water are left out, and modified residues become their standard
+    residues. Raise `InputError`, before anything is written, if OpenMM is not installed, a file cannot be read or holds
+    no protein, or an output file exists without `overwrite`.
+    """
+    if not installed():
+        raise InputError(f"helixfold relax needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
+    targets = {path: _target(path, output) for path in paths}
+    _check(targets, overwrite=overwrite)
+    structures = {path: read_structure(path) for path in targets}
+    for path, structure in structures.items():
+        if not structure.chains:
+            raise InputError.at(path, "it holds no protein; give a structure with at least one chain of amino acids")
+        if len(structure.chains) > MAX_CHAINS:
+            raise InputError.at(path, f"it holds {len(structure.chains):,} chains, and {MAX_CHAINS:,} can be named")
+    failed = 0
+    for path, structure in structures.items():
+        shown = printable(path.name)
+        try:
+            relaxed = relax(protein_from_chains(structure.chains), options, device)
+            _write(targets[path], structure, relaxed)
+        except (RelaxationError, MemoryError, OSError, ValueError) as error:
+            failed += 1
+            print(f"{shown}: not relaxed: {error or 'memory is used up'}", file=sys.stderr)
+        else:
+            print(f"{shown}: {summary(relaxed)} -> {targets[path]}")
+            if relaxed.after.residues:
+                numbers = ", ".join(map(str, relaxed.flawed[:20]))
+                print(f"{shown}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}")
+    if failed:
+        print(f"helixfold: {failed} of {len(structures)} structures could not be relaxed", file=sys.stderr)
+    return SOME_FAILED if failed else 0
+
+
+def _chain_ids(structure: Structure) -> tuple[str, ...]:
+    """Return the chains' own names, or others if not all of them are names of one to four letters or digits."""
+    names = tuple(chain.name for chain in structure.chains)
+    try:
+        check_chain_ids(names, len(names))
+    except InputError:
+        return default_chain_ids(len(names))
+    return names
+
+
+def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
+    chain_ids = _chain_ids(structure)
+    if target.suffix in _CIF:
+        text = _mmcif(structure.name, relaxed, chain_ids)
+    else:
+        remarks = [f"Relaxed with Amber99sb by helixfold {__version__} and OpenMM.", *relaxation_notes(relaxed)]
+        text = to_pdb(relaxed.protein, remarks, relaxed.hydrogens, chain_ids)
+    write_file(target, text)
+    write_file(target.with_suffix(".json"), to_json(relaxation_metrics(relaxed), indent=4))
+
+
+def _mmcif(name: str, relaxed: Relaxed, chain_ids: Sequence[str]) -> str:
+    """Return the text of an mmCIF file, which is no ModelCIF: the structure need not be a prediction."""
+    protein, model = relaxed.protein, gemmi.Model(1)
+    sequences: dict[str, list[str]] = {}
+    chains = split_chains(protein, chain_ids)
+    for chain in chains:
+        residues: dict[int, gemmi.Residue] = {}
+        for found in iterate_atoms(protein, chain, relaxed.hydrogens):
+            atom = gemmi.Atom()
+            atom.name, atom.element, atom.occ = found.name, gemmi.Element(found.element), 1.0
+            atom.pos, atom.b_iso = gemmi.Position(*found.position), found.b_factor
+            residues.setdefault(found.residue, _residue(protein, found.residue)).add_atom(atom)
+        written = gemmi.Chain(chain.name)
+        for residue in residues.values():
+            written.add_residue(residue)
+        model.add_chain(written)
+        sequences[chain.name] = [THREE_LETTER[kind] for kind in protein.aatype[chain.start : chain.stop].tolist()]
+    structure = gemmi.Structure()
+    structure.name = name
+    structure.add_model(model)
+    structure.setup_entities()
+    for written in structure[0]:
+        entity = structure.get_entity_of(written.get_polymer())
+        if entity is not None:  # a single residue is no polymer
+            entity.full_sequence = sequences[written.name]
+    structure.assign_label_seq_id()
+    for bond in ring_bonds(protein, chains):
+        structure.connections.append(_connection(protein, bond))
+    return str(structure.make_mmcif_document().as_string())
+
+
+def _residue(protein: Protein, index: int) -> gemmi.Residue:
+    residue = gemmi.Residue()
+    residue.name, residue.seqid = THREE_LETTER[protein.aatype[index]], gemmi.SeqId(str(protein.residue_index[index]))
+    residue.het_flag = "A"
+    return residue
+
+
+def _connection(protein: Protein, bond: RingBond) -> gemmi.Connection:
+    found = gemmi.Connection()
+    found.type, found.name, found.asu = gemmi.ConnectionType.Covale, f"ring_{bond.chain}", gemmi.Asu.Same
+    found.reported_distance = bond.length
+    found.partner1, found.partner2 = (
+        gemmi.AtomAddress(
+            bond.chain, gemmi.SeqId(str(protein.residue_index[end])), THREE_LETTER[protein.aatype[end]], atom
+        )
+        for end, atom in ((bond.last, "C"), (bond.first, "N"))
+    )
+    return found
+
+
+def _target(path: Path, output: Path) -> Path:
+    name = path.name.removesuffix(".gz")
+    suffix = Path(name).suffix.lower()
+    stem = name[: -len(suffix)] if suffix in SUFFIXES else name
+    return output / f"{stem}_relaxed{'.cif' if suffix in _CIF else '.pdb'}"
+
+
+def _check(targets: dict[Path, Path], *, overwrite: bool) -> None:
+    by_target: dict[Path, Path] = {}
+    for path, target in targets.items():
+        if target in by_target:
+            raise InputError.at(path, f"its result would have the same name as that of {by_target[target]}: {target}")
+        by_target[target] = path
+        if target.exists() and not overwrite:
+            raise InputError.at(target, "is there already; choose another --output, or add --overwrite")

@@ -1,0 +1,215 @@
+"""Resume a target: decide which earlier results stay, which are out of date, and which predictions are missing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import InputError
+from data_pipeline.json_files import read_json
+from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.postprocess import is_postprocessed
+from helixfold.apps.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
+from helixfold.apps.predict.settings import RequestedPrediction, RunSettings
+from helixfold.apps.predict.variants import TargetVariants, expected_variants
+from helixfold.execution.device import DTYPES
+from helixfold.execution.stages import Stage
+from helixfold.write.colabfold import done_file
+from helixfold.write.json_object import AGAIN
+from helixfold.write.provenance import PredictionProvenance
+from helixfold.write.representations import PASSES, representation_names, representations_file
+from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeStatus:
+    """Work that a run will do for a target: none if it is finished, else the missing predictions."""
+
+    name: str
+    finished: bool
+    missing: int  # predictions
+    remark: str | None = None  # for the user, about earlier results
+
+
+@dataclass(kw_only=True)
+class ResumedTarget:
+    """A target whose directory is ready for more predictions, with the timings of earlier runs.
+
+    `record` grows as predictions are made, and `notes` are for every reader of the results. `missing` is filled by
+    `request`, once the target's features tell which predictions it has.
+    """
+
+    job: Job
+    record: TargetRecord
+    notes: tuple[str, ...]
+    models: dict[str, Any]  # of timings.json, by prediction
+    stages: tuple[Stage, ...]
+    missing: tuple[RequestedPrediction, ...] = ()
+
+    def request(self, directory: Path, settings: RunSettings, found: TargetVariants) -> None:
+        """Add the predictions from all variants of the alignment to the record, and find out which of them are missing.
+
+        Raise `InputError` if the alignment falls into other clusters than in an earlier run.
+        """
+        before = self.record.clusters
+        if before is not None and before.count is not None and found.clusters not in (None, before):
+            raise InputError.at(
+                directory / SETTINGS_FILE,
+                f"an earlier run found {before.count} clusters, and now there are {found.clusters.count}: the "
+                "alignment is another one; --overwrite begins anew",
+            )
+        requested = settings.predictions(found.variants)
+        self.record = self.record.extended(record_for(self.job, settings, requested, found.clusters))
+        done = self.record.finished(directory, self.job.residues)
+        self.missing = tuple(_missing(self.record, done, directory, settings, requested))
+        again = {prediction.name for prediction in self.missing}
+        made = {name: each for name, each in self.record.provenance.items() if name in done and name not in again}
+        self.record = replace(self.record, provenance=made)
+        self.record.write(directory, self.notes)
+        # What was measured of a prediction that is made again is measured again.
+        self.stages = tuple(stage for stage in self.stages if stage.name.partition(": ")[0] not in again)
+
+    @property
+    def templates_read(self) -> set[str]:
+        """Return the labels of the templates that the finished predictions used."""
+        return {label for made in self.record.provenance.values() for label in made.templates}
+
+    def add_provenance(self, directory: Path, name: str, provenance: PredictionProvenance) -> None:
+        """Write into settings.json what made the prediction of a name, whose files are to be written next."""
+        self.record = replace(self.record, provenance={**self.record.provenance, name: provenance})
+        self.record.write(directory, self.notes)
+
+
+def resume_status(job: Job, directory: Path, settings: RunSettings) -> ResumeStatus:
+    """Return what a run with these settings will do for a target; nothing is written."""
+    earlier, overwrite = read_record(directory), settings.options.targets.overwrite
+    found = _expected(job, settings, None if overwrite else earlier)
+    predictions = settings.predictions(found.variants)
+    requested = record_for(job, settings, predictions, found.clusters)
+    # At least one cluster, as long as nobody knows how many there are.
+    unknown = 0 if found.clusters is None or found.clusters.count is not None else len(settings.predictions())
+    is_marked = (directory / RANKING_FILE).is_file()
+    if overwrite or (earlier is None and not is_marked):
+        return ResumeStatus(name=job.name, finished=False, missing=len(predictions) + unknown)
+    remark = _mismatch(earlier, requested, is_marked=is_marked)
+    if earlier is None or remark is not None:
+        finished = is_marked and not (earlier is not None and earlier.is_superseded_by(requested))
+        missing = 0 if finished else len(predictions) + unknown
+        return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
+    record = earlier.extended(requested)
+    done = record.finished(directory, job.residues)
+    missing = 0 if _has_score(done, settings) else unknown
+    missing += len(_missing(record, done, directory, settings, predictions))
+    finished = not missing and is_marked and is_postprocessed(directory, list(done.values()), settings)
+    if done and not finished:
+        to_do = f"{missing} to be made" if missing else "what follows on them is to be done"
+        remark = f"{len(done)} prediction{'' if len(done) == 1 else 's'} there from an earlier run, {to_do}"
+    return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
+
+
+def begun_dtype(jobs: Sequence[Job], settings: RunSettings) -> str | None:
+    """Return the dtype of the first target that an earlier run made with these settings, dtypes aside; else None."""
+    for job in jobs:
+        if (earlier := read_record(settings.options.targets.output / job.name)) is None:
+            continue
+        dtype, found = earlier.options.get("dtype"), _expected(job, settings, earlier)
+        requested = record_for(job, settings, settings.predictions(found.variants), found.clusters)
+        alike = replace(requested, options={**requested.options, "dtype": dtype})
+        if dtype in DTYPES and not earlier.is_superseded_by(requested) and not earlier.differences(alike):
+            return str(dtype)
+    return None
+
+
+def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marked: bool) -> str | None:
+    """Say why earlier results are not the requested ones, and what becomes of them; None if they are."""
+    if earlier is None:
+        return f"finished before, but {SETTINGS_FILE} there is missing or damaged, so nobody knows from what"
+    if earlier.is_superseded_by(requested):
+        return f"made before with {earlier.made_with}; begins anew"
+    differences = "; ".join(earlier.differences(requested))
+    if not differences:
+        return None
+    if is_marked:
+        return f"finished before with other settings ({differences})"
+    return f"begun before with other settings ({differences}) and not finished; begins anew"
+
+
+def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTarget:
+    """Keep what an earlier run made with the same settings, remove the rest, and write the new record."""
+    earlier = None if settings.options.targets.overwrite else read_record(directory)
+    found = _expected(job, settings, earlier)
+    requested = record_for(job, settings, settings.predictions(found.variants), found.clusters)
+    done_file(directory.resolve()).unlink(missing_ok=True)
+    models, stages = dict[str, Any](), list[Stage]()
+    if earlier is None or earlier.is_superseded_by(requested) or earlier.differences(requested):
+        remove_results(directory)
+        found = _expected(job, settings, None)
+        record = record_for(job, settings, settings.predictions(found.variants), found.clusters)
+    else:
+        (directory / RANKING_FILE).unlink(missing_ok=True)
+        record = earlier.extended(requested)
+        models, stages = _earlier_timings(directory)
+    notes = job.notes(settings.models)
+    record.write(directory, notes)
+    return ResumedTarget(job=job, record=record, notes=notes, models=models, stages=tuple(stages))
+
+
+def _expected(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetVariants:
+    return expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
+
+
+def _has_score(done: dict[str, FinishedPrediction], settings: RunSettings) -> bool:
+    """Return whether a prediction that is done has the score at which a run stops."""
+    score = settings.folding.stop_at_score
+    return score is not None and any(prediction.plddt.mean() >= score for prediction in done.values())
+
+
+def _missing(
+    record: TargetRecord,
+    done: dict[str, FinishedPrediction],
+    directory: Path,
+    settings: RunSettings,
+    requested: Sequence[RequestedPrediction],
+) -> list[RequestedPrediction]:
+    """Return the requested predictions that are to be made; none if one that is done has the score that ends a run."""
+    if _has_score(done, settings):
+        return []
+    renamed = [replace(prediction, name=record.name_of(prediction)) for prediction in requested]
+    return [
+        prediction
+        for prediction in renamed
+        if prediction.name not in done
+        or (settings.folding.logits and not (directory / f"logits_{prediction.name}.npz").is_file())
+        or (settings.folding.save_passes and not _has_passes(directory, prediction.name))
+        or not _has_representations(directory, prediction.name, settings)
+    ]
+
+
+def _has_passes(directory: Path, name: str) -> bool:
+    """Return whether the structures of all passes are there, if a PDB file can hold them."""
+    return (directory / f"recycles_{name}.pdb").is_file() or not (directory / f"unrelaxed_{name}.pdb").is_file()
+
+
+def _has_representations(directory: Path, name: str, settings: RunSettings) -> bool:
+    """Return whether the file of a prediction holds all representations that the settings ask for."""
+    wanted: set[str] = set(settings.folding.representations)
+    if not wanted:
+        return True
+    if settings.folding.save_passes:
+        wanted.add(PASSES)
+    file = representations_file(directory, name, settings.options.compute.representations_format)
+    return wanted <= representation_names(file)
+
+
+def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
+    """Read what timings.json says of each model and stage; nothing if it is missing or damaged."""
+    try:
+        content: Any = read_json(directory / TIMINGS_FILE, AGAIN)
+        stages = [
+            Stage(name=str(name), seconds=float(row["seconds"]), peak_memory=int(row["peak_memory_gib"] * 2**30))
+            for name, row in content["stages"].items()
+        ]
+        to_json({"models": content["models"], "seconds": [stage.seconds for stage in stages]})  # as it will be written
+        return dict(content["models"]), stages
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return {}, []

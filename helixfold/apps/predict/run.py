@@ -1,0 +1,285 @@
+"""Run `helixfold predict` in this process, together with the other processes of its worker group.
+
+Read the targets, search, and of each target make the features, fold, write and report; or forecast what that takes.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from data_pipeline.claims import Claims
+from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import remove_partial_files
+from data_pipeline.search.plan import SearchPlan
+from helixfold.apps.predict import relaxation
+from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.lock import locked_directory
+from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
+from helixfold.apps.predict.memory_plan import print_forecast
+from helixfold.apps.predict.options import Order, PredictOptions
+from helixfold.apps.predict.postprocess import colabfold_run, slim_down
+from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
+from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, close_part
+from helixfold.apps.predict.screen import logged_screen, print_warning
+from helixfold.apps.predict.search import (
+    check_earlier,
+    check_output,
+    contacts_of,
+    search_for_all,
+    shared_directories,
+    written_directories,
+)
+from helixfold.apps.predict.settings import RunSettings, folding_of
+from helixfold.apps.predict.targets import read_jobs
+from helixfold.apps.predict.variants import variant_settings
+from helixfold.config import Method
+from helixfold.execution import allocator
+from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untried
+from helixfold.execution.recorded_passes import passes_on
+from helixfold.execution.stages import Stages
+from helixfold.ops.card import card_of
+from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size
+from helixfold.planning.memory import MemoryOptions
+from helixfold.presets import Preset
+from helixfold.report.page import counted
+from helixfold.report.pulldown import PulldownEntry, write_entries
+from helixfold.standard_streams import optional_output
+from helixfold.weights.adapters import parse_adapters
+from helixfold.weights.find import find_models
+from helixfold.write.colabfold import write_log, write_run
+
+_NO_WEIGHTS = (
+    "no weights are configured, so the small demonstration model folds {targets}; run 'helixfold weights download', or "
+    "pass --weights (or --models small to fold with the demonstration model on purpose)"
+)
+_MOST_LINES = 10  # about finished targets; more are counted in one line
+
+
+def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
+    """Fold every target with every model into `<output>/<target>/`; return `exit_code_for` the failures.
+
+    `given_targets` take the place of those in the files that `options` name. All input is read and checked before
+    anything is written: wrong input raises `InputError`. Earlier results of the same settings are not made again unless
+    the options say so. A target that fails is recorded in `failures.json` and never stops the others. A dry run writes
+    and searches nothing; 1 then says that a target does not fit into memory.
+
+    All processes of a run call this. The first one leads: it looks at the output directory, and searches. Each group of
+    them takes the next targets when it is free, and the first process returns the exit code of all.
+    """
+    allocator.keep_few_kernels()
+    limit_threads()
+    devices, targets = options.devices, options.targets
+    try:
+        with (
+            logged_screen(options.screen.log_file),
+            nullcontext() if targets.dry_run else optional_output(),
+            join_workers(devices.device, devices.ranks_per_target) as workers,
+            allocator.keeping_freed_memory(),
+            ExitStack() as stack,
+        ):
+            is_first, loading = workers.mesh.is_first, Stages(workers.mesh.device)
+            with workers.world.together():
+                jobs, searches, pulldown = read_jobs(options, given_targets, announce=is_first)
+                jobs = _sorted(jobs, options, several=workers.mesh.layout.dp > 1)
+                with loading.stage("load parameters"):
+                    settings = settings_for(jobs, options, searches, workers)
+            settled = settled_dtype(settings.folding.dtype, card_of(settings.device))
+            dtype = common_dtype(workers.world.all_gather(settled))
+            if targets.dry_run:
+                return _forecast(jobs, settings, dtype) if is_first else 0
+            with loading.stage("searches for all targets"):
+                if is_first:
+                    with workers.world.leading():
+                        check_output(targets.output, {job.name: job.sequence for job in jobs})
+                        claims = _entered(stack, settings)
+                        begun = _begin(jobs, settings, dtype, pulldown)
+                        workers.world.send(begun)
+                elif (begun := workers.world.receive()) is None:
+                    return 0  # the first process reports why
+                else:
+                    claims = _entered(stack, settings)
+                    for contact, problem in zip(contacts_of(searches), begun["servers"], strict=True):
+                        contact.problem = problem
+            settings = settings.computing_in(begun["dtype"])
+            if not workers.is_leader:
+                serve_folds(jobs, settings)
+                workers.leave()
+                return 0
+            remaining = [(jobs[number], missing) for number, missing in begun["remaining"]]
+            BatchRunner(remaining, begun["lots"], settings, claims).run(loading.finished)
+            workers.group.send(None)
+            workers.leave()
+            return _end(settings) if is_first else 0
+    except OtherRankError:
+        return 0  # the process with the error reports it and returns the exit code
+
+
+def settings_for(
+    jobs: Sequence[Job], options: PredictOptions, searches: SearchPlan, workers: WorkerGroup
+) -> RunSettings:
+    """Load the models onto the device of this process, and return the settings of a run that folds these jobs.
+
+    Raise `InputError` for options that contradict each other, and for models and weights that cannot be used.
+    """
+    variants = variant_settings(options.conformations)  # before what takes long
+    names, folding = folding_of(options)
+    limits, device = MemoryOptions(**vars(options.memory)), workers.mesh.device
+    method: Method = "multimer" if jobs and all(job.chains > 1 for job in jobs) else "monomer"
+    adapters = parse_adapters(options.models.adapter)
+    found = find_models(names, options.models.weights, seed=folding.seed, method=method, adapters=adapters)
+    models = tuple(limits.limited(model) for model in found)
+    for model in models:
+        model.network.to(device)
+    _check_ranking(jobs, [model.preset for model in models])
+    trained = all(model.provenance == "trained" for model in models)
+    to_relax, remark = relaxation.chosen(options.compute.models_to_relax, trained=trained)
+    if remark is not None and workers.mesh.is_first:
+        print(f"helixfold: {remark}", file=sys.stderr)
+    settings = RunSettings(
+        options=options,
+        folding=folding,
+        searches=searches,
+        models=models,
+        memory=limits.divided(local_world_size(), device),
+        variants=variants,
+        to_relax=to_relax,
+        workers=workers,
+    )
+    return replace(settings, passes=passes_on(device, options.devices.cuda_graphs, workers.group.size, settings.say))
+
+
+def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
+    """Lock the output directory for as long as the stack lasts, and return the claims in it if runs share it."""
+    options, workers = settings.options.targets, settings.workers
+    is_shared, has_others = options.shared or not workers.mesh.is_first, workers.mesh.size > 1
+    stack.enter_context(locked_directory(options.output, is_shared=is_shared, has_others=has_others))
+    if not options.shared or not workers.is_leader:
+        return None
+    return stack.enter_context(closing(Claims.in_directory(options.output)))
+
+
+def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Sequence[PulldownEntry]) -> dict[str, Any]:
+    """Look at what is there of all targets, and search for the others; return what all processes must know.
+
+    That is the `dtype` to compute in, which is that of targets that this run goes on with, or else the given one; the
+    numbers and missing predictions of the `remaining` targets and the sizes of their `lots`; and for each server of
+    the searches why it was given up.
+    """
+    options, output, workers = settings.options.targets, settings.options.targets.output, settings.workers
+    dtype = _begun_dtype(jobs, settings, dtype)
+    settings = settings.computing_in(dtype)
+    _print_notes(jobs, settings)
+    statuses = _statuses(jobs, settings)
+    remaining = [(number, status.missing) for number, status in enumerate(statuses) if not status.finished]
+    to_fold = [jobs[number] for number, _ in remaining]
+    lots = sizes_of_lots([None if job.is_complex else job.residues for job in to_fold], settings)
+    finished = [output / status.name for status in statuses if status.finished]
+    if pulldown:
+        write_entries(output, pulldown)
+    if options.output_format == "colabfold":
+        write_run(output, *colabfold_run(jobs, settings))
+    # In a shared directory, each target is cleared and searched for when it is claimed.
+    if not options.shared:
+        shared = shared_directories(job.target for job in jobs if job.target is not None)
+        remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
+        if options.slim:
+            for directory in finished:
+                slim_down(directory)
+        search_for_all([job.target for job in to_fold if job.target is not None], settings.searches, output)
+    # A run that was killed between the last prediction and the archive leaves this to the next one.
+    if options.zip:
+        archive_finished(finished)
+    workers.queue.open([job.name for job in to_fold], lots)
+    servers = [contact.problem for contact in contacts_of(settings.searches)]
+    return {"dtype": dtype, "remaining": remaining, "lots": lots, "servers": servers}
+
+
+def _end(settings: RunSettings) -> int:
+    """Write what tells of all targets once no process is at work any more, and return the exit code."""
+    options, queue = settings.options.targets, settings.workers.queue
+    if options.failures_file is not None:
+        return close_part(queue, options.failures_file)
+    if options.output_format == "colabfold":
+        write_log(options.output, "Done")
+    return close(queue, options.output)
+
+
+def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
+    """Raise `InputError` if predictions of a complex by these models cannot be ranked together."""
+    without = [preset.name for preset in presets if not preset.model.heads.aligned_error]
+    if without and len(without) < len(presets) and any(job.chains > 1 for job in jobs):
+        raise InputError(
+            f"{', '.join(without)} cannot be ranked with the other models, for without predicted errors there is no "
+            "ipTM of a complex; choose models with _ptm or _multimer in their names, or only models without"
+        )
+
+
+def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> str:
+    """Return the dtype of the targets that this run goes on with, if it is to choose one, and else the given dtype."""
+    if settings.folding.dtype != AUTO or settings.options.targets.overwrite:
+        return dtype
+    begun = begun_dtype(jobs, settings)
+    if begun not in (None, dtype):
+        print(f"helixfold: computes in {begun}, in which earlier targets of this run were predicted", file=sys.stderr)
+    return begun or dtype
+
+
+def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
+    is_demonstration = settings.models[0].provenance == "demonstration"
+    if is_demonstration and not folding_of(settings.options)[0] and settings.options.models.weights is None:
+        print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
+    if (warning := untried(card_of(settings.device))) is not None:
+        print(f"helixfold: {warning}", file=sys.stderr)
+    for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):
+        print(f"helixfold: {note}", file=sys.stderr)
+
+
+def _sorted(jobs: Sequence[Job], options: PredictOptions, *, several: bool) -> list[Job]:
+    """Sort short targets first, for early results; for several groups long ones, so that none is left at the end."""
+    order: Order = options.targets.sort_queries_by
+    if order == "none":
+        return list(jobs)
+    if order == "random":
+        return [jobs[number] for number in np.random.default_rng(options.models.seed).permutation(len(jobs))]
+    return sorted(jobs, key=lambda job: job.residues, reverse=several)
+
+
+def _statuses(jobs: Sequence[Job], settings: RunSettings) -> list[ResumeStatus]:
+    """Return what the run will do for each target, and print it where there are earlier results."""
+    options = settings.options.targets
+    statuses = [resume_status(job, options.output / job.name, settings) for job in jobs]
+    skipped = "would be skipped" if options.dry_run else "skipped"
+    others = [status for status in statuses if status.finished and status.remark is not None]
+    if others and not options.keep_existing:
+        for status in others[1:]:
+            tqdm.write(f"helixfold: {printable(str(options.output / status.name))}: {status.remark}", file=sys.stderr)
+        these = "it" if len(others) == 1 else f"these {len(others)} of {len(jobs)} targets"
+        raise InputError.at(
+            options.output / others[0].name,
+            f"{others[0].remark}; pass --overwrite to fold {these} again, another --output, or "
+            f"(helixfold predict only) --keep-existing to skip {these}",
+        )
+    without_remark = sum(status.finished and status.remark is None for status in statuses)
+    if without_remark > _MOST_LINES:
+        tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
+    for status in statuses:
+        if status.remark is not None and not status.finished:
+            tqdm.write(f"{status.name}: {status.remark}")
+        elif status.remark is not None or (status.finished and without_remark <= _MOST_LINES):
+            remark = status.remark or "finished before"
+            tqdm.write(f"{status.name}: {remark}, {skipped} (--overwrite folds it again)")
+    return statuses
+
+
+def _forecast(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> int:
+    """Print what a run would do; return 1 if a target does not fit into memory or cannot be read."""
+    check_earlier(settings.options.targets.output, {job.name: job.sequence for job in jobs})
+    settings = settings.computing_in(_begun_dtype(jobs, settings, dtype))
+    _print_notes(jobs, settings)
+    return print_forecast(jobs, _statuses(jobs, settings), settings)

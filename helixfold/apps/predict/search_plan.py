@@ -1,0 +1,175 @@
+"""From the search options of a command to the searches that it makes."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.errors import InputError, printable
+from data_pipeline.io.addresses import without_password
+from data_pipeline.processors import available_processors
+from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
+from data_pipeline.search.database import DatabaseProfile, SearchedDatabase
+from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
+from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
+from data_pipeline.search.process import PACKAGES, find_program
+from data_pipeline.user_cache import user_cache
+from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, SearchOptions
+from helixfold.apps.predict.screen import print_note
+from helixfold.options import given
+from helixfold.write.provenance import RecordedSearch, SearchPurpose
+
+# ColabFold's names of modes with a server, and the server's own.
+_PAIRS_ENVIRONMENTAL = "mmseqs2_uniref_env_envpair"
+_SERVER_MODES: dict[str, Mode] = {
+    "server": "env",
+    "mmseqs2_uniref_env": "env",
+    "mmseqs2_uniref": "all",
+    _PAIRS_ENVIRONMENTAL: "env",
+}
+_INSTEAD_OF_SERVER = (
+    "without it, give --msa FILE or --database FASTA, or fold the sequence alone with --msa-mode single_sequence"
+)
+_EXCLUDED = {
+    "single_sequence": ("--msa", "--databases", "--database", "--msa-server"),
+    "databases": ("--msa-server",),
+    "files": ("--database", "--msa-server"),
+}
+
+
+def profile_of(options: SearchOptions) -> DatabaseProfile:
+    """Return the databases that the options name, which may be none. Raise `InputError` for wrong ones."""
+    if options.databases is not None and options.database:
+        raise InputError("--databases and --database exclude each other; put all databases into one profile")
+    reduced = options.db_preset == "reduced_dbs"
+    if reduced and (options.databases is None or not options.databases.is_dir()):
+        raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
+    if options.databases is not None:
+        programs = {name for name in PACKAGES if find_program(name) is not None}
+        return read_database_profile(options.databases, programs, reduced=reduced)
+    return profile_from_fasta(options.database)
+
+
+def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = False) -> SearchPlan:
+    """Return the searches that the options ask for, and print which databases are left out and where sequences go.
+
+    Of several processes one should `announce` this. A `dry_run` sends nothing, and says so.
+    Raise `InputError` for options that contradict each other.
+    """
+    url = server_of(options)
+    if options.templates == () and url is None:
+        raise InputError(
+            "--templates alone takes templates from an MMseqs2 server: give --msa-server too, or files or directories "
+            f"of structures; {NO_TEMPLATE_TABLE}"
+        )
+    profile = profile_of(options)
+    server = None
+    if url is not None:
+        for name, seconds in (("timeout", options.msa_server_timeout), ("wait", options.msa_server_wait)):
+            if not 0 < seconds < math.inf:
+                raise InputError(f"--msa-server-{name} is a number of seconds greater than 0, got {seconds:g}")
+        server = ServerOptions(
+            url=url,
+            mode=_SERVER_MODES.get(options.msa_mode, "env"),
+            pair_strategy=options.pair_strategy,
+            pair_environmental=options.msa_mode == _PAIRS_ENVIRONMENTAL,
+            timeout=options.msa_server_timeout,
+            max_wait=options.msa_server_wait,
+            instead=_INSTEAD_OF_SERVER,
+        )
+    server_name = "" if url is None else printable(without_password(url))
+    sent = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
+    for note in [*profile.notes, *sent] if announce else []:
+        print(f"helixfold: {note}", file=sys.stderr)
+    cache = user_cache()
+    plan = plan_searches(
+        profile,
+        cpus=options.threads or available_processors(),
+        cache=None if cache is None else cache / "databases",
+        server=server,
+        report=print_note,
+        latest_template=options.max_template_date,
+        with_server_templates=options.templates == (),
+    )
+    return replace(plan, alignments=(), pairing=None, uniprot=None) if options.msa_mode == "files" else plan
+
+
+def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) -> None:
+    """Print which databases that complexes need are missing, if one of the targets is such a complex."""
+    if server_of(options) is None and any(
+        isinstance(target, ComplexInput) and len(target.target.entities) > 1 for target in targets
+    ):
+        for note in profile_of(options).complex_notes:
+            print(f"helixfold: {note}", file=sys.stderr)
+
+
+def server_of(options: SearchOptions) -> str | None:
+    """Return the URL of the MMseqs2 server to use, if any. Raise `InputError` if --msa-mode excludes other options."""
+    mode, names = options.msa_mode, given(options)
+    for name in _EXCLUDED.get(mode, ("--databases", "--database") if mode in _SERVER_MODES else ()):
+        if name in names:
+            raise InputError(
+                f"--msa-mode {mode} and {name} exclude each other; leave one of them out "
+                "(--msa-mode auto takes all that is given)"
+            )
+    if mode == "databases" and not {"--databases", "--database"} & set(names):
+        raise InputError("--msa-mode databases needs to know them; give --databases or --database")
+    if isinstance(options.msa_server, str):
+        return options.msa_server
+    return PUBLIC_SERVER if options.msa_server or mode in _SERVER_MODES else None
+
+
+def selected_alignments(
+    targets: Sequence[AnyTarget], options: SearchOptions, *, announce: bool = True
+) -> list[AnyTarget]:
+    """Return the targets, without their alignments if --msa-mode is single_sequence.
+
+    Raise `InputError` if --msa-mode is files and a target has no alignment.
+    """
+    without = [
+        each.name
+        for each in targets
+        if not (each.alignments or (isinstance(each, ComplexInput) and each.paired_alignments))
+    ]
+    if options.msa_mode == "files" and without:
+        names = ", ".join(f"'{printable(name)}'" for name in without[:5]) + ", ..." * (len(without) > 5)
+        raise InputError(f"--msa-mode files needs an alignment for each target; none was found for {names}; pass --msa")
+    if options.msa_mode != "single_sequence":
+        return list(targets)
+    left_out = [target.name for target in targets if target.alignments]
+    if left_out and announce:
+        print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
+    return [
+        replace(target, files=(), a3m=None) if isinstance(target, ComplexInput) else replace(target, alignments=())
+        for target in targets
+    ]
+
+
+def search_identities(plan: SearchPlan) -> tuple[str, ...]:
+    """Return one line for each search of a plan, with everything that determines its result."""
+    steps = [step.tool.identity() for step in plan.alignments]
+    if plan.templates is not None:
+        steps.append(_template_identity(plan.templates))
+    return tuple(steps)
+
+
+def recorded_searches(target: AnyTarget, plan: SearchPlan) -> tuple[RecordedSearch, ...]:
+    """Return the searches of a plan that a target needs, as its results record them."""
+    pairs = None
+    if isinstance(target, ComplexInput):
+        needed = target.needed(plan)
+        pairs, plan = needed.pairing or needed.uniprot, needed.of_chains()
+    steps: list[tuple[SearchPurpose, str, tuple[SearchedDatabase, ...]]] = [
+        ("alignment", step.tool.identity(), step.databases) for step in plan.alignments
+    ]
+    if pairs is not None:
+        steps.append(("pairs", pairs.tool.identity(), pairs.databases))
+    if plan.templates is not None and not target.templates:
+        steps.append(("templates", _template_identity(plan.templates), plan.templates.databases))
+    return tuple(RecordedSearch(purpose=purpose, search=line, databases=of) for purpose, line, of in steps)
+
+
+def _template_identity(step: TemplateStep) -> str:
+    latest = step.options.latest_release
+    return step.tool.identity() + (f" until {latest.isoformat()}" if latest else "")

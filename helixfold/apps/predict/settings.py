@@ -1,0 +1,162 @@
+"""Settings with which a run folds all its targets: its options, and what they stand for on this machine."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TextIO
+
+import torch
+from tqdm import tqdm
+
+from data_pipeline.alignment_variants import WHOLE_ALIGNMENT, AlignmentVariant, VariantSettings
+from data_pipeline.errors import InputError
+from data_pipeline.search.plan import SearchPlan
+from helixfold.apps.predict.options import PredictOptions, ToRelax
+from helixfold.apps.predict.presets import PREDICTION_PRESETS
+from helixfold.apps.predict.search_plan import search_identities
+from helixfold.execution.device import DTYPES, cast_trunk
+from helixfold.execution.recorded_passes import LAUNCHED, Passes
+from helixfold.folding.options import FoldingOptions
+from helixfold.parallel.worker_group import WorkerGroup
+from helixfold.planning.executors import AvailableMemory, Plan
+from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.weights.find import ReadyModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedPrediction:
+    """A prediction that a run makes of a target: from a variant of its alignment, by one model, with one seed."""
+
+    name: str  # of its files: the model's, then the variant's if there is one, then the seed if there are several
+    model: ReadyModel  # whose preset reads as many rows as the variant has it
+    seed: int
+    alignment: AlignmentVariant = WHOLE_ALIGNMENT
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """Return what tells it from all other predictions of its target."""
+        return self.model.preset.name, self.seed, self.alignment.description
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a run folds all its targets with; the seeds are `folding.seed` and those after it."""
+
+    options: PredictOptions
+    folding: FoldingOptions
+    searches: SearchPlan
+    models: tuple[ReadyModel, ...]
+    memory: MemoryOptions
+    variants: VariantSettings  # of each target's alignment
+    to_relax: ToRelax
+    workers: WorkerGroup
+    passes: Passes = LAUNCHED
+
+    @property
+    def num_seeds(self) -> int:
+        """Return the number of seeds of each model."""
+        return self.options.models.num_seeds
+
+    @cached_property
+    def search_identities(self) -> tuple[str, ...]:
+        """Return each search in one line that says what determines its result."""
+        return search_identities(self.searches)
+
+    def predictions(self, variants: Iterable[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[RequestedPrediction]:
+        """Return the predictions of a target from variants of its alignment, in the order in which they are made.
+
+        All variants by all models with one seed come before the next seed.
+        """
+        variants, num_seeds = list(variants), self.num_seeds
+        return [
+            RequestedPrediction(
+                name="_".join(filter(None, (model.preset.name, variant.name, f"seed_{seed}" if num_seeds > 1 else ""))),
+                model=_reading(model, variant),
+                seed=seed,
+                alignment=variant,
+            )
+            for seed in range(self.folding.seed, self.folding.seed + num_seeds)
+            for variant in variants
+            for model in self.models
+        ]
+
+    @property
+    def num_recycles(self) -> int:
+        """Return the largest number of recycles of any model."""
+        return max(self.folding.recycles(model.preset) for model in self.models)
+
+    @property
+    def recycle_tolerance(self) -> float:
+        """Return the largest change of distances, in Angstrom, at which the recycling of any model ends."""
+        return max(self.folding.tolerance(model.preset) for model in self.models)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of this process."""
+        return self.workers.mesh.device
+
+    @property
+    def prints_json(self) -> bool:
+        """Return whether progress is printed as JSON, in place of bars."""
+        return self.options.screen.progress == "json"
+
+    @property
+    def no_bars(self) -> bool | None:
+        """Return the `disable` argument of `tqdm`: True for JSON and for several processes, whose bars would mix."""
+        # None lets tqdm decide by whether it writes to a terminal.
+        return True if self.workers.mesh.size > 1 or self.prints_json else None
+
+    def say(self, line: str, file: TextIO | None = None) -> None:
+        """Print a line from the first rank of a group, with its number if there are several processes."""
+        if self.workers.is_leader:
+            tqdm.write(line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}", file=file)
+
+    def plan(self, model: ReadyModel, rows: FeatureRows, available: AvailableMemory) -> Plan:
+        """Return how each rank of a group folds a target with a model in the memory that it has."""
+        dtype, ensemble = DTYPES[self.folding.dtype], self.folding.num_ensemble
+        size = rows.size(model.preset, dtype, ensemble, self.workers.group.size)
+        return self.memory.plan(model.preset, size, self.device, available)
+
+    def computing_in(self, dtype: str) -> "RunSettings":
+        """Return the settings with this dtype, and cast the models' trunks to it."""
+        for model in self.models:
+            cast_trunk(model.network, DTYPES[dtype])
+        return replace(self, folding=replace(self.folding, dtype=dtype))
+
+
+def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
+    """Return the names of the models and the folding options: as given, else the preset's, else the defaults.
+
+    Raise `InputError` if a preset of several models is given with a single file of weights.
+    """
+    models, compute = options.models, options.compute
+    preset = None if models.preset is None else PREDICTION_PRESETS[models.preset]
+    if preset is not None and not models.models and models.weights is not None and models.weights.is_file():
+        raise InputError(
+            f"{models.weights} is one file of parameters and --preset names {', '.join(preset.models)}; "
+            "give --models, or a directory of weights"
+        )
+    chosen = {}
+    for name in ("num_recycles", "recycle_tolerance", "num_ensemble"):
+        value = getattr(compute, name)
+        if value is None and preset is not None:
+            value = getattr(preset, name)
+        if value is not None:
+            chosen[name] = value
+    return models.models or (() if preset is None else preset.models), FoldingOptions(
+        **chosen,
+        logits=compute.save_logits,
+        representations=compute.save_representations,
+        dropout=compute.dropout,
+        save_passes=compute.save_recycles,
+        cyclic=options.complexes.cyclic,
+        seed=models.seed,
+        dtype=compute.dtype,
+        stop_at_score=models.stop_at_score,
+    )
+
+
+def _reading(model: ReadyModel, variant: AlignmentVariant) -> ReadyModel:
+    """Return the model with no more rows in each pass than a variant of the alignment has it read."""
+    limits = MemoryOptions(max_msa_rows=variant.max_msa_rows, max_extra_rows=variant.max_extra_rows)
+    return model if variant.max_msa_rows is None else limits.limited(model)

@@ -1,0 +1,142 @@
+"""Choose the variants of a target's alignment from which a run predicts it, and write what they are made of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from data_pipeline.alignment_variants import (
+    AlignmentVariant,
+    VariantSettings,
+    cluster_variant,
+    cluster_variants,
+    column_mask,
+    single_chain,
+)
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.errors import InputError
+from data_pipeline.extras import require
+from data_pipeline.residue_ranges import read_depth, read_ranges, read_window
+from data_pipeline.residues import GAP
+from data_pipeline.transforms.alignment_clusters import (
+    LEFT_OUT,
+    NO_CLUSTER,
+    AlignmentClusters,
+    ClusterSettings,
+    cluster_alignment,
+)
+from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.options import ConformationOptions
+from helixfold.apps.predict.record import ClusterRecord
+from helixfold.write.results import write_file
+from helixfold.write.text_tables import rounded, tab_separated
+
+VARIANTS_FILE, CLUSTERS_FILE = "alignments.tsv", "clusters.tsv"
+Value = TypeVar("Value")
+_GROUPS = {NO_CLUSTER: "none", LEFT_OUT: "left out"}
+
+
+def variant_settings(options: ConformationOptions) -> VariantSettings:
+    """Return the variants that options ask for. Raise `InputError` for options that do not go together."""
+    usual = ConformationOptions()
+    for name in ("cluster_eps", "cluster_min_samples", "cluster_max_gaps"):
+        if not options.cluster_msa and getattr(options, name) != getattr(usual, name):
+            raise InputError(f"--{name.replace('_', '-')} is about --cluster-msa; give that too, or leave it out")
+    if options.mask_with != usual.mask_with and not (options.mask_columns or options.mask_window):
+        raise InputError("--mask-with is about --mask-columns and --mask-window; give one of them, or leave it out")
+    clusters = ClusterSettings(
+        eps=options.cluster_eps, min_samples=options.cluster_min_samples, max_gaps=options.cluster_max_gaps
+    )
+    if options.cluster_msa:
+        require("conformations", "sklearn", action="--cluster-msa")
+    return VariantSettings(
+        clusters=clusters if options.cluster_msa else None,
+        columns=tuple(_read("--mask-columns", read_ranges, word) for word in options.mask_columns),
+        window=None if options.mask_window is None else _read("--mask-window", read_window, options.mask_window),
+        replacement=options.mask_with,
+        depths=tuple(
+            _read("--subsample-msa", read_depth, word) for words in options.subsample_msa for word in words.split(",")
+        ),
+    )
+
+
+def _read(option: str, read: Callable[[str], Value], word: str) -> Value:
+    try:
+        return read(word)
+    except ValueError as error:
+        raise InputError(f"{option} {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetVariants:
+    """The variants of a target's alignment, and the record of the clusters among them."""
+
+    variants: Sequence[AlignmentVariant]
+    clusters: ClusterRecord | None = None
+
+
+def expected_variants(settings: VariantSettings, job: Job, clusters: ClusterRecord | None) -> TargetVariants:
+    """Return the variants of a target as far as they are known without its alignment; `clusters` is an earlier record.
+
+    The count of the clusters is None if no earlier run has found them.
+    """
+    lengths = [len(chain) for chain in job.sequence.split(CHAIN_SEPARATOR)]
+    known = settings.without_clusters(lengths, job.chain_ids)
+    if settings.clusters is None:
+        return TargetVariants(variants=known)
+    if clusters is None or clusters.settings != str(settings.clusters) or clusters.count is None:
+        return TargetVariants(variants=known, clusters=ClusterRecord(settings=str(settings.clusters)))
+    found = [cluster_variant(settings.clusters, number) for number in range(clusters.count)]
+    return TargetVariants(variants=[*known, *found], clusters=clusters)
+
+
+def find_variants(
+    settings: VariantSettings, job: Job, features: TargetFeatures, directory: Path | None
+) -> TargetVariants:
+    """Return the variants of a target's alignment, and write tables of them into its directory, unless it is None.
+
+    alignments.tsv has a line for each variant, and clusters.tsv one for each row of the alignment. Raise `InputError`
+    if a masked residue is none of the target's, or if rows of a complex are to be clustered.
+    """
+    expected = expected_variants(settings, job, None)
+    for variant in expected.variants:
+        column_mask(features, variant.columns)
+    variants, record, clusters = list(expected.variants), None, None
+    if settings.clusters is not None:
+        clusters = cluster_alignment(single_chain(features).msa, settings.clusters)
+        variants += cluster_variants(settings.clusters, clusters)
+        record = ClusterRecord(settings=str(settings.clusters), count=clusters.count, eps=clusters.eps)
+    if directory is not None and not settings.is_empty:
+        write_file(directory / VARIANTS_FILE, _variants_table(variants, features))
+    if directory is not None and clusters is not None:
+        write_file(directory / CLUSTERS_FILE, _clusters_table(clusters, features))
+    return TargetVariants(variants=variants, clusters=record)
+
+
+def _variants_table(variants: Sequence[AlignmentVariant], features: TargetFeatures) -> str:
+    """Return a table of the variants: their rows, how like the target they are, and the masked columns."""
+    msa = alignment_of(features).msa
+    identity = (msa == msa[0]).mean(1)
+    lines = []
+    for variant in variants:
+        rows = np.arange(len(msa)) if variant.rows is None else np.array(variant.rows)
+        like = None if len(rows) == 1 else float(identity[rows[rows > 0]].mean())
+        masked = int(column_mask(features, variant.columns).sum())
+        limits = variant.max_msa_rows, variant.max_extra_rows
+        lines.append([variant.name or "all", len(rows), rounded(like), masked, *limits, variant.description or "all"])
+    names = ("alignment", "rows", "identity_to_target", "masked_columns", "max_msa_rows", "max_extra_rows", "made_by")
+    return tab_separated(names, lines)
+
+
+def _clusters_table(clusters: AlignmentClusters, features: TargetFeatures) -> str:
+    """Return a table of the rows of the alignment, of which 0 is the target's: cluster, share of gaps, identity."""
+    msa = alignment_of(features).msa
+    gaps, identity = (msa == GAP).mean(1), (msa == msa[0]).mean(1)
+    lines = (
+        [row, "target" if row == 0 else _GROUPS.get(label, label), rounded(float(gap)), rounded(float(like))]
+        for row, (label, gap, like) in enumerate(zip(clusters.labels.tolist(), gaps, identity, strict=True))
+    )
+    return tab_separated(("row", "cluster", "gaps", "identity_to_target"), lines)

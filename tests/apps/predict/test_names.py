@@ -1,0 +1,121 @@
+"""Targets as people name them: UniProt's names, tables with tabs, and sequences given instead of a file."""
+
+import json
+from pathlib import Path
+
+import gemmi
+import pytest
+
+from data_pipeline.complexes.target_files import check_names, read_targets
+from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
+from data_pipeline.parse.fasta import directory_name
+from helixfold.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+SEQUENCE = "MKTAYIAKQR"
+UNIPROT = "sp|P0CG48|UBC_HUMAN"
+
+
+def predict(*arguments: object, output: Path) -> int:
+    return main(["predict", *map(str, arguments), "--output", str(output), "--num-recycles", "0", "--models", "tiny"])
+
+
+@pytest.fixture
+def uniprot(tmp_path: Path) -> Path:
+    path = tmp_path / "uniprot.fasta"
+    path.write_text(f">{UNIPROT} Polyubiquitin-C\n{SEQUENCE}\n")
+    return path
+
+
+def test_a_uniprot_name_has_no_bar_as_a_directory_and_stays_in_the_files(uniprot: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert predict(uniprot, output=output) == 0
+    target = output / "sp_P0CG48_UBC_HUMAN"
+    assert not [path for path in output.rglob("*") if "|" in path.name]
+    assert (target / "sp_P0CG48_UBC_HUMAN_plddt.tsv").is_file()
+    assert json.loads((target / "confidence_tiny.json").read_text())["target"] == UNIPROT
+    block = gemmi.cif.read(str(target / "ranked_0.cif")).sole_block()
+    assert gemmi.cif.as_string(block.find_value("_struct.title")).strip() == UNIPROT
+    assert Features.load(target / "features.npz").domain_name == UNIPROT
+    assert f"<h1>{UNIPROT}</h1>" in (target / "report.html").read_text()
+    assert f'<a href="./sp_P0CG48_UBC_HUMAN/report.html">{UNIPROT}</a>' in (output / "index.html").read_text()
+
+
+def test_what_an_earlier_version_made_under_the_old_name_counts_as_finished(
+    uniprot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert predict(uniprot, output=output) == 0
+    (output / "sp_P0CG48_UBC_HUMAN").rename(output / UNIPROT)
+    capsys.readouterr()
+    for more in ([], ["--dry-run"]):
+        assert predict(uniprot, *more, output=output) == 0
+        assert f"{UNIPROT}: finished before" in capsys.readouterr().out
+    assert not (output / "sp_P0CG48_UBC_HUMAN").exists()
+
+
+def test_features_and_alignments_go_by_the_same_names(uniprot: Path, tmp_path: Path) -> None:
+    alignments = tmp_path / "alignments"
+    alignments.mkdir()
+    (alignments / f"{directory_name(UNIPROT)}.a3m").write_text(f">q\n{SEQUENCE}\n>r\n{SEQUENCE[::-1]}\n")
+    features, output = tmp_path / "features", tmp_path / "out"
+    assert main(["features", str(uniprot), "--msa", str(alignments), "--output", str(features)]) == 0
+    assert len(Features.load(features / directory_name(UNIPROT) / "features.npz").msa) == 2
+    assert predict("--features", features, output=output) == 0
+    assert (output / directory_name(UNIPROT) / "ranked_0.pdb").is_file()
+
+
+def test_targets_of_one_directory_are_refused_with_both_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"b.fa, record 'a_b': its directory, a_b, would be that of 'a\|b' in a.fa;"):
+        check_names([("a|b", Path("a.fa")), ("a_b", Path("b.fa"))])
+
+
+def test_a_table_with_tabs_is_an_input(tmp_path: Path) -> None:
+    table = tmp_path / "table.tsv"
+    table.write_text(f"id\tsequence\none\t{SEQUENCE}\n")
+    assert [(each.name, each.sequence) for each in read_targets([table])] == [("one", SEQUENCE)]
+    assert [each.name for each in read_targets([tmp_path])] == ["one"]
+
+
+def test_a_sequence_given_instead_of_a_file_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    assert predict(SEQUENCE, SEQUENCE[::-1], output=output) == 0
+    folded = {Features.load(path).sequence: path.parent.name for path in output.glob("*/features.npz")}
+    assert set(folded) == {SEQUENCE, SEQUENCE[::-1]}
+    assert folded[SEQUENCE].startswith("sequence_")
+    assert predict(SEQUENCE, output=output) == 0
+    assert f"{folded[SEQUENCE]}: finished before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("ACGTACGTACGT", "there is no such file, and as a sequence, this is DNA"),
+        (
+            "ACGUACGUACGUACGUACGUACGU",
+            "'ACGUACGUACGUACGUACGU...': there is no such file, and as a sequence, this is RNA",
+        ),
+        ("METGLYALAARGGLU", "these are three-letter codes; write one letter for each residue, MGARE, or pass --as"),
+        ("MKTAYIAKQRQ1SF", "as a sequence, residue 12: '1' is not an amino acid letter"),
+        ("MKTAYIAKQRQ:", "as a complex, letter 13: chain 2 is empty"),
+        ("MYPROTEINS", "a sequence with O is read from a FASTA file only"),
+        ("MKTAYIAKQ", "No such file"),
+        ("proteins.fasta", "No such file"),
+    ],
+)
+def test_what_is_neither_a_file_nor_a_protein_is_one_sentence(
+    word: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict(word, output=tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_such_a_name_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(SEQUENCE).write_text(">inside\nMKV\n")
+    assert [each.name for each in read_targets([Path(SEQUENCE)])] == ["inside"]

@@ -1,0 +1,90 @@
+"""Options of `helixfold predict` agree with what they configure, and go to other processes as they are."""
+
+import inspect
+import json
+import pickle
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from data_pipeline.datasets.chains import ChainFilter
+from helixfold.apps.predict import options
+from helixfold.apps.predict.doctor import CARD_NAMES
+from helixfold.apps.predict.options import PredictOptions
+from helixfold.cli.main import main
+from helixfold.cli.relax import relax
+from helixfold.execution.device import AUTO, DTYPES
+from helixfold.folding.options import FoldingOptions
+from helixfold.ops.card import CARDS
+from helixfold.parallel.mesh import TIMEOUT
+from helixfold.planning.machines import MACHINES
+from helixfold.planning.memory import MemoryOptions
+from helixfold.planning.prediction import EXECUTORS
+from helixfold.presets import PRESETS
+from helixfold.relax.result import RelaxOptions
+from helixfold.training.options import PlanOptions, StoreOptions, TrainingPreset, TrainOptions
+from helixfold.training.plan import Hardware
+from helixfold.training.presets import TRAINING_PRESETS
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_choices_are_those_that_exist() -> None:
+    assert get_args(options.ComputeDtype) == tuple(DTYPES)
+    assert set(get_args(options.Dtype)) < set(DTYPES)
+    assert get_args(options.DtypeOrAuto) == (AUTO, *DTYPES)
+    assert get_args(options.Executor) == ("auto", *EXECUTORS)
+    assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)
+    assert set(CARD_NAMES) < set(CARDS)
+    assert get_args(TrainingPreset) == tuple(TRAINING_PRESETS)
+    assert {Hardware.parse(word).machine for word in PlanOptions().hardware} < set(MACHINES)
+    named = {name for preset in options.PREDICTION_PRESETS.values() for name in preset.models}
+    assert named < set(PRESETS)
+
+
+def test_defaults_are_those_of_the_library() -> None:
+    given, folding, memory = PredictOptions(), FoldingOptions(), MemoryOptions()
+    assert (given.models.seed, given.compute.dtype) == (folding.seed, folding.dtype)
+    assert MemoryOptions(**asdict(given.memory)) == memory
+    relaxation = {name: parameter.default for name, parameter in inspect.signature(relax).parameters.items()}
+    assert relaxation.items() >= asdict(RelaxOptions()).items()
+    store, chains = StoreOptions(), ChainFilter()
+    assert (store.resolution, store.min_length) == (chains.below_resolution, chains.min_length)
+    assert TrainOptions().timeout == TIMEOUT
+
+
+def test_options_go_to_other_processes() -> None:
+    given = PredictOptions(inputs=(Path("a.fasta"),))
+    given = replace(given, devices=replace(given.devices, ranks_per_target=2))
+    assert pickle.loads(pickle.dumps(given)) == given
+
+
+def test_the_example_is_the_one_that_the_docs_use(tmp_path: Path) -> None:
+    assert options.EXAMPLE.read_bytes() == (ROOT / "examples/src_sh3.fasta").read_bytes()
+    assert options.EXAMPLE_TEMPLATE.read_bytes() == (ROOT / "examples/templates/1shg.pdb").read_bytes()
+
+
+def test_the_example_looks_like_a_protein_and_has_a_domain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", "--example", "--device", "cpu"]) == 0
+    assert json.loads((tmp_path / "predictions/src_sh3/timings.json").read_text())["templates"] == 1
+    confidence = json.loads((tmp_path / "predictions/src_sh3/confidence_small.json").read_text())
+    assert confidence["mean_plddt"] > 55
+    assert [domain["residues"] > 30 for domain in confidence["domains"]] == [True]
+
+
+def test_the_example_is_predicted_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", "--example", "--device", "cpu", "--models", "tiny", "--num-recycles", "0"]) == 0
+    assert (tmp_path / "predictions/src_sh3/ranked_0.pdb").is_file()
+    for own in (["own.fasta"], ["--features", "features"]):
+        assert main(["predict", "--example", *own, "--output", "other"]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "--example predicts the protein that comes with helixfold; leave out your own files" in said
+    assert not (tmp_path / "other").exists()
