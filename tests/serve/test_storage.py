@@ -48,12 +48,22 @@ def test_token_ends_with_its_last_day(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--until must be today or later" in capsys.readouterr().err
 
 
-def test_directory_is_private_when_a_token_is_created_before_the_server_starts(tmp_path: Path) -> None:
+def test_directory_is_private_when_a_token_is_created_before_the_server_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data"
-    subprocess.run([*COMMAND, "token", "create", "anna", "--data", data], check=True, umask=0, stdout=subprocess.PIPE)
+
+    def create(*words: str, umask: int) -> str:
+        before = os.umask(umask)
+        try:
+            assert main(["serve", "token", "create", *words, "--data", str(data)]) == 0
+        finally:
+            os.umask(before)
+        return capsys.readouterr().out.strip()
+
+    create("anna", umask=0)
     assert modes_of(data) == {".": "0o700", "tokens.json": "0o600", "tokens.lock": "0o600"}
-    node = [*COMMAND, "token", "create", "node", "--worker", "--data", data]
-    token = subprocess.run(node, check=True, umask=0o022, stdout=subprocess.PIPE, text=True).stdout.strip()
+    token = create("node", "--worker", umask=0o022)
     options = ["--data", data, "--port", "0", "--workers", "0"]
     with subprocess.Popen([*COMMAND, *map(str, options)], umask=0, stdout=subprocess.PIPE, text=True) as process:
         try:
