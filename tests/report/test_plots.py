@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -115,14 +113,6 @@ def test_long_maps_are_averaged_over_blocks(length: int) -> None:
     assert coarse[0, 1] == pytest.approx(pae[:block, block : 2 * block].mean(), rel=1e-5)
     last = (len(coarse) - 1) * block
     assert coarse[-1, 0] == pytest.approx(pae[last:, :block].mean(), rel=1e-5)
-
-
-def test_no_state_of_pyplot_is_touched() -> None:
-    code = (
-        "import sys, numpy; from helixfold.report.plots import plddt_plot; plddt_plot({'m': numpy.ones(3)});"
-        "sys.exit('matplotlib.pyplot' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def alignment(rows: int, length: int) -> np.ndarray:

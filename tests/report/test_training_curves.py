@@ -1,8 +1,6 @@
 """The curves of a training run show what its log says."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,16 +142,6 @@ def test_the_same_history_gives_the_same_bytes_in_place_of_the_old(tmp_path: Pat
         contents.append(path.read_bytes())
     assert contents[0] == contents[1]
     assert [entry.name for entry in tmp_path.iterdir()] == ["curves.png"]
-
-
-def test_no_state_of_pyplot_is_touched(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from helixfold.training.log import TrainingHistory;"
-        "from helixfold.report.training_curves import plot_curves;"
-        "plot_curves(TrainingHistory(steps=(), evaluations=()), Path(sys.argv[1]));"
-        "sys.exit('matplotlib.pyplot' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "curves.png")], check=True, timeout=60)
 
 
 def test_every_panel_has_the_values_of_its_steps(tmp_path: Path) -> None:
