@@ -64,8 +64,9 @@ def totals(words: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     "command",
     [
-        "helixfold plan --hardware a100x128",
-        pytest.param("helixfold plan --hardware a100x256+512", marks=pytest.mark.long),  # a minute and a half
+        # Half a minute, and a minute and a half.
+        pytest.param(command, marks=pytest.mark.long)
+        for command in PLANS
     ],
 )
 def test_documented_training_days_match_the_command(command: str) -> None:
