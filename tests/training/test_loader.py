@@ -116,10 +116,21 @@ def test_padding_is_no_part_of_what_is_sent() -> None:
     assert pack(dataset(config=wide).draw(4), wide.sizes()).buffer.nbytes < 2**20
 
 
+class SlowAtFirst(TrainingDataset):
+    """The same examples, of which the third takes longer than several others."""
+
+    def draw(self, step: int, micro_batch: int = 0) -> StepExamples:
+        if step == 3:
+            time.sleep(0.5)
+        return super().draw(step, micro_batch)
+
+
 def test_workers_change_nothing_and_a_run_resumes_where_it_stood() -> None:
+    """What is made early waits for its turn."""
     alone = list(TrainingLoader(dataset(), first_step=0, last_step=8))
     assert [batch.step for batch in alone] == list(range(8))
-    resumed = list(TrainingLoader(dataset(), first_step=3, last_step=8, workers=2))
+    slow = SlowAtFirst(store=small_store(), config=CONFIG, seed=3, batch_size=2)
+    resumed = list(TrainingLoader(slow, first_step=3, last_step=8, workers=2, prefetch=1))
     for batch, expected in zip(resumed, alone[3:], strict=True):
         assert_equal(batch, expected)
 
@@ -137,15 +148,6 @@ def test_padding_of_an_alignment_has_no_features() -> None:
         assert not features[0, real:].any()
         assert not features[0, :, r:].any()
     np.testing.assert_array_equal(batch.msa_mask[0, :rows, :r], short.samples[0].msa_mask)
-
-
-class SlowAtFirst(TrainingDataset):
-    """The same examples, of which the first takes longer than several others."""
-
-    def draw(self, step: int, micro_batch: int = 0) -> StepExamples:
-        if step == 0:
-            time.sleep(0.5)
-        return super().draw(step, micro_batch)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pipes of a chosen size")
@@ -173,13 +175,6 @@ def test_micro_batches_have_room_in_the_pipe_and_are_unpacked_by_one_thread(monk
         assert torch.get_num_threads() == 2
     assert sizes == [2**20]
     assert threads == [1, 2]
-
-
-def test_what_is_made_early_waits_for_its_turn() -> None:
-    slow = SlowAtFirst(store=small_store(), config=CONFIG, seed=3, batch_size=2)
-    batches = list(TrainingLoader(slow, first_step=0, last_step=8, workers=2, prefetch=1))
-    for batch, expected in zip(batches, TrainingLoader(dataset(), first_step=0, last_step=8), strict=True):
-        assert_equal(batch, expected)
 
 
 def test_an_alignment_travels_as_whole_numbers_of_the_smallest_types() -> None:
