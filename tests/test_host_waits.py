@@ -23,14 +23,14 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.step import forward_losses
 from tests.data_pipeline.datasets.memory_store import small_store
-from tests.support.networks import random_batch, tiny_model, to_device
+from tests.support.networks import random_batch, tiny_config, tiny_model, to_device
 from tests.support.waiting import HostWaits, no_host_waits
 from tests.training.runs import small_config
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
 META = torch.device("meta")
-CONFIG = small_config(model=tiny_model().config)
+CONFIG = small_config(model=tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=2"]))
 EVERY_TERM = replace(finetuning(), smooth_lddt=1.0)
 
 
