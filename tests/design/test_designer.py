@@ -24,7 +24,7 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.presets import tiny, tiny_multimer
 from helixfold.weights.find import ReadyModel
-from tests.support.networks import tiny_model
+from tests.support.networks import tiny_config, with_every_parameter_random
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
@@ -34,10 +34,12 @@ LETTERS = "".join(RESTYPES)
 SHORT = DesignOptions(logits_steps=2, soft_steps=1, hard_steps=2)
 
 
+SHALLOW = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=2"])
+
+
 def ready(seed: int = 0) -> ReadyModel:
-    return ReadyModel(
-        preset=replace(tiny(), model=tiny_model().config), network=tiny_model(seed=seed), digest=str(seed)
-    )
+    network = with_every_parameter_random(SHALLOW, seed)
+    return ReadyModel(preset=replace(tiny(), model=SHALLOW), network=network, digest=str(seed))
 
 
 def own_loss(name: str = "A") -> WeightedLoss:
