@@ -49,6 +49,8 @@ from tests.finetune.conftest import write_base
 from tests.finetune.runs import PRESET
 from tests.training.ranks import Ranks, finetune
 
+# Targets of which a class is learnt.
+COUNT = 24
 LETTERS = list("ARNDCQEGHILKMFPSTWYV")
 
 
@@ -84,7 +86,7 @@ def labelled(once: Path) -> list[tuple[str, str, float]]:
     """Pairs of chains, and whether the network is surer than usual of where they stand to each other."""
     preset, path = base_file(None, once)
     model, found = load_base(preset, path, torch.device("cpu")).model().eval(), []
-    pairs = zip(sequences(40), sequences(40, seed=1), strict=True)
+    pairs = zip(sequences(COUNT), sequences(COUNT, seed=1), strict=True)
     for number, chains in enumerate(":".join(pair) for pair in pairs):
         target = ComplexInput(target=ComplexTarget.of(f"t{number}", chains.split(":")))
         given = model_input(target_features(target), preset)
@@ -120,9 +122,9 @@ def test_the_network_learns_with_the_head_and_its_changes_are_an_adapter(
     task: str, head: str, weights: Path, tmp_path: Path
 ) -> None:
     random = np.random.default_rng(2)
-    chains = [f"{one}:{two}" for one, two in zip(sequences(12), sequences(12, seed=1), strict=True)]
-    values = [float(n % 2) if task == "binder" else float(random.normal()) for n in range(12)]
-    splits = [*("train" for _ in range(7)), *("test" for _ in range(4)), "predict"]
+    chains = [f"{one}:{two}" for one, two in zip(sequences(6), sequences(6, seed=1), strict=True)]
+    values = [float(n % 2) if task == "binder" else float(random.normal()) for n in range(6)]
+    splits = [*("train" for _ in range(3)), *("test" for _ in range(2)), "predict"]
     rows = [(f"c{n}", chain, value) for n, (chain, value) in enumerate(zip(chains, values, strict=True))]
     file = table(tmp_path / "table.csv", rows, splits)
     output = tmp_path / "out"
