@@ -13,7 +13,8 @@ from tests.scoring.structure_files import SEQUENCE, write
 # What is counted for a network of this size is counted in a moment.
 SMALL = [
     "--preset=tiny",
-    *("--set=example.crop_size=16", "--set=example.sampling.max_templates=0", "--set=model.structure.layers=1"),
+    *("--set=example.crop_size=16", "--set=example.sampling.max_templates=0"),
+    *("--set=model.evoformer.blocks=1", "--set=model.structure.layers=1"),
 ]
 
 
@@ -128,20 +129,19 @@ def test_the_machine_at_hand_is_measured_with_examples_of_the_training_set(
     monkeypatch.setattr("helixfold.training.plan.on_ranks", on_ranks)
     chains = {"short": SEQUENCE[:6], "long": SEQUENCE}
     for name, sequence in chains.items():
-        write(tmp_path / name / f"{name}.pdb", sequence)
         write(tmp_path / "both" / f"{name}.pdb", sequence)
-    for name in (*chains, "both"):
+    write(tmp_path / "short" / "short.pdb", chains["short"])
+    for name in ("short", "both"):
         words = ["features", "--structures", str(tmp_path / name), "--output", str(tmp_path / f"{name}_set")]
         assert main([*words, "--workers", "1"]) == 0
-    usual = ["--preset=tiny", "--hardware", "here"]
+    usual = ["--preset=tiny", *SMALL[-2:], "--hardware", "here"]
     lines = lines_of(usual, capsys)
     assert sizes.pop() == (64, 8, 16, 4)
     assert any("so a step takes at most this time" in line for line in lines)
-    for name, sequence in chains.items():
-        lines = lines_of([*usual, "--training-set", str(tmp_path / f"{name}_set")], capsys)
-        assert sizes.pop() == (len(sequence), 1, 1, 0)
-        assert lines[1].startswith(f"tiny: 8 samples a step, {len(sequence)} residues, 1 + 0 + 1 rows")
-        assert not any("at most" in line for line in lines)
+    lines = lines_of([*usual, "--training-set", str(tmp_path / "short_set")], capsys)
+    assert sizes.pop() == (6, 1, 1, 0)
+    assert lines[1].startswith("tiny: 8 samples a step, 6 residues, 1 + 0 + 1 rows")
+    assert not any("at most" in line for line in lines)
     lines_of([*usual, "--training-set", str(tmp_path / "both_set")], capsys)
     assert len(chains["short"]) < sizes.pop()[0] < len(chains["long"])
     # Examples of fixed shapes are padded to the largest size.
