@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from helixfold.benchmark import measurement
+from helixfold.benchmark import measurement, step
 from helixfold.benchmark.block import block_flops
 from helixfold.cli.main import main
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
+from helixfold.training import presets
 from tests.support.operator_graphs import OperatorRecorder
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,13 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of 100 GFLOP/s and 10 GB/s, whatever this one does at the moment."""
     monkeypatch.setattr(measurement, "product_rate", lambda *_: 1e11)
     monkeypatch.setattr(measurement, "copy_rate", lambda *_: 1e10)
+
+
+@pytest.fixture
+def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let steps be those of a network with one block and one layer."""
+    config = presets.tiny().with_settings(["model.evoformer.blocks=1", "model.structure.layers=1"])
+    monkeypatch.setitem(step.STAGES, "tiny", lambda: config)
 
 
 def measured(path: Path, part: str, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -75,6 +83,7 @@ def test_a_block_is_measured_plain_whole_and_in_slabs(tmp_path: Path, capsys: py
     assert sum(line.startswith("forward") for line in lines) == len(rows)
 
 
+@pytest.mark.usefixtures("shallow")
 def test_a_step_is_measured_in_parts_and_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, rows = measured(tmp_path / "step.json", "step")
     parts = ("forward", "backward", "optimizer", "whole")
@@ -86,6 +95,7 @@ def test_a_step_is_measured_in_parts_and_as_a_whole(tmp_path: Path, capsys: pyte
     assert "examples/s" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("shallow")
 def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
