@@ -76,7 +76,8 @@ def test_a_complex_is_itself_wherever_it_lies_and_however_its_chains_are_ordered
     true = chains_of(true_complex(name, NOWHERE))
     turn = rotation(np.array([3.0, 1.0, 2.0]), 1.3)
     moved = [replace(chain, atom_positions=(chain.atom_positions @ turn.T + 9).astype(np.float32)) for chain in true]
-    for order in permutations(range(len(true))):
+    orders = list(permutations(range(len(true))))
+    for order in orders[:: -(-len(orders) // 6)]:  # six at most
         found = compared([moved[number] for number in order], true)
         assert found.dockq == pytest.approx(1, abs=1e-6)
         assert (found.tm_score, found.interface_lddt) == pytest.approx((1, 1), abs=1e-6)
