@@ -28,9 +28,8 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("keep", ["none", "block"])
 def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
-    """Five blocks, of which the forecast runs two without numbers."""
-    config = tiny_multimer().model
-    config = replace(config, evoformer=replace(config.evoformer, blocks=5))
+    """Three blocks, of which the forecast runs two without numbers."""
+    config = tiny_multimer().model.with_settings(["evoformer.blocks=3", "structure.layers=2"])
     needs = TrainingNeeds(model=config, size=SIZE)
     model = AlphaFold(config).train()
     recompute(model, RecomputeConfig.everywhere(keep))

@@ -36,7 +36,7 @@ MODEL = small_config("end", blocks=3)
 NONE = RecomputeConfig.everywhere("none")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.long), torch.bfloat16])
 def test_every_part_of_every_rank_is_read(dtype: torch.dtype) -> None:
     needs = replace(workload().needs, model=MODEL, size=replace(SIZE, dtype=dtype), samples=2)
     before = torch.get_rng_state()

@@ -75,7 +75,8 @@ def test_ranks_without_extra_rows_are_forecast() -> None:
 @pytest.mark.parametrize(("name", "card"), [("whole", H200), ("slabs", CPU), ("spilled", CPU)])
 def test_peaks_grow_with_every_size(name: str, card: Card) -> None:
     # As many residues as need more than one slab.
-    config, size = tiny_config(), replace(SIZE, residues=300, templates=1, dtype=torch.bfloat16)
+    config = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=1"])
+    size = replace(SIZE, residues=300, templates=1, dtype=torch.bfloat16)
     peak = forecast_prediction(config, size, name, card).peak
     for larger in (
         replace(size, residues=400),
@@ -125,14 +126,15 @@ def test_all_blocks_and_iterations_of_a_pass_take_what_two_do() -> None:
 def test_a_forecast_does_not_depend_on_what_was_counted_before(
     card: Card, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=2"])
     size, forecast = replace(SIZE, residues=500, templates=0), forecast_prediction.__wrapped__
     monkeypatch.setattr(slabs, "_row_bytes", {})
-    first, again = (forecast(tiny_config(), size, "slabs", card, budget) for _ in range(2))
+    first, again = (forecast(config, size, "slabs", card, budget) for _ in range(2))
     assert first == again
     # Nor on shorter chains: without kernels, a row of invariant point attention takes more in a longer chain.
     monkeypatch.setattr(slabs, "_row_bytes", {})
-    forecast(tiny_config(), replace(size, residues=60), "slabs", card, budget)
-    assert forecast(tiny_config(), size, "slabs", card, budget) == first
+    forecast(config, replace(size, residues=60), "slabs", card, budget)
+    assert forecast(config, size, "slabs", card, budget) == first
 
 
 def test_an_added_chain_costs_what_a_longer_chain_costs() -> None:

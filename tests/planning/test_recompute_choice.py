@@ -15,7 +15,7 @@ from helixfold.presets import tiny
 
 AUTO, NONE = RecomputeConfig.everywhere("auto"), RecomputeConfig.everywhere("none")
 INITIAL = TrainingNeeds(
-    model=tiny().model.with_settings(["structure.layers=1"]),
+    model=tiny().model.with_settings(["evoformer.blocks=1", "structure.layers=1"]),
     size=PassSize(residues=128, msa_rows=64, extra_rows=512, templates=2, dtype=torch.float32),
     state=2**28,
     card=CARDS["h200"],
@@ -78,7 +78,7 @@ def test_where_nothing_fits_the_sentence_names_what_would() -> None:
     assert "dtype=bfloat16" in text
     assert "example.crop_size=" in text
     short = replace(needs, size=replace(size, residues=1, extra_rows=1, dtype=torch.bfloat16))
-    assert "bfloat16" not in str(no_room(AUTO, short, least_needed(AUTO, short)))
+    assert "bfloat16" not in str(no_room(NONE, short, least_needed(NONE, short)))
 
 
 def test_the_reserve_is_kept_for_what_is_predicted_and_not_for_what_is_known() -> None:

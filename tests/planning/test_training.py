@@ -51,11 +51,8 @@ def _peak(config: ModelConfig, size: PassSize, keep: Keep, card: Card) -> int:
     ids=lambda each: each if isinstance(each, str) else each.kind,
 )
 def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: Card) -> None:
-    """Five blocks, of which the forecast runs two."""
-    config = tiny_config()
-    config = replace(
-        config, evoformer=replace(config.evoformer, blocks=5), extra_msa=replace(config.extra_msa, blocks=3)
-    )
+    """Four blocks, of which the forecast runs two."""
+    config = tiny_config().with_settings(["evoformer.blocks=4", "extra_msa.blocks=3", "structure.layers=1"])
     size = replace(SIZE, dtype=torch.bfloat16)
     with described(card), META:
         model = AlphaFold(config).train()
@@ -99,12 +96,22 @@ def test_a_recomputed_stack_takes_less_memory(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("stream", ["pair", "MSA", "extra MSA"])
-def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_takes_memory_where_any_stream_is_large(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config()
     sides = {"pair": (64, 1, 1), "MSA": (8, 64 - SIZE.templates, 1), "extra MSA": (8, 1, 64)}
     residues, msa_rows, extra_rows = sides[stream]
     channels = {"pair": config.c_z, "MSA": config.evoformer.c_m, "extra MSA": config.extra_msa.c_m}[stream]
     size = replace(SIZE, residues=residues, msa_rows=msa_rows, extra_rows=extra_rows)
+    monkeypatch.setattr("helixfold.ops.cpu.loops.find_spec", lambda _: object())
+    taken = []
+    for more in (0, 1):
+        monkeypatch.setattr(sizes, "LARGE_STREAM", 64 * residues * channels + more)
+        taken.append(beside_tensors(CPU, config, size))
+    assert taken[0] - taken[1] == 124 * 2**20
+
+
+def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, size = tiny_config(), replace(SIZE, residues=64, msa_rows=1, extra_rows=1)
     monkeypatch.setattr("helixfold.ops.cpu.loops.find_spec", lambda _: object())
 
     def forecasts(large: int) -> tuple[int, ...]:
@@ -112,7 +119,7 @@ def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(stream: str, monke
         slabs, whole = (forecast_prediction.__wrapped__(config, size, name, CPU).peak for name in ("slabs", "whole"))
         return beside_tensors(CPU, config, size), _peak(config, size, "block", CPU), slabs, whole
 
-    with_loops, without = (forecasts(64 * residues * channels + more) for more in (0, 1))
+    with_loops, without = (forecasts(64 * 64 * config.c_z + more) for more in (0, 1))
     *more, more_of_whole = (large - small for large, small in zip(with_loops, without, strict=True))
     assert more == [124 * 2**20] * 3
     # They leave more of the heap of a whole pass unused: as much as its tensors take, instead of two thirds of it.
