@@ -104,11 +104,11 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
 
 
 def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
-    config = initial_training().with_settings(["model.structure.layers=1"])
+    config = initial_training().with_settings(["model.structure.layers=1", "example.sampling.max_templates=0"])
     wanted = training_needs(config)
     memory = (wanted.needed(NONE) + wanted.needed(BLOCK)) // 2
     lines = list(memory_table(config, memory, CPU))
-    assert lines[0].startswith("one micro-batch, 1 x 256 residues, 124 + 4 + 1,024 rows, float32")
+    assert lines[0].startswith("one micro-batch, 1 x 256 residues, 124 + 0 + 1,024 rows, float32")
     rows = {line.split()[0]: line.split() for line in lines[2:]}
     assert list(rows) == ["none", "operators", "inputs", "block", "chosen"]
     assert rows["none"][-1] == "no"
