@@ -68,7 +68,7 @@ def test_launches_and_casts_are_within_bounds_and_the_host_waits_for_updates_onl
         assert not any(each.waits for each in passes[1:]), name
 
 
-@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("architecture", [pytest.param(80, marks=pytest.mark.long), 90])
 @pytest.mark.parametrize(
     ("names", "bounds"),
     [

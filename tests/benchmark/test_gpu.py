@@ -3,25 +3,39 @@
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from jaxtyping import config
 
-from helixfold.benchmark import gpu, measurement
+from helixfold.benchmark import gpu, measurement, step
 from helixfold.benchmark.gpu import main, summary
 from helixfold.benchmark.measurement import BenchmarkDevice, Cost, Readings
+from helixfold.training import presets
 
 CPU = torch.device("cpu")
 MACHINE = BenchmarkDevice(device=CPU, name="here", threads=1, versions={}, load=0.0, allocator="")
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates that are not measured, and single readings of short work."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rates that are not measured, single readings of short work, and a shallow network.
+
+    All operators are run, and shapes are checked, by the tests of each part.
+    """
     monkeypatch.setattr(measurement, "measured_device", lambda *_: MACHINE)
     monkeypatch.setattr(measurement, "_LEAST_SECONDS", 0)
+    monkeypatch.setattr(gpu, "TINY", replace(gpu.TINY, policies=("block",)))
+    operators = gpu._operators
+    monkeypatch.setattr(gpu, "_operators", lambda sizes: replace(operators(sizes), only="transition"))
+    shallow = presets.tiny().with_settings(["model.evoformer.blocks=1", "model.structure.layers=1"])
+    monkeypatch.setitem(step.STAGES, "tiny", lambda: shallow)
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 def test_all_parts_are_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
