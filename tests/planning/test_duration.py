@@ -39,6 +39,7 @@ def test_all_blocks_are_counted() -> None:
     assert duration.pass_work(more, SIZE)[0] > 1.2 * duration.pass_work(config, SIZE)[0]
 
 
+@pytest.mark.integration
 def test_longer_chains_take_longer() -> None:
     config = preset("tiny").model
     seconds = [prediction_seconds(config, replace(SIZE, residues=n), CPU, 1) for n in (30, 33, 64, 65, 130)]

@@ -78,7 +78,15 @@ INTEGRATION = (
     "parity/test_pairing.py",
     "parity/test_range_factors.py",
     "parity/test_trained_ranges.py",
-    "planning",  # whole passes and steps on meta tensors
+    "planning/test_complex_training.py",  # whole passes and steps on meta tensors
+    "planning/test_gpu_slabs.py",
+    "planning/test_layouts.py",
+    "planning/test_machines.py",
+    "planning/test_measured_machines.py",
+    "planning/test_new_update.py",
+    "planning/test_prediction.py",
+    "planning/test_recompute_choice.py",
+    "planning/test_training.py",
     "apps/predict",  # whole runs of commands
     "relax",
     "report/test_plots.py",
