@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.errors import InputError
 from helixfold.config import Method
 from helixfold.presets import Preset
 from helixfold.weights import demonstration, find
@@ -50,3 +51,59 @@ def test_a_directory_gives_all_models_of_the_targets_kind(
 def named(chosen: Preset, *_: object) -> str:
     """In place of a loaded model, its name."""
     return chosen.name
+
+
+def test_parameters_are_found_by_name_in_a_directory_or_are_the_file_itself(tmp_path: Path) -> None:
+    for name in ("params_model_1.npz", "model_1.pt", "model_2.safetensors", "params_model_2.pt"):
+        (tmp_path / name).touch()
+    found = find.find_parameters(["model_2", "model_1"], tmp_path)
+    # Names with "params_" come first, and .npz before other formats.
+    assert [(chosen.name, path and path.name) for chosen, path in found] == [
+        ("model_2", "params_model_2.pt"),
+        ("model_1", "params_model_1.npz"),
+    ]
+    other = tmp_path / "mine.npz"
+    other.write_bytes((tmp_path / "params_model_1.npz").read_bytes())
+    ((chosen, path),) = find.find_parameters([], tmp_path / "params_model_1.npz")
+    assert (chosen.name, path) == ("model_1", tmp_path / "params_model_1.npz")
+    ((chosen, path),) = find.find_parameters(["model_3"], other)
+    assert (chosen.name, path) == ("model_3", other)
+    for names, weights, problem in (
+        ([], other, "its name does not say which model it is; add --models with one of"),
+        (["model_1", "model_2"], other, "is one file, but 2 models are named; give a directory of weights"),
+        (["model_1", "model_1"], tmp_path, "each model can be named once, got model_1, model_1"),
+        (["model_3"], tmp_path, "there are no parameters of model_3; give another --weights"),
+        ([], tmp_path / "none", "there is no such file or directory of weights"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            find.find_parameters(names, weights)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="there are no parameter files"):
+        find.find_parameters([], tmp_path / "empty")
+
+
+def test_where_no_weights_are_given_tiny_models_are_random_and_others_must_be_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "parameters_directory", lambda: tmp_path)
+    found = find.find_parameters(["tiny", "tiny_multimer"], None)
+    assert [(chosen.name, path) for chosen, path in found] == [("tiny", None), ("tiny_multimer", None)]
+    ((chosen, path),) = find.find_parameters([demonstration.NAME], None)
+    assert (chosen.name, path) == (demonstration.NAME, demonstration.WEIGHTS)
+    (tmp_path / "tiny.npz").touch()
+    with pytest.raises(
+        InputError, match="give --weights, or run 'helixfold weights download --models model_1 model_2'"
+    ):
+        find.find_parameters(["model_1", "tiny", "model_2"], None)
+    monkeypatch.setattr(find, "parameters_directory", lambda: None)
+    with pytest.raises(InputError, match="there are no parameters of model_1"):
+        find.find_parameters(["model_1"], None)
+
+
+def test_random_parameters_carry_a_note_and_take_no_adapters() -> None:
+    (model,) = find_models(["tiny"], None, seed=3)
+    assert model.provenance == "untrained"
+    assert "random parameters (seed 3)" in model.notes[0]
+    (other,) = find_models(["tiny"], None, seed=4)
+    assert model.digest != other.digest
+    assert find_models(["tiny"], None, seed=3)[0].digest == model.digest
