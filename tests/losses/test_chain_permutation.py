@@ -145,3 +145,16 @@ def test_all_labels_are_those_of_the_chosen_chains() -> None:
         expected = getattr(either[is_swapped], name)
         torch.testing.assert_close(getattr(found, name), expected, rtol=0, atol=0, msg=name)
         torch.testing.assert_close(getattr(again, name), expected, rtol=0, atol=0, msg=name)
+
+
+def test_padding_is_of_no_chain_and_a_copy_with_few_atoms_does_not_win() -> None:
+    random = np.random.default_rng(0)
+    predicted = random.normal(size=(5, 3))
+    asym_id = np.array([1, 1, 1, 1, 0])
+    numbers = ChainNumbers(asym_id=asym_id, entity_id=asym_id, sym_id=asym_id)
+    truth, observed = np.stack([predicted + random.normal(size=(5, 3)), predicted]), np.ones((2, 5), bool)
+    observed[:, 4] = False
+    # The second copy fits best, unless a single one of its atoms was observed, which fits anything.
+    assert best_copies(predicted, truth, observed, numbers).tolist() == [1, 1, 1, 1, 0]
+    observed[1, 1:] = False
+    assert best_copies(predicted, truth, observed, numbers).tolist() == [0] * 5

@@ -46,3 +46,7 @@ def test_constants_that_no_sample_could_meet_are_refused() -> None:
             LossConfig(**{name: 0.0})
     with pytest.raises(ConfigError, match=r"min_resolution \(4\.0\) must not be above max_resolution \(3\.0\)"):
         LossConfig(min_resolution=4.0)
+
+
+def test_a_range_of_resolutions_may_be_one_number() -> None:
+    assert LossConfig(min_resolution=2.0, max_resolution=2.0).max_resolution == 2.0
