@@ -1,5 +1,6 @@
 """Commands on parameter files print what a file is and write what its new name says."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.errors import InputError
+from helixfold.presets import tiny
 from helixfold.weights import demonstration, files
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.files import convert, download, inspect, merge, preset_of_file
@@ -152,6 +154,10 @@ def test_a_preset_is_the_given_one_or_the_files_or_its_names(small: Path) -> Non
     assert preset_of_file(named, None).name == "tiny"
     assert preset_of_file(named, "model_1").name == "model_1"
     assert preset_of_file(demonstration.WEIGHTS, None).name == demonstration.NAME
+    trained = replace(tiny(), model=tiny().model.with_settings(["structure.layers=1"]))
+    save_checkpoint(small, {"a": torch.zeros(2)}, trained.model.to_dict(), trained.without_model())
+    assert preset_of_file(small, None).model == trained.model
+    assert preset_of_file(small, "tiny").model == tiny().model
 
 
 def test_a_download_says_which_files_have_a_known_checksum(
