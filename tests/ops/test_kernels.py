@@ -79,7 +79,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "attention": lambda: (
         test_attention.by_triton,
         attention.reference,
-        test_attention.inputs(1, 2, 1, 18, 35, 8),
+        test_attention.inputs(1, 1, 1, 18, 130, 8),
     ),
     "self_attention": lambda: (
         test_self_attention.by_triton,
