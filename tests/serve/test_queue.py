@@ -144,6 +144,8 @@ class Queue(RuleBasedStateMachine):
         for job in self.queue.expire():
             assert job.ended is not None
             assert self.now - job.ended > OPTIONS.keep_seconds
+            # Its key may be used again, for a new job.
+            self.submitted = {key: each for key, each in self.submitted.items() if each != job.id}
 
     @rule()
     def start_again(self) -> None:
@@ -164,6 +166,7 @@ class Queue(RuleBasedStateMachine):
 
 TestQueue = Queue.TestCase
 TestQueue.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestQueue.pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture
