@@ -66,6 +66,7 @@ def test_gradients_pass_through_all_of_them(mesh: Mesh) -> None:
         assert torch.equal(gradient, 2 * given)
 
 
+@pytest.mark.integration
 def test_training_through_collectives_is_training_without(mesh: Mesh) -> None:
     def learn(model: AlphaFold, on: Mesh) -> tuple[Tensor, list[Message]]:
         messages: list[Message] = []
@@ -87,6 +88,7 @@ def test_training_through_collectives_is_training_without(mesh: Mesh) -> None:
     assert relative_error(found, expected) < 1e-5
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("groups", [16, 3])
 def test_so_are_predictions_in_slabs(groups: int, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last group of a triangle's channels is smaller than the others."""

@@ -25,7 +25,9 @@ def test_buckets_are_whole_rows_and_the_last_come_first() -> None:
     assert torch.cat([part.values for part in reversed(found)]).equal(torch.arange(5000.0))
 
 
-@pytest.mark.parametrize("keep", ["none", "inputs", "block"])
+@pytest.mark.parametrize(
+    "keep", ["none", *(pytest.param(each, marks=pytest.mark.integration) for each in ("inputs", "block"))]
+)
 def test_what_gets_a_gradient_is_known_before(keep: Choice) -> None:
     model = tiny_model().train()
     recompute(model, RecomputeConfig.everywhere(keep))
@@ -38,14 +40,17 @@ def test_what_gets_a_gradient_is_known_before(keep: Choice) -> None:
     assert len(got) < len(list(model.parameters()))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("layout", ["dp=2", "bp=2", pytest.param("dp=2,bp=2", marks=pytest.mark.long)])
 def test_gradients_equal_those_of_one_process(layout: str, tmp_path: Path) -> None:
     check(equal_one_process, layout, 2 ** layout.count("=2"), tmp_path)
 
 
+@pytest.mark.integration
 def test_buckets_are_sent_during_backward_in_one_order(tmp_path: Path) -> None:
     check(overlap, "bp=2", 2, tmp_path)
 
 
+@pytest.mark.integration
 def test_a_gradient_that_nothing_waited_for_is_an_error(tmp_path: Path) -> None:
     check(unawaited, "dp=2", 2, tmp_path)
