@@ -32,6 +32,7 @@ def schedule(residues: list[int], *, search: bool = True, groups: list[int] | No
     return Schedule(residues, groups or list(range(len(residues))), SEARCH if search else None, [SMALL, LARGE])
 
 
+@pytest.mark.integration
 @settings(max_examples=150, deadline=None)
 @given(lengths, st.booleans(), st.data())
 def test_every_target_ends_once_where_it_fits_whatever_is_lost(

@@ -126,6 +126,7 @@ def test_a_pool_has_the_values_of_its_table_or_a_wrong_one_is_named(
         assert getattr(pool, key) == (tuple(expected) if isinstance(expected, list) else expected)
 
 
+@pytest.mark.integration
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=80) | st.sampled_from(WHOLE.splitlines()).map(lambda line: WHOLE.replace(line, line[:-2])))
 def test_any_text_is_the_tables_it_holds_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:

@@ -15,6 +15,7 @@ from tests.design.test_designer import CHAIN, ready
 OPTIONS = DesignOptions(logits_steps=1, soft_steps=0, hard_steps=0, excluded="C")
 
 
+@pytest.mark.integration
 def test_controls_keep_what_is_fixed_and_change_all_else() -> None:
     designer = Designer(task.fixed_backbone(CHAIN, name="x", fixed=[0, 1]), [ready()], OPTIONS)
     letters = CHAIN.sequence[:2] + ("MWYF" * 9)[: len(CHAIN.sequence) - 2]

@@ -77,6 +77,7 @@ def test_steps_go_through_three_stages() -> None:
     assert [step.dropout for step in steps] == [True] * 6 + [False]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("optimizer", "excluded"), [("sgd", ""), ("adam", "A")])
 def test_a_loss_is_made_small(optimizer: Optimizer, excluded: str) -> None:
     options = replace(SHORT, logits_steps=4, optimizer=optimizer, learning_rate=3.0, excluded=excluded)
@@ -152,6 +153,7 @@ def test_the_best_of_the_hard_steps_is_the_design() -> None:
     assert (trajectory.best_loss, trajectory.best_sequence) == (3.0, letters[2])
 
 
+@pytest.mark.integration
 def test_every_step_drops_out_other_parts_and_hard_ones_none() -> None:
     given, options = task.hallucination(6), replace(SHORT, logits_steps=0, soft_steps=2, hard_steps=2)
     designer = Designer(given, [ready()], options)
@@ -165,6 +167,7 @@ def test_every_step_drops_out_other_parts_and_hard_ones_none() -> None:
     assert found[2] == found[3]
 
 
+@pytest.mark.integration
 def test_restarts_follow_from_their_seeds_alone() -> None:
     given = task.hallucination(6)
     both = {each.number: each for each in design(given, [ready()], replace(SHORT, designs=2))}
@@ -178,6 +181,7 @@ def test_restarts_follow_from_their_seeds_alone() -> None:
     assert second.ptm is not None
 
 
+@pytest.mark.integration
 def test_a_design_goes_on_from_its_file_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     given, models = task.hallucination(6), [ready(), ready(seed=1)]
     options = replace(SHORT, optimizer="adam")
@@ -205,6 +209,7 @@ def test_a_design_goes_on_from_its_file_as_if_it_had_not_stopped(tmp_path: Path)
         Trajectory.load(tmp_path / "state.npz", 6)
 
 
+@pytest.mark.integration
 def test_gradients_do_not_depend_on_what_is_recomputed() -> None:
     found = [
         Designer(task.hallucination(6), [ready()], SHORT, recomputed=RecomputeConfig.everywhere(keep))
@@ -214,6 +219,7 @@ def test_gradients_do_not_depend_on_what_is_recomputed() -> None:
     np.testing.assert_array_equal(*ends)
 
 
+@pytest.mark.integration
 def test_fixed_residues_stay(tmp_path: Path) -> None:
     length = len(CHAIN.sequence)
     given = task.fixed_backbone(CHAIN, name="hairpin", fixed=[0, length - 1])
@@ -245,6 +251,7 @@ def test_a_backbone_that_is_predicted_has_no_loss() -> None:
     assert np.abs(ideal - CHAIN.atom_positions)[native, 3].max() < 0.3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("preset", [tiny(), tiny_multimer()], ids=lambda preset: preset.name)
 def test_a_binder_sees_its_target(preset: object) -> None:
     from helixfold.presets import Preset  # noqa: PLC0415

@@ -46,6 +46,7 @@ def test_a_job_goes_from_its_submission_to_its_files(server: Running, tmp_path: 
         assert not server.service.storage.job(job["id"]).exists()
 
 
+@pytest.mark.integration
 def test_a_request_that_is_sent_again_makes_no_second_job(server: Running) -> None:
     body, headers = {"sequence": "MKTAYIAKQR"}, {"Idempotency-Key": "once"}
     first, second = (server.asked("POST", f"{API}/jobs", body, headers=headers) for _ in range(2))
@@ -64,6 +65,7 @@ def test_a_request_that_is_sent_again_makes_no_second_job(server: Running) -> No
     server.json("POST", f"{API}/jobs/{json.loads(first[2])['id']}/cancel")
 
 
+@pytest.mark.integration
 def test_uploads_are_read_before_they_are_queued_and_reach_the_worker(server: Running) -> None:
     rows = ">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n"
     bad = {"alignments": [{"name": "rows.a3m", "content": ">query\nMKTAYIAKQRWW\n"}]}
@@ -137,6 +139,7 @@ def test_a_link_shows_one_job_until_it_is_withdrawn(server: Running) -> None:
     assert server.asked("GET", f"{link}/files/ranked_0.pdb")[0] == 404
 
 
+@pytest.mark.integration
 def test_other_programs_get_the_structure_itself(server: Running) -> None:
     answers: list[tuple[int, dict[str, str], bytes]] = []
 

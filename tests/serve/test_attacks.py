@@ -45,6 +45,7 @@ def tokens(guarded: Running) -> dict[str, str]:
     }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "path",
     ["..%2f..%2fservice.sqlite", "../../tokens.json", "%2e%2e/%2e%2e/secret.key", "a/../../x", ".hidden", "a//b"],
@@ -173,6 +174,7 @@ def test_html_in_every_name_is_text(server: Running) -> None:
     assert {"default-src 'none'", "connect-src 'none'", "form-action 'none'"} <= set(directives)
 
 
+@pytest.mark.integration
 def test_large_and_hostile_uploads_are_refused_and_the_queue_goes_on(server: Running) -> None:
     limit = server.service.settings.max_upload_bytes
     assert server.asked("POST", f"{API}/jobs", body=b"x", headers={"Content-Length": str(limit + 1)})[0] == 413
@@ -189,6 +191,7 @@ def test_large_and_hostile_uploads_are_refused_and_the_queue_goes_on(server: Run
     assert server.json("POST", f"{API}/jobs", JOB)["state"] == "queued"
 
 
+@pytest.mark.integration
 def test_silent_connections_are_ended(tmp_path: Path) -> None:
     with running(tmp_path) as server, ExitStack() as stack:
         silent = [
@@ -208,6 +211,7 @@ def test_silent_connections_are_ended(tmp_path: Path) -> None:
             assert connection.recv(1000) == b""
 
 
+@pytest.mark.integration
 def test_slow_requests_are_ended(tmp_path: Path) -> None:
     with running(tmp_path, body_seconds=0.5) as server:
         slow = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)

@@ -94,6 +94,7 @@ def test_pairs_are_those_of_the_databases(searching: Searching) -> None:
         assert parse_a3m(theirs, sequence).names[1:] == parse_a3m(alignment, sequence).names[1:]
 
 
+@pytest.mark.integration
 def test_equal_requests_are_one_search(tmp_path: Path) -> None:
     body = urlencode({"q": ">101\nMKTAYIAKQR\n", "mode": "all"}).encode()
     with running(tmp_path, offers={"alignments": True}) as server:

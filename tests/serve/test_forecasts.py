@@ -46,6 +46,7 @@ def planned(model: str, residues: int, memory: float) -> tuple[bool, int]:
     return found.fits, found.estimate.peak
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("memory", [6.0, 16.5])
 def test_service_takes_the_chains_that_predict_folds_in_slabs(memory: float, offers_of: Any) -> None:
     offers = WorkerOffers.model_validate(offers_of("tiny", memory))
@@ -58,6 +59,7 @@ def test_service_takes_the_chains_that_predict_folds_in_slabs(memory: float, off
             assert found.peak_bytes == pytest.approx(peak, rel=0.15), residues
 
 
+@pytest.mark.integration
 def test_running_service_queues_a_chain_of_3000_residues(offers_of: Any, tmp_path: Path) -> None:
     with running(tmp_path, offers=offers_of("tiny", 16.5), queue=QueueOptions(max_residues=10_000)) as server:
         assert server.json("POST", "/api/v1/jobs", {"sequence": "MKTAYIAKQR" * 300})["state"] == "queued"
@@ -97,6 +99,7 @@ def ended_job(server: Running, provenance: str | None) -> str:
     return job
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("provenance", "banner"),
     [("demonstration", "Demonstration."), ("untrained", "Untrained."), ("trained", None), (None, None)],

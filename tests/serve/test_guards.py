@@ -28,6 +28,7 @@ API = "/api/v1"
 JOB = {"sequence": "MKTAYIAKQR"}
 
 
+@pytest.mark.integration
 def test_a_worker_whose_lease_has_ended_reads_and_writes_nothing(server: Running) -> None:
     rows = [{"name": "rows.a3m", "content": ">query\nMKTAYIAKQR\n"}]
     job = server.json("POST", f"{API}/jobs", {**JOB, "alignments": rows})["id"]

@@ -37,6 +37,7 @@ def test_origin_that_is_not_one_is_refused(guarded: Running, origin: str) -> Non
     assert guarded.asked("POST", f"{API}/jobs", JOB, headers={"Origin": origin})[0] == 403
 
 
+@pytest.mark.integration
 def test_request_with_two_lengths_is_refused_and_its_connection_closed(guarded: Running, token: str) -> None:
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=120) as connection:
         connection.sendall(
@@ -61,6 +62,7 @@ def test_client_of_a_proxy_that_adds_a_header_of_its_own_cannot_choose_its_addre
         assert audit_lines(server.service.database)[0]["address"] == "10.0.0.2"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("forwarded", "address"),
     [
@@ -81,6 +83,7 @@ def test_port_that_a_proxy_adds_to_an_address_makes_no_other_client(
         assert audit_lines(server.service.database)[0]["address"] == address
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "charset", ["unicode_escape", "utf-7", "idna", "undefined", "punycode", "utf-16", "latin-1", "x", "'", "UTF-8"]
 )
@@ -103,12 +106,14 @@ def test_form_with_too_many_fields_is_refused_before_it_is_parsed(
         assert guarded.asked("POST", path, body=b"&" * 1_000, headers=headers)[0] == 413
 
 
+@pytest.mark.integration
 def test_name_of_an_unknown_option_is_cut_in_the_message(server: Running) -> None:
     status, _, body = server.asked("POST", f"{API}/jobs", {**JOB, "k" * 2**20: 1})
     assert status == 422
     assert b"kkk...: Extra inputs" in body
 
 
+@pytest.mark.integration
 def test_several_sequences_are_refused_where_one_structure_is_returned(server: Running) -> None:
     records = ">a\nMKTAYIAKQR\n>b\nMKTAYIAKQRQISFVK\n"
     for path in (f"{NIM}/predict-structure-from-sequence", f"{NIM}/predict-structure-from-MSA"):
@@ -116,6 +121,7 @@ def test_several_sequences_are_refused_where_one_structure_is_returned(server: R
         assert (status, b"takes one sequence" in body) == (422, True)
 
 
+@pytest.mark.integration
 def test_structures_of_a_worker_that_do_not_fit_into_an_answer_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +142,7 @@ def test_structures_are_answered_in_the_order_of_their_ranks(tmp_path: Path) -> 
         assert json.loads(answer.result()[2]) == [str(rank) for rank in range(20)]  # as many as there may be
 
 
+@pytest.mark.integration
 def test_files_of_a_result_that_arrive_together_have_one_limit(tmp_path: Path) -> None:
     with running(tmp_path, queue=QueueOptions(max_user_bytes=20)) as server:
         server.json("POST", f"{API}/jobs", JOB)
@@ -154,6 +161,7 @@ def _without_a_brace(text: str) -> str:
     return text.replace("}", "", 1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "damage",
     [
@@ -179,6 +187,7 @@ def test_nobody_is_let_in_while_the_file_of_tokens_is_damaged(damage: Callable[[
         assert server.asked("GET", f"{API}/jobs", headers=headers)[0] == 200
 
 
+@pytest.mark.integration
 def test_request_that_waits_while_the_tokens_are_damaged_is_not_answered_with_their_path(tmp_path: Path) -> None:
     with running(tmp_path, demands_token=True) as server, ThreadPoolExecutor(1) as pool:
         headers = bearer(server.service.tokens.create("anna"))
@@ -189,6 +198,7 @@ def test_request_that_waits_while_the_tokens_are_damaged_is_not_answered_with_th
         assert (status, str(tmp_path).encode() in body) == (503, False)
 
 
+@pytest.mark.integration
 def test_service_says_that_its_database_cannot_be_used_now(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         server.service.database._writer.execute("PRAGMA busy_timeout = 10")
@@ -215,6 +225,7 @@ def test_drafts_that_another_request_removes_are_none(tmp_path: Path) -> None:
         assert drafts.keep("anna", [UploadedFile(kind="alignment", name="a.a3m", content=b">q\nMK\n")]) is not None
 
 
+@pytest.mark.integration
 def test_result_that_is_deleted_while_it_is_fetched_is_not_found(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +272,7 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[protocol.Ti
     return called
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("pipelined", [1, 3])
 def test_connection_ends_whose_client_does_not_read_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipelined: int
@@ -279,6 +291,7 @@ def test_connection_ends_whose_client_does_not_read_the_answer(
         until(lambda: opened[0] in ended)
 
 
+@pytest.mark.integration
 def test_body_of_an_answer_does_not_wait_for_its_head(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = record_calls(monkeypatch, "connection_made")
     with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
@@ -288,6 +301,7 @@ def test_body_of_an_answer_does_not_wait_for_its_head(server: Running, monkeypat
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.integration
 def test_new_connection_is_taken_where_another_address_has_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +324,7 @@ def test_new_connection_is_taken_where_another_address_has_most(
             connection.close()
 
 
+@pytest.mark.integration
 def test_description_of_the_interface_is_written_once(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     description = server.json("GET", "/api/openapi.json")
     monkeypatch.setattr(FastAPI, "openapi", lambda _: {})

@@ -61,6 +61,7 @@ def tokens(guarded: Running) -> dict[str, str]:
 # Uploads
 
 
+@pytest.mark.integration
 def test_heartbeats_and_pages_go_on_while_uploads_are_checked(
     guarded: Running, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_heartbeats_and_pages_go_on_while_uploads_are_checked(
         assert sorted(each.result()[0] for each in uploads) == [201] * 2 + [429] * 42
 
 
+@pytest.mark.integration
 def test_a_user_has_one_upload_checked_at_a_time(
     guarded: Running, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_user_has_one_upload_checked_at_a_time(
     assert guarded.asked("POST", f"{API}/jobs", UPLOAD, headers=bearer(tokens["anna"]))[0] == 201
 
 
+@pytest.mark.integration
 def test_the_quota_is_checked_before_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Any] = []
     monkeypatch.setattr(service, "check_upload", lambda *arguments: checked.append(arguments))
@@ -128,6 +131,7 @@ def check_file(directory: Path, kind: str, name: str, content: bytes) -> None:
     check_upload(request, directory)
 
 
+@pytest.mark.integration
 def test_a_reader_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     values = b"loop_\n_entity_poly_seq.entity_id\n_entity_poly_seq.num\n_entity_poly_seq.mon_id\n"
     values += b"1 1 A\n" * 4_000_000  # 12 million values of over 50 bytes each
@@ -135,6 +139,7 @@ def test_a_reader_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
         check_file(tmp_path, "templates", "template_0.cif", b"data_x\n" + values)
 
 
+@pytest.mark.integration
 def test_files_that_unpack_to_too_much_are_refused(tmp_path: Path) -> None:
     rows = b">query\nMKTAYIAKQR\n" + b"".join(b">%d\nMKTAYIAKQR\n" % number for number in range(3_600_000))
     with pytest.raises(InputError, match="holds more than 67,108,864 bytes"):
@@ -208,6 +213,7 @@ def test_bodies_in_flight_are_limited_by_user_and_in_all(guarded: Running, token
 # Parsing
 
 
+@pytest.mark.integration
 def test_a_body_of_too_many_values_is_not_validated(server: Running) -> None:
     keys = json.dumps({f"key{number}": 1 for number in range(300_000)}).encode()
     lists = b"[" + b"[]," * 1_000_000 + b"[]]"
@@ -260,6 +266,7 @@ def noting_thread(function: Callable[..., Any], seen: list[bool]) -> Callable[..
     return called
 
 
+@pytest.mark.integration
 def test_nothing_is_parsed_by_the_thread_of_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     for module in (api_esm, api_nim, forms):
@@ -290,6 +297,7 @@ def test_nothing_is_parsed_by_the_thread_of_the_event_loop(tmp_path: Path, monke
 # Connections and requests
 
 
+@pytest.mark.integration
 def test_idle_connections_of_an_address_shut_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MOST_CONNECTIONS", "MAX_CONNECTIONS_OF_ADDRESS"):
         monkeypatch.setattr(protocol, name, 5, raising=False)
@@ -304,6 +312,7 @@ def test_idle_connections_of_an_address_shut_nobody_out(tmp_path: Path, monkeypa
         assert status_of(idle[-1]) == 200
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("limit", ["MAX_CONNECTIONS", "MAX_CONNECTIONS_OF_ADDRESS"])
 def test_connections_that_are_answered_are_not_closed_for_others(
     limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -319,6 +328,7 @@ def test_connections_that_are_answered_are_not_closed_for_others(
         assert refused.recv(1) == b""
 
 
+@pytest.mark.integration
 def test_behind_a_proxy_connections_are_not_limited_by_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_CONNECTIONS_OF_ADDRESS", 1)
     with running(tmp_path, behind_proxy=True) as server, ExitStack() as stack:
@@ -367,6 +377,7 @@ def test_requests_in_progress_are_limited_by_user(
         assert guarded.asked("GET", f"{API}/jobs", headers=ben)[0] == 200
 
 
+@pytest.mark.integration
 def test_one_user_has_few_of_the_threads(
     guarded: Running, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +405,7 @@ def test_one_user_has_few_of_the_threads(
         assert [each.result()[0] for each in waiting] == [200] * 50
 
 
+@pytest.mark.integration
 def test_a_user_who_parses_much_leaves_threads_to_others() -> None:
     async def parse() -> None:
         parsers, is_released = threads.Threads(2, of_user=1), threading.Event()
@@ -407,6 +419,7 @@ def test_a_user_who_parses_much_leaves_threads_to_others() -> None:
     asyncio.run(parse())
 
 
+@pytest.mark.integration
 def test_a_slow_body_keeps_nobody_of_its_address_waiting(guarded: Running) -> None:
     with ExitStack() as stack:
         for _ in range(10):
@@ -443,6 +456,7 @@ def test_addresses_count_by_network() -> None:
     assert network_of("unknown") == "unknown"
 
 
+@pytest.mark.integration
 def test_a_server_may_open_as_many_files_as_it_has_connections() -> None:
     code = (
         "import resource; from helixfold.serve.run import allow_connections\n"

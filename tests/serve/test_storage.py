@@ -48,6 +48,7 @@ def test_token_ends_with_its_last_day(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--until must be today or later" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_directory_is_private_when_a_token_is_created_before_the_server_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_modes_of_an_existing_directory_are_repaired(tmp_path: Path) -> None:
     assert link == oct(before)  # what a link leads to is left alone
 
 
+@pytest.mark.integration
 def test_revoke_does_not_wait_for_a_lock_that_another_user_opened_earlier(tmp_path: Path) -> None:
     TokenFile(tmp_path).create("anna")
     lock = tmp_path / "tokens.lock"
@@ -137,6 +139,7 @@ def test_directory_that_all_users_share_is_refused(tmp_path: Path) -> None:
     assert os.stat(tmp_path).st_mode & 0o7777 == 0o1777
 
 
+@pytest.mark.integration
 def test_nothing_of_what_was_asked_for_is_left_on_the_disk_after_a_job_is_deleted(tmp_path: Path) -> None:
     draw = random.Random(1)
     sequences = ["".join(draw.choices("ACDEFGHIKLMNPQRSTVWY", k=k)) for k in (30, 3_000, 300, 1_000, 60, 400, 2_000)]

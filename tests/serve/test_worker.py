@@ -27,6 +27,7 @@ def begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_SPAWN", SERVER)
 
 
+@pytest.mark.integration
 def test_a_worker_predicts_with_one_process_and_releases_what_it_has_when_it_stops(tmp_path: Path) -> None:
     alignment = tmp_path / "rows.a3m"
     alignment.write_text(">q\nMKTAYIAKQRQISF\n>r\nMKTAYIAKQRQISY\n")

@@ -29,7 +29,9 @@ INTEGRATION = (
     "cli/test_report.py",
     "cli/test_train.py",
     "cli/test_weights.py",
-    "cluster",
+    "cluster/test_engine.py",  # imports Parsl
+    "cluster/test_driver.py",
+    "cluster/test_run.py",  # nodes of a cluster
     "data_pipeline/datasets/test_clustering.py",
     "data_pipeline/datasets/test_interrupted_steps.py",
     "data_pipeline/datasets/test_workers.py",
@@ -45,7 +47,10 @@ INTEGRATION = (
     "data_pipeline/search/test_server_archive.py",
     "data_pipeline/transforms/test_alignment_clusters.py",
     "databases",  # builds databases
-    "design",
+    "design/test_command.py",  # whole designs
+    "design/test_interrupted_steps.py",
+    "design/test_memory.py",
+    "design/test_soft_sequence.py",
     "docs",  # commands and Python of the documentation
     "earlier_versions",
     "evaluation",
@@ -69,7 +74,12 @@ INTEGRATION = (
     "ops/test_frozen.py",  # kernels in Triton's interpreter
     "ops/test_meta.py",
     "ops/triton",
-    "parallel",  # several ranks
+    "parallel/test_complexes.py",  # several ranks
+    "parallel/test_hybrid.py",
+    "parallel/test_launch.py",
+    "parallel/test_neighbours.py",
+    "parallel/test_rendezvous.py",
+    "parallel/test_worker_group.py",
     "parity/test_cases.py",  # whole networks
     "parity/test_design_cases.py",
     "parity/test_gradients.py",
@@ -95,7 +105,13 @@ INTEGRATION = (
     "report/test_training_curves.py",
     "scoring",
     "scripts/test_mutations.py",
-    "serve",  # servers, workers and clients
+    "serve/test_browser.py",
+    "serve/test_cluster_worker.py",
+    "serve/test_generated.py",
+    "serve/test_hostile_servers.py",
+    "serve/test_interrupted_steps.py",
+    "serve/test_interruptions.py",  # servers, workers and clients that are killed
+    "serve/test_power_cut.py",
     "test_bare_machine.py",
     "test_host_waits.py",
     "test_import_graph.py",
