@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helixfold.cluster.schedule import MOST_RETRIES, PoolForecast, Schedule, Task
+from helixfold.cluster.schedule import MOST_RETRIES, PoolForecast, Schedule, Task, describe_forecast
 
 ANY_LENGTH = 10**9
 MINUTE = 60.0
@@ -148,3 +148,56 @@ def test_a_pools_pace_makes_its_tasks_as_long_as_they_should_be() -> None:
     assert sizes[0] <= 3  # a quarter of 20 minutes, by the forecast
     assert sizes[-1] == pytest.approx(600, rel=0.01)
     assert found.pace("one") == pytest.approx(0.02)
+
+
+def test_the_rest_takes_as_long_as_the_slower_of_searches_and_folding() -> None:
+    found = Schedule([100, 200, 300], range(3), replace(SEARCH, slots=1), [SMALL, LARGE], searched={2})
+    assert found.search_seconds == pytest.approx(30)
+    assert found.waiting == {"search": 2, "folding": 1}
+    # Two pools of five slots together, each forecast to take 600 s for all.
+    assert found.seconds_left() == pytest.approx(600 / 5)
+    slow = Schedule([100, 200, 300], range(3), pool("search", 2, ANY_LENGTH, 10.0), [SMALL], searched={2})
+    assert slow.seconds_left() == pytest.approx(10 * 300 / 2)
+    task = slow.next_task("search")
+    assert task is not None
+    slow.end(task, 3 * task.seconds)
+    assert slow.pace("search") == pytest.approx(3)
+    assert slow.pace("small") is None
+
+
+def test_what_is_finished_before_is_left_out_and_what_fits_nowhere_is_told() -> None:
+    found = Schedule([100, 1000, 300, 100], range(4), SEARCH, [SMALL, LARGE], searched={2}, left_out={0})
+    assert (found.unfit, set(found.open_targets), found.remaining, found.finished_before) == ([1], {2, 3}, 2, 1)
+    assert found.longest == 900
+    lost = found.next_task("search")
+    assert lost is not None
+    found.end(lost)
+    found.put_back(lost, 3)
+    assert found.waiting == {"search": 1, "folding": 1}
+    folded = found.next_task("small")
+    assert folded is not None
+    found.put_back(folded, 2)
+    assert found.waiting == {"search": 1, "folding": 1}
+    assert found.pace("search") is None  # a task that was lost tells nothing
+
+
+def test_each_target_is_forecast_for_the_smallest_pool_that_it_fits_into() -> None:
+    assert describe_forecast([100, 300, 301, 900, 901], [LARGE, pool("small", 1, 300, 2.0)]) == {
+        "large": (2, 1201.0),
+        "small": (2, 800.0),
+    }
+
+
+def test_a_target_alone_waits_for_a_pool_that_is_larger_unless_there_is_none() -> None:
+    found = schedule([200], search=False)
+    small = found.next_task("small")
+    assert small is not None
+    found.end(small)
+    found.try_again(small, 0, "out of memory")
+    assert found.next_task("small") is None
+    large = found.next_task("large")
+    assert large is not None
+    found.end(large)
+    found.try_again(large, 0, "out of memory")
+    assert found.next_task("small") is None
+    assert found.next_task("large") is not None  # there is no larger one
