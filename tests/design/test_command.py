@@ -32,6 +32,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
+@pytest.mark.integration
 def test_designs_have_a_table_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.pdb").write_text("ATOM\n")
     output = tmp_path / "out"
@@ -72,6 +73,7 @@ def test_parts_and_binders_are_read_from_words() -> None:
     assert bound.chains[0].hotspots.nonzero()[0].tolist() == [2]
 
 
+@pytest.mark.integration
 def test_designs_are_folded_again_by_another_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ def test_designs_are_folded_again_by_another_model(
     assert dict(zip(names, line, strict=True))["check_plddt"] == "NA"
 
 
+@pytest.mark.integration
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path: Path) -> None:
     command = ["hallucination", "--length", "6", "--designs", "2", *STEPS]
     whole, output = tmp_path / "whole" / "out", tmp_path / "killed" / "out"
@@ -152,6 +155,7 @@ def test_residues_are_named_as_in_the_file() -> None:
             loss_weights([word])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -114,6 +114,7 @@ def test_a_certain_sequence_is_read_as_the_target_itself(preset: Preset, target:
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
+@pytest.mark.integration
 def test_gradients_equal_difference_quotients(given: tuple[AlphaFold, Batch, torch.Tensor]) -> None:
     model, batch, sequence = given
     wide, step = in_float64(model), 1e-7
@@ -147,6 +148,7 @@ def test_gradients_equal_difference_quotients(given: tuple[AlphaFold, Batch, tor
     assert relative_error(value_and_gradient(model, batch, sequence, recycles=0)[1], once) < 1e-4
 
 
+@pytest.mark.integration
 def test_each_way_to_the_network_has_its_part_of_the_gradient(given: tuple[AlphaFold, Batch, torch.Tensor]) -> None:
     model, batch, sequence = given
     _, whole = value_and_gradient(model, batch, sequence)
@@ -167,6 +169,7 @@ def test_each_way_to_the_network_has_its_part_of_the_gradient(given: tuple[Alpha
     assert relative_error(last, whole) > 1e-3
 
 
+@pytest.mark.integration
 def test_recycling_without_gradients_gives_the_same_outputs(given: tuple[AlphaFold, Batch, torch.Tensor]) -> None:
     model, batch, sequence = given
     exact = [value_and_gradient(model, batch, sequence, recycles=recycles)[0] for recycles in range(3)]
@@ -175,6 +178,7 @@ def test_recycling_without_gradients_gives_the_same_outputs(given: tuple[AlphaFo
     assert len(set(map(float, found))) == 3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("keep", ["inputs", "block"])
 def test_gradients_do_not_depend_on_what_is_recomputed(
     keep: Choice, given: tuple[AlphaFold, Batch, torch.Tensor]
@@ -190,6 +194,7 @@ def test_gradients_do_not_depend_on_what_is_recomputed(
     assert torch.equal(found[1], expected[1])
 
 
+@pytest.mark.integration
 def test_bfloat16_is_no_worse_than_twice_plain_pytorch(given: tuple[AlphaFold, Batch, torch.Tensor]) -> None:
     model, batch, sequence = given
     _, exact = value_and_gradient(model, batch, sequence, recycles=0)
@@ -199,6 +204,7 @@ def test_bfloat16_is_no_worse_than_twice_plain_pytorch(given: tuple[AlphaFold, B
     assert relative_error(found, exact) <= 2 * relative_error(plain, exact)
 
 
+@pytest.mark.integration
 def test_slabs_read_soft_templates_too(given: tuple[AlphaFold, Batch, torch.Tensor]) -> None:
     model, batch, sequence = given
     read = with_sequence(batch, sequence, templates=TEMPLATES)

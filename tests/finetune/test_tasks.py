@@ -98,6 +98,7 @@ def labelled(once: Path) -> list[tuple[str, str, float]]:
     return [(name, chains, float(error < middle)) for name, chains, error in found]
 
 
+@pytest.mark.integration
 def test_a_planted_class_is_learnt_and_shuffled_ones_are_not(
     labelled: list[tuple[str, str, float]], once: Path, tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_planted_class_is_learnt_and_shuffled_ones_are_not(
             assert score["low"] < 0.5 < score["high"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("task", "head"), [("binder", "pae"), ("regression", "pair")])
 def test_the_network_learns_with_the_head_and_its_changes_are_an_adapter(
     task: str, head: str, weights: Path, tmp_path: Path
@@ -168,6 +170,7 @@ def test_a_killed_task_goes_on_to_the_same_bits(weights: Path, tmp_path: Path) -
     assert files_of(tmp_path / "killed/task") == files_of(tmp_path / "unbroken/task")
 
 
+@pytest.mark.integration
 def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +200,7 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert files_of(output) == before
 
 
+@pytest.mark.integration
 def test_only_consecutive_skipped_steps_stop_a_task(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +282,7 @@ def test_what_heads_read_of_a_complex_is_between_its_chains() -> None:
     torch.testing.assert_close(found, torch.cat([pair[0, 0].mean(0), pair[0, 0].std(0, correction=0)]))
 
 
+@pytest.mark.integration
 def test_a_head_reads_the_last_of_all_recycling_iterations(weights: Path) -> None:
     """Without an alignment, and with nothing masked, every iteration reads the same sample."""
     given = model_input(target_features(Target(name="t", sequence="MKTAYIAK")), PRESET)

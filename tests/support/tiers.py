@@ -47,10 +47,8 @@ INTEGRATION = (
     "data_pipeline/search/test_server_archive.py",
     "data_pipeline/transforms/test_alignment_clusters.py",
     "databases",  # builds databases
-    "design/test_command.py",  # whole designs
     "design/test_interrupted_steps.py",
     "design/test_memory.py",
-    "design/test_soft_sequence.py",
     "docs",  # commands and Python of the documentation
     "earlier_versions",
     "evaluation",
@@ -65,7 +63,6 @@ INTEGRATION = (
     "finetune/test_jobs.py",
     "finetune/test_memory.py",
     "finetune/test_planted_structure.py",
-    "finetune/test_tasks.py",
     "folding",  # whole predictions
     "gpu",  # without a GPU, in Triton's interpreter
     "notebook/test_overfit_one.py",
@@ -123,14 +120,11 @@ INTEGRATION = (
     "training/test_complex_evaluation.py",
     "training/test_complex_runs.py",  # several ranks
     "training/test_elastic.py",
-    "training/test_evaluate.py",
     "training/test_interrupted_steps.py",
     "training/test_interruptions.py",
     "training/test_learning.py",
     "training/test_loader.py",  # worker processes
-    "training/test_log.py",
     "training/test_memory.py",
-    "training/test_outer_sync.py",
     "training/test_recorded_step.py",
     "training/test_trainer.py",  # whole runs
     "training/test_workload.py",

@@ -67,6 +67,7 @@ def refuse_to_report(text: str) -> None:
     raise AssertionError(text)
 
 
+@pytest.mark.integration
 def test_a_chain_scores_the_same_in_any_company(model: AlphaFold) -> None:
     store = small_store()
     together = scored(model, store, "chain0", "chain1", "chain2")
@@ -77,6 +78,7 @@ def test_a_chain_scores_the_same_in_any_company(model: AlphaFold) -> None:
     assert len({each.lddt_ca for each in together}) == 3
 
 
+@pytest.mark.integration
 def test_a_held_out_chain_never_has_its_own_structure_as_a_template(model: AlphaFold) -> None:
     augmented = replace(
         EXAMPLE,
@@ -87,6 +89,7 @@ def test_a_held_out_chain_never_has_its_own_structure_as_a_template(model: Alpha
     assert scored(model, store, "chain0", example=augmented) == scored(model, store, "chain0")
 
 
+@pytest.mark.integration
 def test_scores_are_of_whole_chains_or_of_one_stretch(model: AlphaFold) -> None:
     store = MemoryStore((entry("short", length=21), entry("long", length=90)))
     short, long = scored(model, store, "short", "long")
@@ -107,6 +110,7 @@ def test_scores_are_of_whole_chains_or_of_one_stretch(model: AlphaFold) -> None:
     assert torch.equal(seen[0].diff(), torch.ones(1, 29, dtype=torch.int64))
 
 
+@pytest.mark.integration
 def test_chains_of_other_names_are_drawn_otherwise_and_no_row_is_deleted(model: AlphaFold) -> None:
     seen: list[TrainingBatch] = []
 
@@ -124,6 +128,7 @@ def test_chains_of_other_names_are_drawn_otherwise_and_no_row_is_deleted(model: 
     assert not torch.equal(one, two)
 
 
+@pytest.mark.integration
 def test_losses_are_those_of_training_with_the_whole_network(model: AlphaFold) -> None:
     batches: list[TrainingBatch] = []
 
@@ -171,6 +176,7 @@ def with_truth(exchange: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...
     return knowing
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("exchanged", "every"), [(False, 1), (True, 1), (False, 3)])
 def test_the_truth_scores_best_under_either_name_of_ambiguous_atoms(
     model: AlphaFold, monkeypatch: pytest.MonkeyPatch, exchanged: bool, every: int
@@ -200,6 +206,7 @@ class Observed:
         return features, replace(labels, all_atom_positions=positions, all_atom_mask=mask)
 
 
+@pytest.mark.integration
 def test_a_model_in_training_is_evaluated_alike_and_torchs_random_numbers_stay(model: AlphaFold) -> None:
     mixed = tiny_model().train()
     torch.manual_seed(3)
@@ -211,6 +218,7 @@ def test_a_model_in_training_is_evaluated_alike_and_torchs_random_numbers_stay(m
         scored(mixed, small_store(faulty=frozenset({"chain1"})), "chain1")
 
 
+@pytest.mark.integration
 def test_chains_that_cannot_be_used_are_reported_and_left_out(model: AlphaFold) -> None:
     said: list[str] = []
     store = small_store(damaged=frozenset({"chain1"}))
@@ -221,6 +229,7 @@ def test_chains_that_cannot_be_used_are_reported_and_left_out(model: AlphaFold) 
     assert "none of the C-alpha atoms" in said[1]
 
 
+@pytest.mark.integration
 def test_a_network_that_fell_apart_scores_nothing_and_goes_on(tmp_path: Path) -> None:
     broken = tiny_model()
     with torch.no_grad():
@@ -234,6 +243,7 @@ def test_a_network_that_fell_apart_scores_nothing_and_goes_on(tmp_path: Path) ->
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.integration
 def test_structures_are_the_ones_that_were_scored(model: AlphaFold, tmp_path: Path) -> None:
     store = Observed(small_store(), every=3)
     found = scored(model, store, "chain5", "chain6", "chain7", structures=tmp_path / "new")
@@ -253,6 +263,7 @@ def test_structures_are_the_ones_that_were_scored(model: AlphaFold, tmp_path: Pa
     assert list(written.residue_numbers) == [*range(start + 1, start + 1 + found[0].residues)]
 
 
+@pytest.mark.integration
 def test_no_name_leads_out_of_the_directory_and_no_disk_stops_a_run(model: AlphaFold, tmp_path: Path) -> None:
     store = MemoryStore((entry("../../evil", length=12), entry("good", length=12)))
     scored(model, store, "../../evil", structures=tmp_path / "a" / "b")

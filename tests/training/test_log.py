@@ -163,6 +163,7 @@ def test_a_log_torn_anywhere_in_its_last_lines_is_read_and_continued(tmp_path: P
         assert [step.step for step in read_log(path).steps] == list(range(whole + 1))
 
 
+@pytest.mark.integration
 def test_a_killed_run_leaves_a_log_that_goes_on(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.training.test_log import open_log, record\n"

@@ -27,6 +27,7 @@ def state(directory: Path, steps: int = STEPS) -> dict[str, torch.Tensor]:
     return {name: tensor.view(torch.uint8) for path in files for name, tensor in load_file(path).items()}
 
 
+@pytest.mark.integration
 def test_one_island_is_training_without_the_option(tmp_path: Path) -> None:
     for name, outer in (("without", OuterConfig()), ("one", OuterConfig(every=4, average="plain", momentum=0.0))):
         assert small_run(tmp_path / name, small_config(outer=outer, steps=3)).run(StopRequest())
@@ -82,6 +83,7 @@ def test_steps_of_islands_have_mean_norms_and_the_longest_time() -> None:
     assert (merged.step, merged.seconds, merged.stats.losses) == (3, 3.0, {"fape": 3.0})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_islands_meet_and_a_killed_run_ends_as_the_unbroken_one(ranks: int, tmp_path: Path) -> None:
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
@@ -107,6 +109,7 @@ def test_islands_meet_and_a_killed_run_ends_as_the_unbroken_one(ranks: int, tmp_
     assert all(len(step.names) == 4 for step in logs[0])
 
 
+@pytest.mark.integration
 def test_a_request_to_end_waits_until_islands_meet(tmp_path: Path) -> None:
     with Ranks(2, tmp_path / "out.txt", stop, tmp_path / "run") as processes:
         assert processes.finish() == [0, 0], processes.printed()
