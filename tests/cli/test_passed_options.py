@@ -520,7 +520,7 @@ def test_serve_passes_where_it_listens_and_the_limits_of_users(
     calls = record("helixfold.serve.run.serve")
     record("data_pipeline.processors.available_processors", 12)
     monkeypatch.setattr("helixfold.cli.serve._gpus", lambda: 0)
-    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     listening = "--data out --port 9 --workers 3 --demand-token --host-name Fold.Org --public-url https://Fold.Org/"
     limits = "--max-residues 50 --max-jobs 4 --max-disk 1GiB --max-upload 1MiB --max-requests 7 --keep-days 2"
     words = f"serve {listening} --webhook-host a:1 {limits} --max-attempts 5 --max-hours 0.5 --device cpu --models tiny"

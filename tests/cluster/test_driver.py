@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("parsl")
 
 from helixfold.cli.main import main
+from helixfold.cluster.schedule import PoolForecast
+from helixfold.cluster.site import Pool
 from helixfold.cluster.worker import Outcome
 from tests.cluster.driver import TWO_POOLS, peptides
 
@@ -58,6 +60,15 @@ def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr("helixfold.cluster.driver.Engine", Engine)
     monkeypatch.setattr("helixfold.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.0)
     Path("site.toml").write_text(TWO_POOLS.format(minutes=20))
+
+    def forecast(pool: Pool, *_: object, **__: object) -> PoolForecast:
+        longest = {"small": 300, "large": 900}[pool.name]
+        return PoolForecast(
+            name=pool.name, slots=pool.slots, longest=longest, seconds=float, task_seconds=60 * pool.task_minutes
+        )
+
+    # Memory is counted in the tests of the planner.
+    monkeypatch.setattr("helixfold.cluster.batch.forecast_of_pool", forecast)
 
     def run(count: int, answer: Answer, *options: str) -> int:
         Engine.answer, Engine.tasks = staticmethod(answer), []  # type: ignore[assignment]
@@ -113,6 +124,7 @@ def test_a_pool_whose_tasks_all_end_with_a_problem_ends_the_batch(
     assert json.loads(Path("out/.cluster/status.json").read_text())["state"] == "interrupted"
 
 
+@pytest.mark.integration
 def test_a_finished_target_is_folded_again_for_the_clusters_of_its_alignment(predicted: Callable[..., int]) -> None:
     peptides(Path("batch.fasta"), 2)
     assert main([*PREDICT, "--num-recycles", "0", "--device", "cpu", "--slim"]) == 0

@@ -30,7 +30,6 @@ INTEGRATION = (
     "cli/test_train.py",
     "cli/test_weights.py",
     "cluster/test_engine.py",  # imports Parsl
-    "cluster/test_driver.py",
     "cluster/test_run.py",  # nodes of a cluster
     "data_pipeline/datasets/test_clustering.py",
     "data_pipeline/datasets/test_interrupted_steps.py",
