@@ -479,10 +479,10 @@ def test_predictions_become_a_training_set_for_distillation(record: Record, caps
         ),
         ("partial a.pdb --keep 3", "partial_of", (None, ("3",)), {"length": None, "start": 1, "fix_sequence": False}),
         (
-            "binder a.pdb --length 7 --target-chains B C --hotspots B5",
+            "binder a.pdb --length 7 --target-chains B C --hotspots B5 --cyclic",
             "binder_of",
             (("B", "C"), 7, ("B5",)),
-            {"cyclic": False},
+            {"cyclic": True},
         ),
     ],
 )
