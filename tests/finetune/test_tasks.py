@@ -256,6 +256,7 @@ def test_a_linear_value_and_a_class_are_fitted() -> None:
         assert float(auc(head(numbers[150:]).numpy(), labels[150:].numpy() > 0)) > 0.97
 
 
+@pytest.mark.integration
 def test_a_head_is_fitted_to_the_rows_to_learn_from_alone() -> None:
     random = np.random.default_rng(0)
     rows = [

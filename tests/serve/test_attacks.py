@@ -224,6 +224,7 @@ def test_slow_requests_are_ended(tmp_path: Path) -> None:
         slow.close()
 
 
+@pytest.mark.integration
 def test_webhooks_call_named_hosts_alone(tmp_path: Path) -> None:
     with running(tmp_path, webhook_hosts=("hooks.example:443",)) as server:
         for url in (
@@ -280,6 +281,7 @@ def logged_in(server: Running, token: str) -> Browser:
     return browser
 
 
+@pytest.mark.integration
 def test_copy_of_a_cookie_is_worth_nothing_after_logout(tmp_path: Path) -> None:
     with running(tmp_path, demands_token=True) as server:
         token = server.service.tokens.create("anna")
@@ -351,6 +353,7 @@ def test_waiting_for_a_structure_ends_with_the_token(guarded: Running) -> None:
     connection.close()
 
 
+@pytest.mark.integration
 def test_shared_links_begin_with_the_public_address_and_never_with_the_host_of_a_request(tmp_path: Path) -> None:
     evil = {"Host": "evil.example", "Accept": "text/html", "Content-Type": "application/x-www-form-urlencoded"}
     for name, public in (("a", None), ("b", "https://fold.example.org")):
@@ -386,6 +389,7 @@ def test_public_address_that_is_none_is_refused(url: str, tmp_path: Path) -> Non
         ServeSettings(directory=tmp_path, public_url=url)
 
 
+@pytest.mark.integration
 def test_service_is_known_by_the_host_of_its_public_address(tmp_path: Path) -> None:
     with running(tmp_path, public_url="https://fold.example.org") as server:
         for host, status in (("fold.example.org", 200), ("127.0.0.1", 200), ("evil.example", 421)):

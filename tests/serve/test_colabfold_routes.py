@@ -116,6 +116,7 @@ def test_page_of_another_site_submits_no_search(headers: dict[str, str], tmp_pat
         assert server.service.views.counts() == {("alignment", "queued"): 1}
 
 
+@pytest.mark.integration
 def test_session_alone_submits_no_search_by_a_link(tmp_path: Path) -> None:
     with running(tmp_path, offers={"alignments": True}, wait_seconds=0.1, demands_token=True) as server:
         token = server.service.tokens.create("anna")

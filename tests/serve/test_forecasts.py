@@ -81,6 +81,7 @@ def test_worker_sends_where_its_parameters_come_from(
     assert WorkerOffers.model_validate(offers).best_provenance == expected
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("provenances", [*itertools.permutations(("trained", "demonstration", "untrained"), 2)])
 def test_service_has_the_provenance_of_its_least_trustworthy_worker(
     provenances: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -173,6 +173,7 @@ def test_no_host_makes_a_path_public(guarded: Running, host: str) -> None:
         assert status_of(connection) == 401
 
 
+@pytest.mark.integration
 def test_the_rate_is_limited_before_the_body_is_read(tmp_path: Path) -> None:
     with running(tmp_path, demands_token=True, requests_per_minute=1) as server:
         token = server.service.tokens.create("anna")
@@ -181,6 +182,7 @@ def test_the_rate_is_limited_before_the_body_is_read(tmp_path: Path) -> None:
             assert status_of(connection) == 429
 
 
+@pytest.mark.integration
 def test_bodies_in_flight_are_limited_by_user_and_in_all(guarded: Running, tokens: dict[str, str]) -> None:
     anna, ben, carl = (bearer(tokens[name]) for name in ("anna", "ben", "carl"))
     with ExitStack() as stack:
@@ -339,6 +341,7 @@ def test_behind_a_proxy_connections_are_not_limited_by_address(tmp_path: Path, m
             assert status_of(each) == 200
 
 
+@pytest.mark.integration
 def test_a_user_watches_a_limited_number_of_jobs(
     guarded: Running, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +364,7 @@ def test_a_user_watches_a_limited_number_of_jobs(
             time.sleep(0.1)
 
 
+@pytest.mark.integration
 def test_requests_in_progress_are_limited_by_user(
     guarded: Running, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +438,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", ["/login", "/static/service.css", "/shared/x", "/shared/x/archive", "/v1/health/live"])
 def test_public_paths_are_limited_by_address(proxied: Running, path: str) -> None:
     address = f"10.0.0.{len(path)}"

@@ -127,6 +127,7 @@ def uploaded(server: Running, page: str) -> bytes:
     return content
 
 
+@pytest.mark.integration
 def test_uploads_are_still_there_after_a_forecast_and_after_a_mistake(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         browser = Browser(server)
@@ -142,6 +143,7 @@ def test_uploads_are_still_there_after_a_forecast_and_after_a_mistake(tmp_path: 
         assert list(tmp_path.glob("drafts/*/*")) == []
 
 
+@pytest.mark.integration
 def test_uploads_are_still_there_when_there_is_no_room_for_the_job(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         options = server.service.queue.options

@@ -42,7 +42,6 @@ def curve(*points: Any, **others: Any) -> dict[str, Any]:
     return {"models": ["tiny"], "forecasts": {"tiny": {"points": points, **others}}}
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     "offers",
     [
@@ -82,7 +81,6 @@ def test_offers_of_a_wrong_type_or_size_are_refused_and_break_nothing(server: Ru
     assert_all_answer(server)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     "offers",
     [
@@ -120,7 +118,6 @@ def test_workers_of_one_user_are_limited_in_number(tmp_path: Path, monkeypatch: 
         assert set(server.service.workers.present()) == {"node/2", "node/3", "node/4", "local/test"}
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("path", "content"),
     [
@@ -196,7 +193,6 @@ def test_a_result_is_limited_in_files_and_bytes(tmp_path: Path, monkeypatch: pyt
         assert [sent("a/b"), sent("b"), sent("d"), sent("e")] == [422, 422, 204, 422]
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(("structure", "status"), [(b"ATOM \xff\n", 200), (b"ATOM" * 100, 502)])
 def test_structures_that_are_not_text_or_too_large_do_not_break_the_service(
     server: Running, structure: bytes, status: int, monkeypatch: pytest.MonkeyPatch
@@ -281,7 +277,6 @@ class Endless:
         pass
 
 
-@pytest.mark.integration
 def test_a_job_that_runs_over_the_time_limit_fails_and_its_process_is_ended(tmp_path: Path) -> None:
     with running(tmp_path, offers=None) as server, Client(server.url) as client:
         now = [0.0]

@@ -108,6 +108,7 @@ INTEGRATION = (
     "serve/test_interrupted_steps.py",
     "serve/test_interruptions.py",  # servers, workers and clients that are killed
     "serve/test_power_cut.py",
+    "serve/test_worker_messages.py",
     "test_bare_machine.py",
     "test_host_waits.py",
     "test_import_graph.py",
