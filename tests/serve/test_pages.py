@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
 
+import pytest
+
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.submission import UploadedFile
