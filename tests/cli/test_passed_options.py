@@ -46,7 +46,7 @@ def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Record:
 
 def test_relax_passes_limits_and_returns_the_exit_code(record: Record) -> None:
     record("helixfold.execution.device.limit_threads")
-    calls = record("helixfold.predict.relaxation.relax_files", 1)
+    calls = record("helixfold.apps.predict.relaxation.relax_files", 1)
     assert run("relax a b -o out --overwrite --max-rounds 2 --max-seconds 5 --device cpu") == 1
     assert run("relax a --device cpu") == 1
     own, usual = RelaxOptions(max_rounds=2, max_seconds=5.0), RelaxOptions(max_rounds=8, max_seconds=3600.0)
@@ -294,11 +294,11 @@ def test_status_shows_place_stage_provenance_and_error(server: Server, capsys: p
 
 
 def test_doctor_prints_facts_as_lines_or_json(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
-    record("helixfold.predict.search_plan.profile_of", "profile")
-    record("helixfold.predict.search_plan.server_of", "server")
-    read = record("helixfold.predict.targets.read_targets", ["target"])
-    facts = record("helixfold.predict.doctor.facts", {"cores": 2})
-    record("helixfold.predict.doctor.report", ["2 cores", "no GPU"])
+    record("helixfold.apps.predict.search_plan.profile_of", "profile")
+    record("helixfold.apps.predict.search_plan.server_of", "server")
+    read = record("data_pipeline.complexes.target_files.read_targets", ["target"])
+    facts = record("helixfold.apps.predict.doctor.facts", {"cores": 2})
+    record("helixfold.apps.predict.doctor.report", ["2 cores", "no GPU"])
     record("helixfold.benchmark.operators.operator_backends", {"attention": "flash"})
     record("helixfold.benchmark.operators.operator_lines", ["attention: flash"])
     assert run("doctor a --msa b --templates c --length 50 --device cpu") == 0
@@ -429,9 +429,9 @@ def test_evaluate_reports_what_was_not_compared(
 def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     store, made = (
         record("helixfold.training.feature_store.make_store", 1),
-        record("helixfold.predict.search.make_features", 3),
+        record("helixfold.apps.predict.search.make_features", 3),
     )
-    converted = record("helixfold.predict.search.convert_features", 0)
+    converted = record("helixfold.apps.predict.search.convert_features", 0)
     assert run("features --from-pickle a b -o out") == 0
     assert converted == [(((A, B), OUT), {})]
     assert run("features --structures a --shard 1/3 -o out") == 1
