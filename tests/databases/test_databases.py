@@ -138,6 +138,7 @@ def test_an_unknown_name_and_address_are_refused(tmp_path: Path, capsys: pytest.
     assert "https://opendata.mmseqs.org/colabfold/uniref30_2302.db.tar.gz" in capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_a_database_is_built_from_fasta_checked_and_understood(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ TESTS = Path(__file__).parents[1]
 # Files and folders of the tier `integration`, below tests/.
 INTEGRATION = (
     "analysis/test_complexes.py",
+    "apps/predict",  # whole runs of commands
     "bad_input",  # commands with some four hundred wrong inputs
     "benchmark",
     "cli/test_benchmark.py",
@@ -31,21 +32,12 @@ INTEGRATION = (
     "cli/test_weights.py",
     "cluster/test_engine.py",  # imports Parsl
     "cluster/test_run.py",  # nodes of a cluster
-    "data_pipeline/datasets/test_clustering.py",
     "data_pipeline/datasets/test_interrupted_steps.py",
     "data_pipeline/datasets/test_workers.py",
     "data_pipeline/features/test_alphafold_pickle.py",  # processes with little memory
     "data_pipeline/parse/test_anything.py",
     "data_pipeline/search/test_colabfold_search.py",  # search programs
-    "data_pipeline/search/test_hhblits.py",
-    "data_pipeline/search/test_hhsearch.py",
-    "data_pipeline/search/test_hmmsearch.py",
-    "data_pipeline/search/test_jackhmmer.py",
-    "data_pipeline/search/test_mmseqs.py",
-    "data_pipeline/search/test_plan.py",
-    "data_pipeline/search/test_server_archive.py",
-    "data_pipeline/transforms/test_alignment_clusters.py",
-    "databases",  # builds databases
+    "databases/test_interrupted_steps.py",
     "design/test_interrupted_steps.py",
     "design/test_memory.py",
     "docs",  # commands and Python of the documentation
@@ -93,7 +85,6 @@ INTEGRATION = (
     "planning/test_prediction.py",
     "planning/test_recompute_choice.py",
     "planning/test_training.py",
-    "apps/predict",  # whole runs of commands
     "relax",
     "report/test_plots.py",
     "report/test_target_page.py",

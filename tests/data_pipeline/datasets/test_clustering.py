@@ -30,6 +30,7 @@ SEQUENCES = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(find_mmseqs() is None, reason="needs mmseqs2 (mmseqs)")
 def test_similar_chains_share_a_cluster_and_it_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = cluster_chains(SEQUENCES, None, BuildCache(tmp_path))

@@ -46,6 +46,7 @@ def fake(folder: Path, script: str) -> tuple[Path, tuple[Path, ...]]:
     return program, (folder / "db",)
 
 
+@pytest.mark.integration
 def test_planted_relatives_are_found_in_every_database_and_nothing_else_is(
     target_and_databases: tuple[str, tuple[Path, Path]],
 ) -> None:
@@ -64,6 +65,7 @@ def test_planted_relatives_are_found_in_every_database_and_nothing_else_is(
     assert search.search(target) == content
 
 
+@pytest.mark.integration
 def test_one_database_alone_gives_its_own_relatives(target_and_databases: tuple[str, tuple[Path, Path]]) -> None:
     target, (_, second) = target_and_databases
     options = HhblitsOptions(iterations=1, unfiltered=True)
@@ -73,6 +75,7 @@ def test_one_database_alone_gives_its_own_relatives(target_and_databases: tuple[
     assert all(name.startswith("second_0") for name in names[1:])
 
 
+@pytest.mark.integration
 def test_a_sequence_without_relatives_gives_itself(target_and_databases: tuple[str, tuple[Path, Path]]) -> None:
     _, databases = target_and_databases
     target = random_protein(np.random.default_rng(9), 60) + "X"

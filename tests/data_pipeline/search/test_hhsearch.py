@@ -32,6 +32,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return prefix, ancestors[0]
 
 
+@pytest.mark.integration
 def test_a_planted_template_is_found_at_its_place(database: tuple[Path, str]) -> None:
     """The target has the template's domain behind other residues, with some more in the domain's middle."""
     prefix, domain = database
@@ -53,6 +54,7 @@ def test_a_planted_template_is_found_at_its_place(database: tuple[Path, str]) ->
     assert search.search(f">query\n{target}\n".encode()) == content  # without the date
 
 
+@pytest.mark.integration
 def test_real_targets_find_their_own_profile(real_data: Path, tmp_path: Path) -> None:
     program = needed_program("hhsearch")
     alignments = real_alignments(real_data)
@@ -66,6 +68,7 @@ def test_real_targets_find_their_own_profile(real_data: Path, tmp_path: Path) ->
         assert hit.hit_sequence == hit.query
 
 
+@pytest.mark.integration
 def test_a_target_unlike_any_template_is_no_error(database: tuple[Path, str]) -> None:
     prefix, _ = database
     content = Hhsearch(program=needed_program("hhsearch"), databases=(prefix,)).search(b">query\nMKVLAAGIVGLC\n")

@@ -79,6 +79,7 @@ def test_the_result_does_not_depend_on_chunks_and_threads(
     assert InProcessHmmsearch(database, OPTIONS, cpus=cpus).search(alignment) == whole
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "options", [OPTIONS, STRICT, replace(OPTIONS, inclusion_e_value=1e-5, domain_inclusion_e_value=1e-8)]
 )
@@ -92,6 +93,7 @@ def test_hits_are_those_of_the_program(
     assert without_author(found) == without_author(program(database, options).search(alignment))
 
 
+@pytest.mark.integration
 def test_nucleic_acids_do_not_count_in_e_values(search_case: tuple[str, bytes, Path], tmp_path: Path) -> None:
     _, alignment, database = search_case
     records = database.read_text().split(">")[1:]
@@ -107,6 +109,7 @@ def test_nucleic_acids_do_not_count_in_e_values(search_case: tuple[str, bytes, P
     assert without_author(program(packed, OPTIONS).search(alignment)) == without_author(expected)
 
 
+@pytest.mark.integration
 def test_hits_are_those_of_the_program_for_real_alignments(real_data: Path, tmp_path: Path) -> None:
     database = tmp_path / "pdb_seqres.fasta"
     sample = real_data / "fasta" / "minidb_pdb_seqres_2022_09_28__subsampled_1000.fasta.gz"

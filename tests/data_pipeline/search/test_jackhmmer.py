@@ -95,8 +95,11 @@ def whole_result(database: Path, options: JackhmmerOptions, target: str) -> byte
     return InProcessJackhmmer(database, options, cpus=1).search(target)
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 2_000, 10_000])
-@pytest.mark.parametrize("cpus", [1, 3])
+@pytest.mark.parametrize(
+    "chunk_bytes",
+    [pytest.param(1, marks=pytest.mark.integration), 2_000, pytest.param(10_000, marks=pytest.mark.integration)],
+)
+@pytest.mark.parametrize("cpus", [pytest.param(1, marks=pytest.mark.integration), 3])
 @pytest.mark.parametrize("options", [OPTIONS, replace(OPTIONS, z_value=1e7), replace(WIDE, iterations=2)])
 def test_the_result_does_not_depend_on_chunks_and_threads(
     target_and_database: tuple[str, Path],
@@ -121,6 +124,7 @@ def test_several_targets_searched_at_once_have_each_its_own_result(target_and_da
     assert search.search_many([]) == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "options",
     [
@@ -144,6 +148,7 @@ def test_rows_are_those_of_the_program(
         assert without_author(search.search(each)) == without_author(program.search(each))
 
 
+@pytest.mark.integration
 def test_rows_are_those_of_the_program_where_names_are_used_twice(
     target_and_database: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +162,7 @@ def test_rows_are_those_of_the_program_where_names_are_used_twice(
     assert without_author(found) == without_author(program.search(target))
 
 
+@pytest.mark.integration
 def test_rows_are_those_of_the_program_on_samples_of_real_databases(real_data: Path, tmp_path: Path) -> None:
     jackhmmer = needed_program("jackhmmer")
     samples = ["minidb_uniref90__subsampled_1000.fasta.gz", "minidb_mgy_clusters__subsampled_1000.fa.gz"]

@@ -30,6 +30,7 @@ def target_and_fasta(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Pat
     return AHEAD + relative(rng, ancestor, 0.6), path
 
 
+@pytest.mark.integration
 def test_planted_relatives_are_found_below_the_target_and_nothing_else_is(
     target_and_fasta: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_planted_relatives_are_found_below_the_target_and_nothing_else_is(
     assert list(cache.iterdir()) == [made]
 
 
+@pytest.mark.integration
 def test_a_database_that_createdb_made_is_used_as_it_is(target_and_fasta: tuple[str, Path], tmp_path: Path) -> None:
     target, fasta = target_and_fasta
     program = needed_program("mmseqs")
@@ -78,6 +80,7 @@ def test_databases_that_cannot_be_searched_are_refused(tmp_path: Path) -> None:
         Mmseqs(program=program, database=tmp_path / "profiles", cache=tmp_path)
 
 
+@pytest.mark.integration
 def test_a_file_that_is_no_fasta_is_a_search_error(tmp_path: Path) -> None:
     path = tmp_path / "empty.fasta"
     path.touch()
@@ -121,6 +124,7 @@ def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
         MmseqsOptions(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_clusters_are_the_planted_families_whatever_names_and_order() -> None:
     needed_program("mmseqs")
     rng = np.random.default_rng(8)
@@ -148,12 +152,14 @@ def test_clusters_are_the_planted_families_whatever_names_and_order() -> None:
     assert cluster_sequences({name: sequences[name] for name in shuffled}, cpus=2) == clusters
 
 
+@pytest.mark.integration
 def test_identity_and_coverage_decide() -> None:
     needed_program("mmseqs")
     other = cluster_sequences(RELATIVES, coverage=0.4, min_identity=0.9)
     assert other["whole"] == other["half"] != other["close"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "sequences",
     [{"a": "MK", "b": "MKV", "c": "X" * 50}, pytest.param({"only": "MKVLAAGIVGLCARSTQWERTY"}, marks=pytest.mark.long)],

@@ -190,6 +190,7 @@ def test_tables_of_the_pdb_reach_the_source(directory: Path) -> None:
         planned(directory, templates + 'release_dates = "none.txt"\n')
 
 
+@pytest.mark.integration
 def test_every_program_searches_for_one_target(tmp_path: Path) -> None:
     programs = {name: needed_program(name) for name in ("jackhmmer", "hhblits", "hhsearch", "mmseqs")}
     assert len(programs) == 4

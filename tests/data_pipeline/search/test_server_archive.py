@@ -147,6 +147,7 @@ def packed(path: Path, start: bytes, chunk: bytes, times: int) -> None:
     path.write_bytes(gzip.compress(header + start) + gzip.compress(chunk, 1) * times)
 
 
+@pytest.mark.integration
 def test_what_unpacks_to_much_ends_in_a_sentence_in_little_memory(tmp_path: Path) -> None:
     query = b">101\nMKV\n"
     pax = member("x", tarfile.XHDTYPE, size=MIB).tobuf(tarfile.USTAR_FORMAT)

@@ -53,6 +53,7 @@ def encoded(rows: list[str]) -> np.ndarray:
     return np.stack([letters == other for other in LETTERS], axis=-1).reshape(len(rows), -1).astype(float)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_labels_are_scikit_learns_and_af_clusters_on_real_alignments(name: str, real_data: Path) -> None:
     eps, count, clusters, alone = PUBLISHED[name]
