@@ -36,7 +36,6 @@ INTEGRATION = (
     "data_pipeline/datasets/test_workers.py",
     "data_pipeline/features/test_alphafold_pickle.py",  # processes with little memory
     "data_pipeline/parse/test_anything.py",
-    "data_pipeline/search/test_colabfold_search.py",  # search programs
     "databases/test_interrupted_steps.py",
     "design/test_interrupted_steps.py",
     "design/test_memory.py",

@@ -28,6 +28,7 @@ from data_pipeline.search.tool import BatchSearch, PairingSearch, TemplateSearch
 from tests.data_pipeline.search.colabfold_case import DIGESTS, ColabfoldCase, digest
 from tests.data_pipeline.search.families import random_protein
 from tests.data_pipeline.search.made_databases import Made
+from tests.data_pipeline.search.recording_program import RecordingProgram
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,7 @@ def made(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(program, tmp_path_factory.mktemp("clusters"))
 
 
+@pytest.mark.integration
 def test_a_batch_has_the_results_of_single_searches_and_equal_sequences_are_searched_once(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_batch_has_the_results_of_single_searches_and_equal_sequences_are_sear
     assert templates.search(together[1]) == b""
 
 
+@pytest.mark.integration
 def test_rows_of_complexes_are_paired_by_species(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.uniref.has_taxonomy
     pairing = ColabfoldPairing(batch=made.batch, database=made.uniref, shared=SharedResults(tmp_path))
@@ -112,6 +115,158 @@ def test_rows_of_complexes_are_paired_by_species(made: Made, tmp_path: Path, mon
     assert pairing.search(complexes[0]) == first
     with pytest.raises(ValueError, match="rows are paired between different sequences"):
         pairing.search([made.first, made.first])
+
+
+SEARCH = "--num-iterations 3 -a -e 0.1 --max-seqs 10000 --prefilter-mode 0 -s 5.7"
+ROWS = "--filter-min-enable 1000 --diff 3000 --qsc 0 --max-seq-id 0.95"
+
+
+def test_the_steps_are_colabfolds(tmp_path: Path) -> None:
+    """Those of colabfold_search 1.6, whose results the test above compares."""
+    (tmp_path / "pdb.idx.index").touch()
+    steps = unpaired_steps(
+        ColabfoldOptions(), database(tmp_path / "uniref"), database(tmp_path / "env"), tmp_path / "pdb"
+    )
+    good = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 100"
+    identities = "0.0,0.2,0.4,0.6,0.8,1.0"
+
+    def members(name: str, aligned_to: str, profile: str, result: str, more: str) -> list[str]:
+        seq = f"{tmp_path}/{name}_seq"
+        return [
+            f"expandaln {aligned_to} {seq} clusters {tmp_path}/{name}_aln members --expansion-mode 0 -e inf{more}",
+            f"align {profile} {seq} members aligned -e 10 --max-accept 100000 --alt-ali 10 -a",
+            f"filterresult queries {seq} aligned good {good}",
+            f"result2msa queries {seq} good {result} --msa-format-mode 6 --filter-msa 1 {ROWS} --qid {identities}",
+            *(f"rmdb {each}" for each in ("clusters", "members", "aligned", "good")),
+        ]
+
+    thinned = " --expand-filter-clusters 1 --max-seq-id 0.95"
+    columns = "query,target,fident,alnlen,mismatch,gapopen,qstart,qend,tstart,tend,evalue,bits,cigar"
+    assert [" ".join(step) for step in steps] == [
+        f"search queries {tmp_path}/uniref clusters search {SEARCH}",
+        "mvdb search/latest/profile_1 profile",
+        "lndb queries_h profile_h",
+        *members("uniref", "queries", "profile", "uniref", thinned),
+        f"search profile {tmp_path}/env clusters second_search {SEARCH}",
+        *members("env", "profile", "second_search/latest/profile_1", "environmental", ""),
+        "mergedbs queries final uniref environmental",
+        f"search profile {tmp_path}/pdb chains template_search -a -e 0.1 --prefilter-mode 0 -s 7.5",
+        f"convertalis profile {tmp_path}/pdb.idx chains template_hits --db-output 1 --format-output {columns}",
+    ]
+    alone = unpaired_steps(ColabfoldOptions(), database(tmp_path / "uniref"), None, None)
+    assert alone == [*steps[:11], ["mvdb", "uniref", "final"]]
+
+
+@pytest.mark.parametrize(("complete", "mode"), [(False, "0"), (True, "1")])
+def test_the_steps_of_pairs_are_colabfolds(complete: bool, mode: str, tmp_path: Path) -> None:
+    seq, pairs = f"{tmp_path}/uniref_seq", f"--pairing-mode {mode} --pairing-dummy-mode"
+    steps = paired_steps(ColabfoldOptions(), database(tmp_path / "uniref"), complete=complete)
+    assert [" ".join(step) for step in steps] == [
+        f"search queries {tmp_path}/uniref clusters search {SEARCH}",
+        "mvdb search/latest/profile_1 profile",
+        "lndb queries_h profile_h",
+        f"expandaln queries {seq} clusters {tmp_path}/uniref_aln members --expansion-mode 0 -e inf "
+        "--expand-filter-clusters 0 --max-seq-id 0.95",
+        f"align profile {seq} members scored --alignment-mode 1 -e 0.001 --max-accept 1000000",
+        f"pairaln queries {tmp_path}/uniref scored with_partner {pairs} 0",
+        f"align profile {seq} with_partner aligned -e inf -a",
+        f"pairaln queries {tmp_path}/uniref aligned paired {pairs} 1",
+        f"result2msa queries {seq} paired pairs --msa-format-mode 5 --filter-msa 0 {ROWS} --qid 0.2,0.4,0.6,0.8,1.0",
+    ]
+
+
+def database(path: Path) -> ClusterDatabase:
+    """A database whose files have the right kinds and nothing in them."""
+    for ending, kind in {"": 0, "_h": 12, "_seq": 0, "_seq_h": 12, "_aln": 5}.items():
+        with_ending(path, ending).touch()
+        with_ending(path, f"{ending}.index").touch()
+        with_ending(path, f"{ending}.dbtype").write_bytes(bytes([kind, 0, 8, 0]))
+    return ClusterDatabase(path)
+
+
+# The alignment of each query is the query itself, with a hit; the second query has no template.
+ECHOES = """case "$1" in
+createdb) cp queries.fasta {copied}.fasta ;;
+search) cp queries.lookup {copied}.lookup ;;
+unpackdb)
+    mkdir "$3"; key=0
+    while read header && read row; do
+        echo "$header
+$row
+>hit
+$row" > "$3/$key.txt"
+        key=$((key + 1))
+    done < queries.fasta
+    if [ "$2" = template_hits ]; then rm -f "$3/1.txt"; fi ;;
+version) echo 18 ;;
+esac"""
+
+
+def test_a_batch_is_one_run_with_a_file_for_each_complex(tmp_path: Path) -> None:
+    program = RecordingProgram(tmp_path, "mmseqs", ECHOES.format(copied=tmp_path / "copied"))
+    batch = MmseqsBatch(program=program.path, cpus=3)
+    steps = [["search", "x"], ["mvdb", "a", "b"], ["pairaln", "y"], ["lndb", "z"], ["rmdb", "c"], ["mergedbs", "d"]]
+    alignments, hits = batch.run([["MKV", "MA"], ["MKVLA"]], steps, ["final", "template_hits"])
+    assert (tmp_path / "copied.fasta").read_text() == ">101\nMKV\n>102\nMA\n>101\nMKVLA\n"
+    assert (tmp_path / "copied.lookup").read_text() == "0\t0\t0\n1\t0\t0\n2\t1\t1\n"
+    assert alignments == [
+        b">101\nMKV\n>hit\nMKV\n",
+        b">102\nMA\n>hit\nMA\n",
+        b">101\nMKVLA\n>hit\nMKVLA\n",
+    ]
+    assert hits == [alignments[0], b"", alignments[2]]
+    assert program.calls == [
+        "createdb queries.fasta queries --shuffle 0 --dbtype 1 -v 2",
+        "search x --threads 3 -v 2",
+        "mvdb a b -v 2",
+        "pairaln y --threads 3 -v 2",
+        *("lndb z -v 2", "rmdb c -v 2", "mergedbs d -v 2"),
+        "unpackdb final final_files --unpack-name-mode 0 --unpack-suffix .txt -v 2",
+        "unpackdb template_hits template_hits_files --unpack-name-mode 0 --unpack-suffix .txt -v 2",
+    ]
+    batch.run([["M"], ["M" * 70_000]], [["search", "x"], ["align", "y"], ["pairaln", "z"]], ["final"])
+    assert program.calls[-4:-1] == [
+        "search x --threads 3 --max-seq-len 70000 -v 2",
+        "align y --threads 3 --max-seq-len 70000 -v 2",
+        "pairaln z --threads 3 -v 2",
+    ]
+
+
+def test_results_are_kept_by_query_and_only_missing_ones_are_searched(tmp_path: Path) -> None:
+    program = RecordingProgram(tmp_path, "mmseqs", ECHOES.format(copied=tmp_path / "copied"))
+    batch, kept = MmseqsBatch(program=program.path, cpus=1), SharedResults(tmp_path / "kept")
+    search = ColabfoldSearch(
+        batch=batch, uniref=database(tmp_path / "uniref"), templates=database(tmp_path / "pdb").path, shared=kept
+    )
+    one, two, three = (f">101\n{each}\n>hit\n{each}\n".encode() for each in ("MKV", "MAA", "MGGG"))
+    assert search.search_many(["MKV", "MAA", "MKV"]) == [one, two, one]
+    assert search.template_hits("MKV") == one
+    assert search.template_hits("MAA") == b""
+    assert len([line for line in program.calls if line.startswith("createdb")]) == 1
+    assert search.search_many(["MGGG", "MAA"]) == [three, two]
+    assert (tmp_path / "copied.fasta").read_text() == ">101\nMGGG\n"
+    # Hits without their alignment, or the other way round, are searched again.
+    assert replace(search, templates=None).search("MAA") == two
+    assert ColabfoldTemplates(alignments=search).search(one) == one
+    pairing = ColabfoldPairing(batch=batch, database=search.uniref, shared=kept)
+    pairs = [one, two.replace(b"101", b"102")]
+    assert pairing.search(["MKV", "MAA"]) == pairs
+    assert pairing.search_many([["MGGG", "MKV"], ["MKV", "MAA"]]) == [[three, one.replace(b"101", b"102")], pairs]
+    assert (tmp_path / "copied.fasta").read_text() == ">101\nMGGG\n>102\nMKV\n"
+    calls = len(program.calls)
+    # The identity asks for the version; nothing is searched for the other order of an earlier complex's sequences.
+    assert pairing.search_many([["MKV", "MAA"], ["MGGG", "MKV"]])[0] == pairs
+    assert program.calls[calls:] == []
+
+
+def test_a_first_row_that_is_not_the_target_is_an_error(tmp_path: Path) -> None:
+    script = ECHOES.format(copied=tmp_path / "copied").replace("$row\n>hit", "X$row\n>hit")
+    search = ColabfoldSearch(
+        batch=MmseqsBatch(program=RecordingProgram(tmp_path, "mmseqs", script).path),
+        uniref=database(tmp_path / "uniref"),
+    )
+    with pytest.raises(SearchError, match="an alignment whose first row is not the target"):
+        search.search("MKV")
 
 
 @pytest.mark.parametrize(
@@ -133,13 +288,8 @@ def test_rows_of_complexes_are_paired_by_species(made: Made, tmp_path: Path, mon
         (".dbtype", b"\0\0", r"uniref30_x_db.dbtype: it holds 2 bytes, not 4: not MMseqs2's; download"),
     ],
 )
-def test_an_incomplete_database_is_refused(
-    made: Made, tmp_path: Path, ending: str, content: bytes | None, message: str
-) -> None:
-    for path in made.folder.glob("uniref30_x_db*"):
-        (tmp_path / path.name).hardlink_to(path)
-    path = with_ending(tmp_path / "uniref30_x_db", ending)
-    ClusterDatabase(tmp_path / "uniref30_x_db")
+def test_an_incomplete_database_is_refused(tmp_path: Path, ending: str, content: bytes | None, message: str) -> None:
+    path = with_ending(database(tmp_path / "uniref30_x_db").path, ending)
     path.unlink()
     if content is not None:
         path.write_bytes(content)
@@ -147,47 +297,46 @@ def test_an_incomplete_database_is_refused(
         ClusterDatabase(tmp_path / "uniref30_x_db")
 
 
-def test_a_failing_program_is_a_search_error(made: Made, tmp_path: Path) -> None:
-    broken = tmp_path / "mmseqs"
-    broken.write_text("#!/bin/sh\necho 'Index version does not match' >&2\nexit 1\n")
-    broken.chmod(0o755)
-    search = replace(made.search, batch=MmseqsBatch(program=broken, cpus=1))
+def test_a_failing_program_is_a_search_error(tmp_path: Path) -> None:
+    broken = RecordingProgram(tmp_path, "mmseqs", "echo 'Index version does not match' >&2\nexit 1")
+    search = ColabfoldSearch(batch=MmseqsBatch(program=broken.path, cpus=1), uniref=database(tmp_path / "uniref"))
     with pytest.raises(SearchError, match="mmseqs failed with exit code 1; it printed: Index version does not match"):
-        search.search(made.first)
+        search.search("MKV")
 
 
-def test_the_options_change_the_steps_and_the_identity(made: Made) -> None:
-    gpu = ColabfoldOptions(gpu=True, gpu_server=True)
-    steps = unpaired_steps(gpu, made.uniref, made.search.environmental, made.search.templates)
+def test_the_options_change_the_steps_and_the_identity(tmp_path: Path) -> None:
+    uniref, gpu = database(tmp_path / "uniref"), ColabfoldOptions(gpu=True, gpu_server=True)
+    batch = MmseqsBatch(program=RecordingProgram(tmp_path, "mmseqs", "echo 18").path)
+    search = ColabfoldSearch(batch=batch, uniref=uniref)
+    steps = unpaired_steps(gpu, uniref, database(tmp_path / "env"), tmp_path / "pdb")
     searches = [step for step in steps if step[0] == "search"]
     assert len(searches) == 3
     for step in searches:
         assert " ".join(step).endswith("--gpu 1 --prefilter-mode 1 --gpu-server 1")
         assert "-s" not in step
-    words = [" ".join(step) for step in unpaired_steps(ColabfoldOptions(filtered=False), made.uniref, None, None)]
+    words = [" ".join(step) for step in unpaired_steps(ColabfoldOptions(filtered=False), uniref, None, None)]
     assert any("--qsc -20.0" in line for line in words)
     assert any("--filter-msa 0" in line for line in words)
     assert any("--max-accept 1000000" in line for line in words)
-    modes = [step for step in paired_steps(ColabfoldOptions(), made.uniref, complete=True) if step[0] == "pairaln"]
-    assert all(step[step.index("--pairing-mode") + 1] == "1" for step in modes)
     options = (ColabfoldOptions(), gpu, ColabfoldOptions(filtered=False), ColabfoldOptions(sensitivity=8))
-    assert len({replace(made.search, options=each).identity() for each in options}) == 4
+    assert len({replace(search, options=each).identity() for each in options}) == 4
     with pytest.raises(ValueError, match="gpu_server is for searches on a GPU"):
         ColabfoldOptions(gpu_server=True)
     with pytest.raises(ValueError, match="sensitivity must be between 1 and 10, got 11"):
         ColabfoldOptions(sensitivity=11)
 
 
-def test_an_index_takes_the_place_of_members_and_alignments(made: Made, tmp_path: Path) -> None:
+def test_an_index_takes_the_place_of_members_and_alignments(tmp_path: Path) -> None:
+    plain = database(tmp_path / "x")
+    assert (plain.members, plain.alignments) == (f"{tmp_path}/x_seq", f"{tmp_path}/x_aln")
     (tmp_path / "x.idx.index").touch()
-    for path in made.folder.glob("uniref30_x_db*"):
-        ending = path.name.removeprefix("uniref30_x_db")
-        if not ending.startswith(("_seq", "_aln")):
-            (tmp_path / f"x{ending}").hardlink_to(path)
-    database = ClusterDatabase(tmp_path / "x")
-    assert database.members == database.alignments == str(tmp_path / "x.idx")
+    for path in [*tmp_path.glob("x_seq*"), *tmp_path.glob("x_aln*")]:
+        path.unlink()
+    indexed = ClusterDatabase(tmp_path / "x")
+    assert indexed.members == indexed.alignments == str(tmp_path / "x.idx")
 
 
+@pytest.mark.integration
 def test_a_database_is_never_replaced_and_its_species_are_read(made: Made, tmp_path: Path) -> None:
     build = ClusterBuild(program=made.batch.program, cpus=1)
     with pytest.raises(InputError, match="there is a database of this name"):

@@ -11,6 +11,7 @@ from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions, cluster_sequences
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
+from tests.data_pipeline.search.recording_program import RecordingProgram
 
 AHEAD = "GSBZJUOXGS"  # letters that MMseqs2 replaces by its own
 _RANDOM = np.random.default_rng(4)
@@ -78,6 +79,66 @@ def test_databases_that_cannot_be_searched_are_refused(tmp_path: Path) -> None:
     (tmp_path / "profiles.dbtype").write_bytes(b"\2\0\0\0")
     with pytest.raises(InputError, match="profiles: not a database of protein sequences"):
         Mmseqs(program=program, database=tmp_path / "profiles", cache=tmp_path)
+
+
+# MMseqs2 writes D for B; the alignment has a row below the target's.
+UNPACKS = """case "$1" in
+unpackdb) mkdir "$3"; printf '>query\\nMKDV\\n>hit\\nMKAV\\n' > "$3/0.a3m" ;;
+esac"""
+
+
+def test_the_steps_of_a_search_are_colabfolds_for_plain_sequences(tmp_path: Path) -> None:
+    program = RecordingProgram(tmp_path, "mmseqs", UNPACKS)
+    fasta, cache = tmp_path / "db.fasta", tmp_path / "cache"
+    fasta.write_text(">a\nMKV\n")
+    search = Mmseqs(program=program.path, database=fasta, cache=cache, cpus=3)
+    assert search.search("MKBV") == b">query\nMKBV\n>hit\nMKAV\n"
+    (made,) = cache.iterdir()
+    wanted = [
+        f"createdb {fasta} sequences --dbtype 1",
+        "createdb query.fasta query --dbtype 1",
+        f"search query {made}/sequences hits steps -s 8 --num-iterations 3 -e 0.1 --max-seqs 10000 -a --threads 3",
+        f"filterresult query {made}/sequences hits good --qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 "
+        "--filter-min-enable 100",
+        f"result2msa query {made}/sequences good rows --msa-format-mode 6 --filter-msa 1 --filter-min-enable 1000 "
+        "--diff 3000 --qid 0.0,0.2,0.4,0.6,0.8,1.0 --qsc 0 --max-seq-id 0.95",
+        "unpackdb rows unpacked --unpack-name-mode 0 --unpack-suffix .a3m",
+    ]
+    assert program.calls == [f"{words} -v 2" for words in wanted]
+    # The database is made once; without filters, all hits become rows.
+    unfiltered = replace(search, options=MmseqsOptions(filtered=False))
+    with pytest.raises(SearchError, match="an alignment whose first row is not the target"):
+        unfiltered.search("M" * 70_000)
+    words = program.calls[len(wanted) :]
+    assert [line.split()[0] for line in words] == ["createdb", "search", "result2msa", "unpackdb"]
+    assert "-a --max-seq-len 70000 --threads" in words[1]
+    assert words[2] == f"result2msa query {made}/sequences hits rows --msa-format-mode 6 -v 2"
+    # A file that has changed since is converted again.
+    fasta.write_text(">a\nMKVV\n")
+    search.search("MKBV")
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_clusters_are_read_from_the_programs_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences are ordered by length and letters; the last in the file is only there to have words to index."""
+    copied = tmp_path / "all.fasta"
+    script = f"""case "$1" in
+    createdb) cp all.fasta {copied} ;;
+    createtsv) printf '0\\t0\\n0\\t2\\n1\\t1\\n3\\t3\\n4\\t1\\n' > "$5" ;;
+    esac"""
+    program = RecordingProgram(tmp_path, "mmseqs", script)
+    monkeypatch.setattr("data_pipeline.search.mmseqs.require_mmseqs", lambda: program.path)
+    sequences = {"e": "MK", "b": "mkvla", "d": "MKV", "a": "MKVLA", "c": "MKVL"}
+    found = cluster_sequences(sequences, min_identity=0.5, coverage=0.75, cpus=2)
+    assert found == {"a": "a", "b": "a", "c": "c", "d": "a", "e": "e"}
+    assert copied.read_text().splitlines()[:8] == [">0", "MKVLA", ">1", "MKVL", ">2", "MKV", ">3", "MK"]
+    assert copied.read_text().count(">") == 5
+    assert program.calls == [
+        "createdb all.fasta all --dbtype 1 --shuffle 0 -v 2",
+        "cluster all clusters steps --min-seq-id 0.5 -c 0.75 --cov-mode 0 --single-step-clustering 1 --max-seqs 1000 "
+        "--threads 2 -v 2",
+        "createtsv all all clusters clusters.tsv -v 2",
+    ]
 
 
 @pytest.mark.integration
