@@ -110,8 +110,10 @@ def test_the_command_line_is_alphafolds(tmp_path: Path) -> None:
     words = (tmp_path / "arguments").read_text()
     wanted = "-n 3 -e 0.001 -maxseq 1000000 -realign_max 100000 -maxfilt 100000 -min_prefilter_hits 1000"
     assert words.startswith(f"run {wanted} -d {tmp_path}/db -d {tmp_path}/db ")
-    assert "-cpu 3" in words
-    assert "-maxres" not in words
+    assert words.endswith(" -i query.fasta -oa3m hits.a3m -o hits.hhr -v 1 -cpu 3\n")
+    Hhblits(program=program, databases=databases, options=HhblitsOptions(unfiltered=True)).search("M" * 19_998)
+    assert "-maxres" not in (tmp_path / "arguments").read_text()
+    assert "-min_prefilter_hits 1000 -all -d" in (tmp_path / "arguments").read_text()
     Hhblits(program=program, databases=databases).search("M" * 20_000)
     assert "-maxres 20003" in (tmp_path / "arguments").read_text()  # else the target would be cut
 

@@ -95,6 +95,13 @@ def test_the_command_line_is_alphafolds(tmp_path: Path) -> None:
     assert "-maxres 200" in (tmp_path / "arguments").read_text()  # else the target would be cut
 
 
+def test_the_date_alone_is_left_out_of_a_result(tmp_path: Path) -> None:
+    lines = "Query query\\nDate Fri Jan 1\\nCommand x\\n\\nNo 1\\nDate 2\\n"
+    program, databases = fake(tmp_path, f"printf '{lines}' > hits.hhr")
+    found = Hhsearch(program=program, databases=databases).search(b">query\nMKV\n")
+    assert found == b"Query query\nCommand x\n\nNo 1\nDate 2\n"
+
+
 def test_a_failing_search_says_what_hhsearch_said(tmp_path: Path) -> None:
     program, databases = fake(tmp_path, "echo ERROR: damaged index >&2; exit 6")
     with pytest.raises(SearchError, match="hhsearch failed with exit code 6; it printed: ERROR: damaged index"):

@@ -13,6 +13,7 @@ from data_pipeline.search import fasta_chunks, profile_search
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch, build_profile
 from data_pipeline.search.tool import TemplateSearch
 from tests.data_pipeline.search.families import family_a3m, needed_program, random_protein, relative
+from tests.data_pipeline.search.recording_program import RecordingProgram
 
 OPTIONS = HmmsearchOptions()
 STRICT = HmmsearchOptions(filter_f1=1e-6, filter_f2=1e-6, filter_f3=1e-9, e_value=1e-3)
@@ -189,6 +190,36 @@ def test_a_program_that_fails_is_reported_with_what_it_printed(
             HmmsearchProgram(database, OPTIONS, hmmsearch, hmmbuild).search(alignment)
     with pytest.raises(InputError, match="has no line '#=GC RF'"):
         HmmsearchProgram(database, OPTIONS, fine, fine).search(b"# STOCKHOLM 1.0\n\nquery MKVL\n//\n")
+
+
+def test_the_command_lines_are_alphafolds(search_case: tuple[str, bytes, Path], tmp_path: Path) -> None:
+    _, alignment, database = search_case
+    build = RecordingProgram(tmp_path, "hmmbuild", f"cp query.sto {tmp_path}/alignment")
+    script = f'for last; do database=$last; done; cp "$database" {tmp_path}/searched; echo hits > "$4"'
+    search = RecordingProgram(tmp_path, "hmmsearch", script)
+    program = HmmsearchProgram(database, OPTIONS, search.path, build.path, cpus=2)
+    assert program.search(alignment) == b"hits\n"
+    assert (tmp_path / "alignment").read_bytes() == alignment
+    (words,), (searched,) = build.calls, search.calls
+    folder = words.split()[-1].removesuffix("query.sto")
+    assert words == f"-n query --hand --amino {folder}query.hmm {folder}query.sto"
+    assert searched == (
+        f"-o /dev/null -A {folder}output.sto --noali --cpu 2 --F1 0.1 --F2 0.1 --F3 0.1 -E 100.0 --domE 100.0 "
+        f"--incE 100.0 --incdomE 100.0 {folder}query.hmm {folder}proteins.fasta"
+    )
+    proteins = [record for record in database.read_text().split(">") if "mol:protein" in record]
+    assert (tmp_path / "searched").read_text() == "".join(f">{record}" for record in proteins)
+    # A plain database of proteins alone is searched where it is, and one in gzip is unpacked.
+    plain, packed = tmp_path / "plain.fasta", tmp_path / "packed.fasta.gz"
+    plain.write_bytes((tmp_path / "searched").read_bytes())
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    replace(program, database=plain).search(alignment)
+    assert search.calls[1].endswith(f"query.hmm {plain}")
+    replace(program, database=packed).search(alignment)
+    assert search.calls[2].endswith("proteins.fasta")
+    assert (tmp_path / "searched").read_bytes() == plain.read_bytes()
+    (tmp_path / "hmmsearch").write_text('#!/bin/sh\n: > "$4"\n')
+    assert program.search(alignment) == b""  # no hits
 
 
 def test_options_without_sense_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from data_pipeline.search import fasta_chunks, profile_search
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
+from tests.data_pipeline.search.recording_program import RecordingProgram
 
 OPTIONS = JackhmmerOptions()
 WIDE = JackhmmerOptions(e_value=10.0, inclusion_e_value=1.0, filter_f1=0.02, filter_f2=1e-3, filter_f3=1e-5)
@@ -261,6 +262,20 @@ def test_a_program_that_fails_is_reported_with_what_it_printed(
         program.chmod(0o755)
         with pytest.raises(SearchError, match=problem):
             JackhmmerProgram(database, OPTIONS, program, timeout=timeout).search(target)
+
+
+def test_the_command_line_is_alphafolds(target_and_database: tuple[str, Path], tmp_path: Path) -> None:
+    _, database = target_and_database
+    script = 'for last; do target=$result; result=$last; done; shift 3; cat query.fasta > "$1"'
+    program = RecordingProgram(tmp_path, "jackhmmer", script)
+    found = JackhmmerProgram(database, replace(OPTIONS, z_value=5.0), program.path, cpus=3).search("MKVX")
+    assert found == b">query\nMKVX\n"
+    (words,) = program.calls
+    folder = words.split()[3].removesuffix("output.sto")
+    assert words == (
+        f"-o /dev/null -A {folder}output.sto --noali --cpu 3 -N 1 -E 0.0001 --incE 0.0001 --F1 0.0005 --F2 5e-05 "
+        f"--F3 5e-07 -Z 5.0 {folder}query.fasta {database}"
+    )
 
 
 def test_nothing_is_left_in_the_temporary_directory(
