@@ -33,8 +33,6 @@ INTEGRATION = (
     "cluster/test_engine.py",  # imports Parsl
     "cluster/test_run.py",  # nodes of a cluster
     "data_pipeline/datasets/test_interrupted_steps.py",
-    "data_pipeline/datasets/test_workers.py",
-    "data_pipeline/features/test_alphafold_pickle.py",  # processes with little memory
     "data_pipeline/parse/test_anything.py",
     "databases/test_interrupted_steps.py",
     "design/test_interrupted_steps.py",

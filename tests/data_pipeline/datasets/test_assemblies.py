@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 
 from data_pipeline.datasets import clustering
-from data_pipeline.datasets.assembly_record import AssemblyRecord, read_assemblies
+from data_pipeline.datasets.assembly_record import (
+    AssemblyEntry,
+    AssemblyRecord,
+    PlacedChain,
+    labelled_complex,
+    read_assemblies,
+    write_assemblies,
+)
 from data_pipeline.datasets.build import BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.source_files import AlignmentDirectory
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
+from data_pipeline.features.pairing import PairingRows
 from data_pipeline.parse.assemblies import parse_assembly, read_assembly
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from tests.data_pipeline.datasets.assembly_files import OPERATORS, mmcif_of, write_mmcif
@@ -161,6 +169,91 @@ def test_nothing_is_made_twice_and_stores_without_assemblies_stay_as_they_are(tm
     tables = [(tmp_path / "store" / name).read_bytes() for name in ("assemblies.tsv", "features.lmdb")]
     assert build(tmp_path).assemblies == 1
     assert [(tmp_path / "store" / name).read_bytes() for name in ("assemblies.tsv", "features.lmdb")] == tables
+
+
+def test_a_record_has_what_was_packed(tmp_path: Path) -> None:
+    rows = PairingRows(
+        msa=np.array([[0, 19, 21], [20, 21, 7]], np.int8),
+        deletion_matrix=np.array([[0, 0, 0], [300, 0, 2]], np.int32),
+        species=("", "HUMAN"),
+    )
+    chains = (
+        PlacedChain(name="1abc_A", motion=tuple(np.arange(12) / 3)),
+        PlacedChain(name="1abc_A", motion=(0.0,) * 12),
+    )
+    record = AssemblyRecord(name="1abc", chains=chains, pairing={"1abc_A": rows}, problem="none")
+    found = AssemblyRecord.unpack(record.pack())
+    assert (found.name, found.chains, found.problem) == ("1abc", chains, "none")
+    assert found.pairing["1abc_A"].species == rows.species
+    np.testing.assert_array_equal(found.pairing["1abc_A"].msa, rows.msa)
+    np.testing.assert_array_equal(found.pairing["1abc_A"].deletion_matrix, rows.deletion_matrix)
+    with pytest.raises(InputError, match="assembly '1abc' has no chain of the training set"):
+        labelled_complex(AssemblyRecord(name="1abc", pairing={}), {})
+
+
+def test_tables_of_assemblies_are_read_as_written(tmp_path: Path) -> None:
+    entries = tuple(AssemblyEntry(name=f"{n}abc", key=str(n) * 32, chains=(f"{n}abc_A",) * n) for n in (1, 2))
+    write_assemblies(tmp_path, entries, {"z": "no\nchain", "a": "too large"})
+    assert read_assemblies(tmp_path) == entries
+    assert (tmp_path / "skipped_assemblies.tsv").read_text().splitlines()[1:] == ["a\ttoo large", "z\tno\\nchain"]
+    write_assemblies(tmp_path, (entries[0], entries[0]), {})
+    with pytest.raises(InputError, match=r"assemblies\.tsv, line 3: '1abc' is also in an earlier line"):
+        read_assemblies(tmp_path)
+
+
+def test_a_file_whose_chains_another_has_given_has_no_assembly(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        write_mmcif(tmp_path / f"structures/{folder}/1abc.cif", CHAINS, [("1", "A,B")])
+    write_mmcif(tmp_path / "structures/c/1abc-copy.cif", CHAINS, [("1", "A")])
+    path = tmp_path / "structures/c/1abc-copy.cif"
+    path.write_text(path.read_text().replace("1abc-copy", "1abc"))
+    report = build(tmp_path)
+    assert report.skipped_assemblies == {
+        "1abc of b/1abc.cif": "another file has an assembly of this name already",
+        "1abc-copy": "other files have chains of the same names",
+    }
+    assert report.refused["1abc_H of b/1abc.cif"] == "a/1abc.cif has a chain of this name already"
+
+
+def test_assemblies_of_too_many_residues_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mmcif(tmp_path / "structures/1abc.cif", CHAINS, [("1,2", "A")])
+    monkeypatch.setattr("data_pipeline.datasets.build.MAX_ASSEMBLY_RESIDUES", 21)
+    report = build(tmp_path)
+    assert report.skipped_assemblies == {"1abc": "its assembly has 22 residues, and at most 21 are allowed"}
+    monkeypatch.setattr("data_pipeline.datasets.build.MAX_ASSEMBLY_RESIDUES", 22)
+    write_mmcif(tmp_path / "structures/1abc.cif", CHAINS, [("1,2", "A")], 1)
+    assert build(tmp_path).assemblies == 1
+
+
+def test_missing_and_damaged_assemblies_of_a_store_are_named(tmp_path: Path) -> None:
+    write_mmcif(tmp_path / "structures/1abc.cif", CHAINS, [("1", "A,B")])
+    build(tmp_path)
+    with pytest.raises(InputError, match="there is no assembly '2abc' in .*store"):
+        FeatureStore.open(tmp_path / "store").load_complex("2abc")
+    table = tmp_path / "store/assemblies.tsv"
+    key = read_assemblies(tmp_path / "store")[0].key
+    chain = FeatureStore.open(tmp_path / "store").entries[0].key
+    for other, problem in (("0" * 32, "assembly '1abc' is not in it"), (chain, "assembly '1abc' is damaged")):
+        content = table.read_text()
+        table.write_text(content.replace(key, other))
+        with pytest.raises(InputError, match=f"{problem}; run `helixfold features` again"):
+            FeatureStore.open(tmp_path / "store").load_complex("1abc")
+        table.write_text(content)
+
+
+def test_chains_of_files_without_a_scheme_are_known_by_their_atoms() -> None:
+    text = mmcif_of("1abc", CHAINS, [("1", "A,B")]).replace("_pdbx_poly_seq_scheme.", "_other.")
+    assert [copy.chain for copy in parse_assembly(text.encode()).copies] == ["H", "L"]
+    assert parse_assembly(b"data_x\n_pdbx_struct_assembly.id 1\n").problem == "the file states no biological assembly"
+
+
+def test_assemblies_of_very_many_chains_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = mmcif_of("1abc", CHAINS, [("1,2,3", "A,B")]).encode()
+    monkeypatch.setattr("data_pipeline.parse.assemblies._MAX_COPIES", 6)
+    assert len(parse_assembly(text).copies) == 6
+    monkeypatch.setattr("data_pipeline.parse.assemblies._MAX_COPIES", 5)
+    found = parse_assembly(text)
+    assert (found.copies, found.problem) == ((), "its assembly has more than 5 chains")
 
 
 @pytest.mark.parametrize("text", ["", "name\n", "name\tkey\tchains\n1abc\tk\t1abc_A\n"])

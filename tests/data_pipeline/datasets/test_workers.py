@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 
+from data_pipeline.datasets import build
 from data_pipeline.datasets.build import FileOutcome, process_files
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder
@@ -20,6 +23,7 @@ def outcomes(root: Path, builder: RecordBuilder, paths: list[Path], workers: int
     return {outcome.path.name: outcome for outcome in process_files(builder, root / "store", paths, workers)}
 
 
+@pytest.mark.integration
 def test_a_file_that_kills_its_process_loses_only_itself(tmp_path: Path) -> None:
     structures, _ = write_training_files(tmp_path, 5)
     found = outcomes(tmp_path, FaultyRecipe(filter=ChainFilter()), sorted(structures.iterdir()), workers=2)
@@ -38,9 +42,47 @@ def test_a_mistake_within_one_thread_is_also_the_files_own(tmp_path: Path) -> No
     assert [chain.entry.name for chain in found["0abc.pdb"].chains if chain.is_new] == ["0abc_A", "0abc_B"]
 
 
+class BreakingPool(ThreadPoolExecutor):
+    """A pool whose process dies at one file, and takes the files with it that the pool has been given."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.is_broken = False
+
+    def submit(self, _: object, path: Path) -> Future[FileOutcome]:  # type: ignore[override]
+        if self.is_broken:
+            raise BrokenProcessPool
+        self.is_broken = path.name == "2"
+        found: Future[FileOutcome] = Future()
+        if self.is_broken or path.name == "1":
+            found.set_exception(BrokenProcessPool() if self.is_broken else ZeroDivisionError("a mistake of ours"))
+        else:
+            found.set_result(FileOutcome(path=path))
+        return found
+
+
+def test_files_in_progress_when_a_pool_breaks_are_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[int] = []
+
+    def pool(builder: object, store: object, workers: int) -> BreakingPool:
+        pools.append(workers)
+        return BreakingPool()
+
+    monkeypatch.setattr(build, "_pool", pool)
+    paths = [Path(str(number)) for number in range(6)]
+    found = list(process_files(RecordBuilder(filter=ChainFilter()), Path("store"), paths, 3))
+    assert sorted(outcome.path.name for outcome in found) == list("012345")
+    assert {outcome.path.name: outcome.problem for outcome in found if outcome.problem} == {
+        "1": "ZeroDivisionError: a mistake of ours",
+        "2": "the process that read it died (out of memory?); try again with fewer --workers",
+    }
+    assert pools == [3, 3, 1]  # the second has the files that the first was not given
+
+
 def test_no_file_is_no_work(tmp_path: Path) -> None:
     assert outcomes(tmp_path, RecordBuilder(filter=ChainFilter()), [], workers=1) == {}
     assert outcomes(tmp_path, RecordBuilder(filter=ChainFilter()), [], workers=2) == {}
+    assert not list(tmp_path.rglob("*.lmdb"))
 
 
 WAIT = """
@@ -57,6 +99,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     write_training_files(tmp_path, 3)

@@ -55,9 +55,17 @@ def written(path: Path, content: object, protocol: int = 4) -> Path:
     return path
 
 
+def read_here(content: object, protocol: int = 4) -> Features:
+    """What a process with limited memory reads, without the process."""
+    arrays = _features("features.pkl", pickle.dumps(content, protocol=protocol))
+    return Features.from_arrays(arrays, "features.pkl")
+
+
+@pytest.mark.parametrize("is_here", [True, pytest.param(False, marks=pytest.mark.integration)])
 @pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_features_are_those_of_alphafold(tmp_path: Path, protocol: int) -> None:
-    features = features_from_pickle(written(tmp_path / "features.pkl", alphafold_features(), protocol))
+def test_features_are_those_of_alphafold(tmp_path: Path, protocol: int, is_here: bool) -> None:
+    path = written(tmp_path / "features.pkl", alphafold_features(), protocol)
+    features = read_here(alphafold_features(), protocol) if is_here else features_from_pickle(path)
     letters = np.array(list(RESTYPES_WITH_X_AND_GAP))
     assert features.domain_name == "sp|P0CG48|UBC_HUMAN"
     assert features.sequence == "".join(letters[features.aatype]) == SEQUENCE
@@ -71,8 +79,8 @@ def test_features_are_those_of_alphafold(tmp_path: Path, protocol: int) -> None:
 
 def test_no_templates_are_no_templates(tmp_path: Path) -> None:
     content = alphafold_features() | {name: np.array([]) for name in alphafold_features() if name[:8] == "template"}
-    features = features_from_pickle(written(tmp_path / "features.pkl", content))
-    assert features.template_all_atom_positions.shape == (0, len(SEQUENCE), 37, 3)
+    for features in (features_from_pickle(written(tmp_path / "features.pkl", content)), read_here(content)):
+        assert features.template_all_atom_positions.shape == (0, len(SEQUENCE), 37, 3)
 
 
 class Reduced:
@@ -110,17 +118,20 @@ class Reduced:
     ],
     ids=range(19),
 )
+@pytest.mark.parametrize("is_here", [True, pytest.param(False, marks=pytest.mark.integration)])
 def test_anything_but_arrays_is_refused_by_name_and_not_run(
-    content: object, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_here: bool, content: object, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    path = written(Path("features.pkl"), content)
     with pytest.raises(InputError) as caught:
-        features_from_pickle(written(Path("features.pkl"), content))
+        read_here(content) if is_here else features_from_pickle(path)
     assert says in str(caught.value)
     assert str(caught.value).startswith("features.pkl: ")
     assert [path.name for path in tmp_path.iterdir()] == ["features.pkl"]
 
 
+@pytest.mark.integration
 def test_a_file_cut_anywhere_is_one_sentence() -> None:
     whole = pickle.dumps(alphafold_features(), protocol=4)
     for length in (*range(0, 400, 3), *range(400, len(whole), 211)):
@@ -161,6 +172,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_files_are_one_sentence(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "features.pkl"
@@ -171,6 +183,7 @@ def test_hostile_files_are_one_sentence(kind: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="lists the children of a process, which Linux does")
 def test_sigterm_ends_the_command_while_a_hostile_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "features.pkl"
@@ -188,6 +201,7 @@ def test_sigterm_ends_the_command_while_a_hostile_file_is_read(tmp_path: Path) -
             process.kill()
 
 
+@pytest.mark.integration
 def test_the_command_writes_what_predict_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, output = written(tmp_path / "features.pkl", alphafold_features()), tmp_path / "features"
     assert main(["features", "--from-pickle", str(file), "--output", str(output)]) == 0
