@@ -144,6 +144,28 @@ def test_an_error_in_settings_is_the_callers_mistake() -> None:
     assert issubclass(ConfigError, ValueError)
 
 
+def test_settings_are_changed_together_by_their_names() -> None:
+    config = ModelConfig().with_settings([" structure.layers = 3", "evoformer.msa_heads=4", "evoformer.c_m=64"])
+    assert (config.structure.layers, config.evoformer.msa_heads, config.evoformer.c_m) == (3, 4, 64)
+    assert ModelConfig().with_settings(["evoformer.outer_product=first", "extra_msa.outer_product=first"]) != config
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("structure.layers", "a setting is written name=value, got 'structure.layers'"),
+        ("structure.colour=3", "there is no setting 'structure.colour': 'colour' could be one of layers, c, "),
+        ("colour=3", "there is no setting 'colour': 'colour' could be one of "),
+        ("c_s.x=3", "there is no setting 'c_s.x': what stands before 'x' has no parts"),
+        ("structure.layers=many", "StructureConfig.layers must be int, got 'many'"),
+    ],
+)
+def test_changes_that_are_none_are_refused(setting: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig().with_settings([setting])
+    assert problem in str(caught.value)
+
+
 def test_settings_cannot_be_changed_afterwards() -> None:
     config = ModelConfig()
     with pytest.raises(FrozenInstanceError):

@@ -21,6 +21,16 @@ def test_a_database_is_as_long_as_the_farthest_line_of_its_index_says(index: str
         check_index(database)
 
 
+def test_a_database_may_be_divided_into_files(tmp_path: Path) -> None:
+    (tmp_path / "db.index").write_text(FIRST + LAST)
+    for number, size in enumerate((60, 40)):
+        (tmp_path / f"db.{number}").write_bytes(b"x" * size)
+    check_index(tmp_path / "db")
+    (tmp_path / "db.1").write_bytes(b"x" * 39)
+    with pytest.raises(InputError, match="there are 99"):
+        check_index(tmp_path / "db")
+
+
 def test_a_line_that_is_no_entry_is_told(tmp_path: Path) -> None:
     (tmp_path / "db.index").write_text(f"{FIRST}1\t40\n")
     (tmp_path / "db").write_bytes(b"x" * 100)

@@ -17,6 +17,7 @@ from helixfold.cli.main import main
 from helixfold.databases.check import check_databases
 from helixfold.databases.download import DOWNLOADS, download_databases
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
+from tests.data_pipeline.search.recording_program import RecordingProgram
 from tests.weights.server import Behaviour, serving
 
 NAME = "colabfold_envdb_202108"
@@ -120,6 +121,43 @@ def test_a_damaged_or_hostile_archive_leaves_no_database(tmp_path: Path, content
     assert not [name for name in names(tmp_path / "output") if ".part" not in name]
 
 
+def test_sequences_are_converted_and_the_conversion_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ': > members; : > members.index; printf "\\0\\0\\0\\0" > members.dbtype'
+    program = RecordingProgram(tmp_path, "mmseqs", script)
+    monkeypatch.setattr("helixfold.databases.download.require_mmseqs", lambda _: program.path)
+    name, output = "pdb100_230517", tmp_path / "output"
+    content = gzip.compress(b">1abc_A\nMKV\n>2abc_A\nMK\n")
+    assert download(Behaviour(content=content), output, name) == output / name
+    (words,) = program.calls
+    assert words == f"createdb {output}/sequences.fasta.gz members --dbtype 1 --shuffle 0 -v 2"
+    files = {"downloads.json", *(f"{name}{ending}" for ending in ("", ".index", ".dbtype"))}
+    assert set(names(output)) == files
+    # A run that was killed after the conversion and before the record of it.
+    (output / "downloads.json").unlink()
+    (output / "sequences.fasta.gz").touch()
+    download(Behaviour(content=content), output, name)
+    assert len(program.calls) == 1
+    assert set(names(output)) == files
+
+
+def test_a_file_that_another_program_left_with_holes_is_fetched_again(tmp_path: Path) -> None:
+    part = tmp_path / f"{DOWNLOADS[NAME].archives[0]}.part"
+    with pytest.raises(DownloadError, match="run the command again"):
+        download(Behaviour(content=ARCHIVE, cuts=[None, 400_000, 0, 0]), tmp_path)
+    part.write_bytes(bytes(len(ARCHIVE)))
+    part.with_name(f"{part.name}.aria2").touch()
+    assert download(Behaviour(content=ARCHIVE), tmp_path).is_file()
+    assert set(names(tmp_path)) == {*database_files(NAME), "downloads.json"}
+
+
+def test_a_record_that_is_none_is_said(tmp_path: Path) -> None:
+    (tmp_path / "downloads.json").write_text("[]")
+    with pytest.raises(InputError, match=r"downloads\.json: not a record of downloads; delete it to download all"):
+        download(Behaviour(content=ARCHIVE), tmp_path)
+
+
 def test_an_archive_that_lacks_a_file_is_said(tmp_path: Path) -> None:
     files = database_files(NAME)
     del files[f"{NAME}_db_aln.index"]
@@ -184,10 +222,41 @@ def test_files_of_other_tools_are_checked_to_the_end(tmp_path: Path) -> None:
             ("h", "hhblits", "bfd"),
         )
     ]
+    tables.append('[uniprot]\npath = "good.fasta"\n')
+    tables.append('[templates]\ntool = "hmmsearch"\npath = "bad.fasta"\nstructures = "mmcif"\n')
+    (tmp_path / "mmcif").mkdir()
+    (tmp_path / "mmcif" / "1abc.cif").touch()
     (tmp_path / "profile.toml").write_text("".join(tables))
-    good, bad, empty = (problem for _, problem in check_databases(read_database_profile(tmp_path / "profile.toml", ())))
+    checked = list(check_databases(read_database_profile(tmp_path / "profile.toml", ())))
+    assert [place.removeprefix(f"{tmp_path}/") for place, _ in checked] == [
+        *("good.fasta (jackhmmer)", "bad.fasta (mmseqs)", "bfd (hhblits)"),
+        *("bad.fasta (hmmsearch)", "good.fasta (jackhmmer)"),
+    ]
+    good, bad, empty, searched, uniprot = (problem for _, problem in checked)
+    assert searched == bad
+    assert uniprot is None
     assert good is None
     assert bad is not None
     assert "bad.fasta, line 4" in bad
     assert empty is not None
     assert "all its files are empty" in empty
+
+
+def test_every_part_of_a_database_of_clusters_is_checked(tmp_path: Path) -> None:
+    parts = ("", "_h", "_seq", "_seq_h", "_aln")
+    for name, content in database_files("uniref30_1").items():
+        (tmp_path / name).write_bytes(content)
+    profile = read_database_profile(tmp_path, ())
+    assert [problem for _, problem in check_databases(profile)] == [None]
+    for part in parts:
+        index = tmp_path / f"uniref30_1_db{part}.index"
+        index.write_text("0\t0\t200001\n")
+        (problem,) = (problem for _, problem in check_databases(profile))
+        assert problem is not None
+        assert f"uniref30_1_db{part}: its index tells of 200,001 bytes and there are 200,000" in problem
+        index.write_text("0\t0\t200000\n")
+    # What an index of MMseqs2's holds is not needed.
+    (tmp_path / "uniref30_1_db.idx.index").touch()
+    for path in [*tmp_path.glob("uniref30_1_db_seq*"), *tmp_path.glob("uniref30_1_db_aln*")]:
+        path.unlink()
+    assert [problem for _, problem in check_databases(profile)] == [None]

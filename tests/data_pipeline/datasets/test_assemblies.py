@@ -228,7 +228,7 @@ def test_assemblies_of_too_many_residues_are_left_out(tmp_path: Path, monkeypatc
 def test_missing_and_damaged_assemblies_of_a_store_are_named(tmp_path: Path) -> None:
     write_mmcif(tmp_path / "structures/1abc.cif", CHAINS, [("1", "A,B")])
     build(tmp_path)
-    with pytest.raises(InputError, match="there is no assembly '2abc' in .*store"):
+    with pytest.raises(InputError, match=r"there is no assembly '2abc' in .*store"):
         FeatureStore.open(tmp_path / "store").load_complex("2abc")
     table = tmp_path / "store/assemblies.tsv"
     key = read_assemblies(tmp_path / "store")[0].key

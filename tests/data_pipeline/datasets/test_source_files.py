@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets.source_files import AlignmentDirectory, find_structures, read_duplicates, search_results
+from data_pipeline.datasets.source_files import (
+    AlignmentDirectory,
+    find_structures,
+    read_chain_names,
+    read_duplicates,
+    search_results,
+)
 from data_pipeline.errors import InputError
 
 
@@ -72,3 +78,11 @@ def test_wrong_directories_and_lists_are_refused(tmp_path: Path) -> None:
     (tmp_path / "duplicates.txt").write_text("a b\nc a\n")
     with pytest.raises(InputError, match="line 2: 'a' is also in an earlier line"):
         read_duplicates(tmp_path / "duplicates.txt")
+
+
+def test_names_of_chains_are_one_on_each_line(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text(" 1abc_A \n\n2abc_B\r\n1abc_A\n")
+    assert read_chain_names(tmp_path / "names.txt") == {"1abc_A", "2abc_B"}
+    (tmp_path / "names.txt").write_text("\n \n")
+    with pytest.raises(InputError, match=r"names\.txt: it names no chain; put one name on each line"):
+        read_chain_names(tmp_path / "names.txt")

@@ -163,6 +163,7 @@ def test_numbers_and_templates_of_uneven_chains_stand_where_they_belong(chains: 
     given = [replace(chain, name=f"{chain.name}{place}") for place, chain in enumerate(chains)]
     features = complex_features(given, max_templates=4)
     assert features.chain_names == tuple(chain.name for chain in ordered)
+    assert {len(names) for names in features.template_names} == {4}
     left = 0
     for number, chain in enumerate(ordered, start=1):
         length, own = len(chain.features.sequence), chain.features
