@@ -155,6 +155,19 @@ def test_many_targets_share_one_search_and_find_its_results(tmp_path: Path) -> N
     assert tool.searched == ["ACDE"]
 
 
+def test_only_searches_for_many_targets_are_made_ahead_and_each_by_its_own_size(tmp_path: Path) -> None:
+    alone, failing, tool = FakeSearch(b">hit\nAAAA\n"), FakeBatchSearch(), FakeBatchSearch(b">hit\nCCCC\n")
+    tool.targets_per_pass = 2
+    steps = (step(alone, "one.a3m"), step(failing, "two.a3m"), step(tool, "three.a3m"))
+    targets = [Target(name=letter, sequence=f"{letter}CDE") for letter in "AWDEF"]
+    search_ahead(targets, SearchPlan(alignments=steps), lambda each: tmp_path / each.name)
+    assert alone.searched == []
+    assert tool.batches == [["ACDE", "WCDE"], ["DCDE", "ECDE"], ["FCDE"]]
+    # A batch that fails stops neither the next one nor the next search.
+    assert sorted(path.parent.name for path in tmp_path.glob("*/three.a3m")) == list("DEF")
+    assert not list(tmp_path.glob("*/two.a3m"))
+
+
 def test_a_batch_that_fails_leaves_each_target_to_its_own_search(tmp_path: Path) -> None:
     tool = FakeBatchSearch()
     plan = SearchPlan(alignments=(step(tool),))
@@ -296,6 +309,25 @@ def test_the_users_own_templates_take_the_place_of_the_search(tmp_path: Path, st
     prepared = prepare(own, template_plan(tool, structures), tmp_path / "msas")
     assert not tool.queries
     assert prepared.features.template_domain_names == ("1abc_A",)
+
+
+def test_templates_of_the_user_that_cannot_be_used_are_told(tmp_path: Path, structures: Path) -> None:
+    (path,) = (path for path in structures.iterdir() if path.is_file())
+    unlike = target("WWWWHHHHWWWW", templates=(path,))
+    with pytest.warns(UserWarning, match="gives no template: .* can be aligned to the target, no better than by"):
+        alone = prepare(unlike)
+    prepared = prepare(unlike, SearchPlan(), tmp_path / "msas")  # recorded with the results instead
+    assert prepared.notes == alone.notes
+    assert len(prepared.notes) == 1
+    assert prepared.features.template_aatype.shape == (0, 12)
+
+
+def test_templates_are_searched_with_the_target_alone_where_there_is_nothing_else(
+    tmp_path: Path, structures: Path
+) -> None:
+    tool = FakeTemplateSearch(HITS, input_format="a3m")
+    prepare(target(TEMPLATE_SEQUENCE), template_plan(tool, structures), tmp_path / "msas")
+    assert tool.queries == [f">query\n{TEMPLATE_SEQUENCE}\n".encode()]
 
 
 def dated_plan(plan: SearchPlan, latest: date | None) -> SearchPlan:

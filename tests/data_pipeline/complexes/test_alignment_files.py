@@ -6,8 +6,10 @@ import pytest
 
 from data_pipeline.complexes.alignment_files import complex_of_a3m, is_complex_a3m, with_alignments
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
+from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
+from data_pipeline.pipeline import PreparedTarget, Target
 
 A, B = "MKTAYIAK", "GSHMAEQL"
 GIVEN = ComplexInput(target=ComplexTarget.of("it", (A, B, A)))
@@ -72,6 +74,21 @@ def test_colabfolds_alignment_of_all_chains_is_known_by_its_first_line(tmp_path:
         other = ComplexInput(target=ComplexTarget.of("it", sequences))
         with pytest.raises(InputError, match=r"it\.a3m, line 1: this is the alignment of other chains than those of"):
             with_alignments(other, [whole], only=True)
+
+
+def test_rows_of_more_files_follow_those_of_colabfolds_alignment(tmp_path: Path) -> None:
+    whole, single = tmp_path / "it.a3m", write(tmp_path / "single.a3m", A)
+    whole.write_text(f"{WHOLE}>pair\n{A[::-1]}{B[::-1]}\n")
+    prepared = prepare_any(with_alignments(GIVEN, [whole, single], only=True))
+    assert isinstance(prepared, PreparedComplex)
+    features = prepared.features.multimer
+    rows = ["".join("ARNDCQEGHILKMFPSTWYVX-"[kind] for kind in row) for row in features.msa]
+    assert rows[: features.paired_rows] == [A + A + B, A[::-1] * 2 + B[::-1]]
+    unpaired = [row for row in rows[features.paired_rows :] if set(row[:16]) != {"-"}]
+    assert unpaired == [f"{row}{row}{'-' * 8}" for row in (A, A[::-1])]
+    alone = prepare_any(Target(name="one", sequence=A, alignments=(single,)))
+    assert isinstance(alone, PreparedTarget)
+    assert alone.features.domain_name == "one"
 
 
 def test_files_that_are_named_are_for_the_only_target(tmp_path: Path) -> None:
