@@ -266,3 +266,40 @@ def test_a_claim_of_an_ended_process_of_this_machine_is_free_at_once(tmp_path: P
     path.with_suffix(".2").unlink()
     path.write_text(json.dumps({**words, "owner": "elsewhere 0 1 1 1"}))
     assert Claims(ClaimFiles(tmp_path)).take("t") == "held"
+
+
+def test_claims_of_a_directory_are_renewed_until_they_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.Claims, "renew", lambda self: self._closed.set())
+    claims = Claims.in_directory(tmp_path)
+    monkeypatch.setattr(claims, "_renewal", 0.0)
+    assert (tmp_path / ".claims").is_dir()
+    assert claims._thread is not None
+    assert claims.take("t") == "taken"
+    claims.close()
+    assert not claims._thread.is_alive()
+    assert Claims(ClaimFiles(tmp_path / ".claims")).work_on("t") == "none"
+    assert claims.renewed("other") is None
+
+
+def test_the_server_says_when_a_claim_was_renewed() -> None:
+    server = Server()
+    claims = machine(server, "a", 0.0)
+    claims.take("t")
+    server.time += 50
+    assert claims.renewed("t") == server.time - 50
+    claims.renew()
+    assert claims.renewed("t") == server.time
+
+
+def test_what_killed_processes_left_is_removed_when_it_has_expired(tmp_path: Path) -> None:
+    files = ClaimFiles(tmp_path, "own")
+    for name, age in (("clock-old", 400), ("draft-old-1", 400), ("clock-new", 200), ("draft-new-1", 200), ("x.1", 400)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    (tmp_path / "clock-own").touch()
+    (tmp_path / "y.1").touch()
+    os.utime(tmp_path / "y.1", (1e9, 1e9))
+    files.remove_clocks(300.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clock-new", "draft-new-1", "x.1", "y.1"]

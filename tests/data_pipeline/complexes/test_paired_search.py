@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.complexes.paired_search import paired_alignments, search_pairs_ahead
-from data_pipeline.errors import SearchError
+from data_pipeline.errors import SearchError, TooLargeError
 from data_pipeline.search.plan import PairingStep
 from data_pipeline.search.result_files import ResultFiles
 
@@ -129,3 +129,29 @@ def test_complexes_are_searched_together_and_a_bad_one_stops_no_other(tmp_path: 
     assert not (places[1][0] / "paired_hits.a3m").exists()
     search_pairs_ahead([(CHAINS, places[1])], PairingStep(result_file="paired_hits.a3m", tool=Pairing()))
     assert not (places[1][0] / "paired_hits.a3m").exists()
+
+
+def test_rows_that_no_longer_fit_are_neither_searched_again_nor_stored(
+    pair: Complex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.pair()
+    kept = [file.read_bytes() for file in pair.files]
+
+    def too_large(*_: object, **__: object) -> None:
+        raise TooLargeError("read fewer rows")
+
+    monkeypatch.setattr("data_pipeline.complexes.paired_search.parse_a3m", too_large)
+    with pytest.raises(TooLargeError, match="read fewer rows"):
+        pair.pair()
+    assert pair.tool.runs == 1
+    with pytest.raises(TooLargeError, match="read fewer rows"):
+        pair.pair(["MKV", "ACDF"])
+    assert [file.read_bytes() for file in pair.files] == kept
+
+
+def test_a_stored_result_that_is_no_alignment_is_searched_again(pair: Complex) -> None:
+    """An earlier version stored whatever a server sent."""
+    pair.pair()
+    for directory, content in zip(pair.directories, (b">query\nMKV\n", b">query\nMKV\n"), strict=True):
+        ResultFiles(directory=directory).save("paired_hits.a3m", "pairing", b"MKV:ACDE", content, bytes)
+    assert pair.pair() == [("query", "run2")] * 2

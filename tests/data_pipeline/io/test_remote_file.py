@@ -1,6 +1,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,3 +164,25 @@ def test_only_the_users_own_file_is_resumed(
     assert not part.is_symlink()
     assert precious.read_bytes() == b"precious"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["precious", "x.npz.part"]
+
+
+def test_a_part_that_is_longer_than_the_file_is_fetched_again(remote: RemoteFile, tmp_path: Path) -> None:
+    part = tmp_path / "file.part"
+    part.write_bytes(b"x" * 301)
+    fetch(remote, 100, 300, part, progress=False)
+    assert part.read_bytes() == CONTENT[100:400]
+    part.write_bytes(CONTENT[100:350])
+    fetch(remote, 100, 300, part, progress=False)
+    assert part.read_bytes() == CONTENT[100:400]
+    with pytest.raises(DownloadError, match=r"the file ends within other$"):
+        fetch(remote, len(CONTENT) - 10, 20, tmp_path / "other.part", progress=False)
+
+
+def test_a_full_disk_is_told_before_anything_is_fetched(
+    remote: RemoteFile, behaviour: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file.part").write_bytes(b"x" * 10)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1989))
+    with pytest.raises(DownloadError, match=r"1,990 bytes are needed and 1,989 are free"):
+        fetch(remote, 0, 2000, tmp_path / "file.part", progress=False)
+    assert behaviour.ranges == []
