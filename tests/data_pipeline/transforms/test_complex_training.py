@@ -113,3 +113,52 @@ def test_labels_that_do_not_fit_are_refused() -> None:
     slots = replace(CONFIG, sampling=replace(CONFIG.sampling, max_templates=5))
     with pytest.raises(InputError, match="'1abc' has 4 template slots"):
         complex_example("1abc", features, labels, slots, np.random.default_rng(0), 1)
+
+
+def test_templates_are_shown_in_random_number_and_order_and_unused_slots_are_empty() -> None:
+    features, labels = a_complex()
+    slots, residues = 4, len(features.aatype)
+    number = np.arange(1, slots + 1)
+    features = replace(
+        features,
+        template_aatype=np.repeat(number[:, None], residues, 1).astype(np.int32),
+        template_all_atom_positions=np.ones((slots, residues, 37, 3), np.float32) * number[:, None, None, None],
+        template_all_atom_masks=np.ones((slots, residues, 37), np.float32) * number[:, None, None],
+    )
+    counts, firsts = set[int](), set[int]()
+    for seed in range(60):
+        (sample,) = complex_example("1abc", features, labels, CONFIG, np.random.default_rng(seed), 1).samples
+        shown = sample.template_aatype[:, 0]
+        used = np.flatnonzero(shown)
+        assert len(set(shown[used].tolist())) == len(used)
+        assert used.tolist() == list(range(len(used)))
+        for array in (sample.template_aatype, sample.template_all_atom_positions, sample.template_all_atom_masks):
+            assert (array.reshape(slots, -1) == shown[:, None]).all()
+        counts.add(len(used))
+        firsts.add(int(shown[0]))
+    assert counts == {0, 1, 2, 3, 4}
+    assert firsts == {0, 1, 2, 3, 4}
+
+
+def test_unsure_residues_of_predicted_complexes_have_no_atoms_and_alignments_are_thinned() -> None:
+    features, labels = a_complex()
+    unsure = features.residue_index % 3 == 0
+    predicted = replace(labels, confidence=np.where(unsure, 0.3, 0.7).astype(np.float32), is_distillation=True)
+    whole = replace(CONFIG, crop_size=99, distillation_msa_rows=2)
+    found = complex_example("1abc", features, predicted, whole, np.random.default_rng(0), 1)
+    assert not found.truth.all_atom_mask[unsure].any()
+    np.testing.assert_array_equal(found.truth.all_atom_mask[~unsure], labels.all_atom_mask[~unsure])
+    assert not found.truth.copies_mask[0][unsure].any()  # type: ignore[attr-defined]
+    assert found.is_distillation
+    assert (found.name, found.resolution) == ("1abc", 2.0)
+    assert len(found.samples[0].true_msa) <= 2
+    experiment = complex_example(
+        "1abc", features, replace(predicted, is_distillation=False), whole, np.random.default_rng(0), 1
+    )
+    np.testing.assert_array_equal(experiment.truth.all_atom_mask, labels.all_atom_mask)
+    assert len(experiment.samples[0].true_msa) == 3
+
+
+def test_the_share_of_examples_that_is_asked_for_is_not_clamped() -> None:
+    clamped = [example(seed, unclamped_fraction=0.3).use_clamped_fape for seed in range(16)]
+    assert 8 < sum(clamped) < 16

@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.residues import MASKED, UNKNOWN
-from data_pipeline.transforms.sample import SamplingConfig, draw, draw_sample
+from data_pipeline.transforms.sample import SamplingConfig, draw, draw_sample, smallest
 from tests.data_pipeline.transforms.samples import random_features
 
 CONFIG = SamplingConfig(max_msa_clusters=6, max_extra_msa=5, max_templates=2)
@@ -99,7 +99,7 @@ def test_equal_generators_draw_equal_samples_and_each_draw_is_fresh() -> None:
     assert not np.array_equal(first.bert_mask, second.bert_mask)
 
 
-@pytest.mark.parametrize("crop", [np.arange(5, 14), np.array([0, 3, 4, 19])])
+@pytest.mark.parametrize("crop", [np.arange(5, 14), np.array([0, 3, 4, 19]), np.array([2, 3, 5, 6])])
 def test_a_cropped_draw_is_the_crop_of_the_draw(crop: np.ndarray) -> None:
     features = random_features(40, 20, 3)
     whole = draw_sample(features, CONFIG, np.random.default_rng(3))
@@ -166,3 +166,30 @@ def test_where_no_extra_row_is_left_the_target_stands_in_with_what_is_hidden() -
             for flag in (False, True)
         )
         np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("highest", "kind"),
+    [(0, "u1"), (255, "u1"), (256, "i2"), (32767, "i2"), (32768, "i4"), (2**31 - 1, "i4"), (2**31, "i8")],
+)
+def test_counts_are_kept_in_the_smallest_type_that_holds_them(highest: int, kind: str) -> None:
+    found = smallest(np.array([[0, highest]], np.int64))
+    assert found.dtype == kind
+    assert found.tolist() == [[0, highest]]
+    assert smallest(np.zeros((0, 3), np.int64)).dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "expected"),
+    [
+        ({}, 6, False),
+        ({}, 7, True),  # the choice of cluster centres
+        ({"masked_msa_fraction": 0.1}, 1, True),
+        ({"unknown_fraction": 0.1}, 1, True),
+    ],
+)
+def test_samples_depend_on_chance_where_something_is_drawn(
+    settings: dict[str, float], rows: int, expected: bool
+) -> None:
+    config = replace(CONFIG, **{"masked_msa_fraction": 0.0, **settings})  # type: ignore[arg-type]
+    assert config.depends_on_chance(rows) is expected
