@@ -91,6 +91,9 @@ def test_successors_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     with pytest.raises(UnusableHitError) as error:
         StructureDirectory(tmp_path, obsolete=obsolete).current_entry("1bad")
     assert error.value.reason is RejectionReason.OBSOLETE
+    # A circle further on does not go back to the entry itself.
+    farther = StructureDirectory(tmp_path, obsolete={"1abc": "2abc", "2abc": "3abc", "3abc": "2abc"})
+    assert farther.current_entry("1abc") == "3abc"
 
 
 def test_release_dates_are_read(tmp_path: Path) -> None:

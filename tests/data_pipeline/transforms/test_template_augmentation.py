@@ -150,3 +150,23 @@ def test_examples_carry_the_templates_into_their_samples() -> None:
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         TemplateAugmentation(**wrong)
+
+
+def test_the_arrays_of_relatives_are_of_the_same_templates() -> None:
+    numbered = replace(FEATURES, template_sum_probs=np.arange(5, dtype=np.float32)[:, None])
+    for seed in range(10):
+        found = example_templates(numbered, LABELS, TemplateAugmentation(), rng(seed), max_hits=4, max_templates=2)
+        rows = [int(name) for name in found["template_domain_names"]]
+        assert found["template_sum_probs"].tolist() == [[row] for row in rows]
+        np.testing.assert_array_equal(found["template_aatype"], FEATURES.template_aatype[rows])
+        np.testing.assert_array_equal(found["template_all_atom_masks"], FEATURES.template_all_atom_masks[rows])
+
+
+def test_residues_that_were_not_observed_are_gaps_of_a_copy() -> None:
+    mask = np.ones((R, 37), np.float32)
+    mask[10:20] = 0
+    settings = TemplateAugmentation(most_substituted=0.0, most_masked=0.0, least_kept=1.0)
+    aatype = np.full(R, RESTYPES.index("L"), np.int32)
+    copy = corrupted_copy(aatype, LABELS.all_atom_positions, mask, settings, rng(0))
+    assert np.flatnonzero(copy.aatype == GAP).tolist() == list(range(10, 20))
+    assert not copy.positions[10:20].any()
