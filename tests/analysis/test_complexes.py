@@ -63,15 +63,18 @@ def test_small_complexes_score_as_with_dockq(name: str) -> None:
 
 
 # The largest ones take minutes; others are like them.
-TIERS = {"1hv4": pytest.mark.integration} | dict.fromkeys(("3l4q", "7qpd", "8efu"), pytest.mark.long)
+TIERS: dict[str, Any] = dict.fromkeys(("3l4q", "7qpd", "8efu"), pytest.mark.long)
+TIERS |= dict.fromkeys(("1k6p", "2q2k", "4lup", "5mtn", "5zng"), ())  # unit tests
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, ())) for name in REAL])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, pytest.mark.integration)) for name in REAL])
 def test_real_complexes_score_as_with_dockq(name: str, real_data: Path) -> None:
     agree(name, real_data)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "hairpins" else pytest.mark.integration) for name in SMALL]
+)
 def test_a_complex_is_itself_wherever_it_lies_and_however_its_chains_are_ordered(name: str) -> None:
     true = chains_of(true_complex(name, NOWHERE))
     turn = rotation(np.array([3.0, 1.0, 2.0]), 1.3)
@@ -107,6 +110,7 @@ def test_neither_order_nor_names_of_predicted_chains_matter() -> None:
     )
 
 
+@pytest.mark.integration
 def test_many_equal_chains_are_assigned_by_superposition(monkeypatch: pytest.MonkeyPatch) -> None:
     true = symmetric(("helix_short",), 9, 20.0)
     order = np.random.default_rng(5).permutation(9).tolist()

@@ -46,12 +46,14 @@ def share_of(image: np.ndarray, color: tuple[float, ...]) -> float:
     return float((np.abs(image - np.array(color)).max(-1) <= 2).mean())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("models", "length"), [(1, 1), (7, 2), (5, 30), (1, 1500)])
 def test_any_number_of_models_and_residues_can_be_drawn(models: int, length: int) -> None:
     assert pixels(plddt_plot(curves(models, length))).std() > 10
     assert pixels(pae_plot(maps(models, length), 31.75)).std() > 10
 
 
+@pytest.mark.integration
 def test_bands_have_alphafolds_colors_and_limits() -> None:
     assert [(band.least, band.color) for band in CONFIDENCE_BANDS] == [
         (90, "#0053D6"),
@@ -67,6 +69,7 @@ def test_bands_have_alphafolds_colors_and_limits() -> None:
     assert np.array(shares) / sum(shares) == pytest.approx([0.1, 0.2, 0.2, 0.5], abs=0.03)
 
 
+@pytest.mark.integration
 def test_small_errors_are_green_and_large_ones_white() -> None:
     pae = np.zeros((8, 8))
     pae[:, 4:] = 31.75
@@ -78,6 +81,7 @@ def test_small_errors_are_green_and_large_ones_white() -> None:
     assert np.ptp(rows) > 0.6 * image.shape[0]
 
 
+@pytest.mark.integration
 def test_aligned_residues_are_rows() -> None:
     pae = np.full((8, 8), 31.75)
     pae[0] = 0
@@ -88,6 +92,7 @@ def test_aligned_residues_are_rows() -> None:
     assert rows.max() < 0.3 * image.shape[0]
 
 
+@pytest.mark.integration
 def test_notes_are_printed_under_the_plots() -> None:
     notes = ["untrained $demonstration$ parameters", "x" * 300]
     for plain, noted in (
@@ -99,6 +104,7 @@ def test_notes_are_printed_under_the_plots() -> None:
         assert (below < 150).any()
 
 
+@pytest.mark.integration
 def test_the_same_data_gives_the_same_bytes() -> None:
     assert plddt_plot(curves(3, 50), ["note"]) == plddt_plot(curves(3, 50), ["note"])
     assert pae_plot(maps(3, 50), 31.75, ["note"]) == pae_plot(maps(3, 50), 31.75, ["note"])
@@ -122,12 +128,14 @@ def alignment(rows: int, length: int) -> np.ndarray:
     return msa
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("rows", "length"), [(2, 1), (2, 3), (40, 100), (5000, 60), (3, 4000)])
 def test_coverage_of_any_size_can_be_drawn(rows: int, length: int) -> None:
     msa = alignment(rows, length)
     assert pixels(coverage_plot(msa, alignment_depth(msa))).std() > 10
 
 
+@pytest.mark.integration
 def test_a_single_row_has_no_coverage_and_the_picture_says_so() -> None:
     image = pixels(coverage_plot(alignment(1, 76), alignment_depth(alignment(1, 76))))
     assert image.shape[0] < 300
@@ -137,6 +145,7 @@ def test_a_single_row_has_no_coverage_and_the_picture_says_so() -> None:
     assert np.ptp(image, axis=-1).max() == 0
 
 
+@pytest.mark.integration
 def test_the_page_and_the_picture_have_one_scale_of_errors() -> None:
     text = (resources.files("helixfold.report") / "pages" / "heat_map.js").read_text()
     found = re.search(r"green: \[(.*?)\]", text)
@@ -148,6 +157,7 @@ def test_the_page_and_the_picture_have_one_scale_of_errors() -> None:
     assert share_of(image, tuple(255 * np.array(page[len(page) // 2]))) > 0.3
 
 
+@pytest.mark.integration
 def test_rows_are_sorted_by_identity_and_gaps_are_white() -> None:
     msa = np.zeros((100, 50), np.int8)
     msa[1:, 25:] = GAP
@@ -162,6 +172,7 @@ def test_rows_are_sorted_by_identity_and_gaps_are_white() -> None:
     assert left[40:100].mean() < left[-100:-40].mean() - 20
 
 
+@pytest.mark.integration
 def test_paired_rows_stand_above_a_line_and_chains_end_at_lines() -> None:
     msa = np.zeros((100, 50), np.int8)
     msa[1:40] = 1  # paired rows, which are less like the target than the others are
@@ -181,6 +192,7 @@ def test_paired_rows_stand_above_a_line_and_chains_end_at_lines() -> None:
     assert not (np.abs(pixels(coverage_plot(msa, depth)).astype(float) - red).max(-1) < 12).any()
 
 
+@pytest.mark.integration
 def test_the_same_alignment_gives_the_same_bytes() -> None:
     msa = alignment(30, 40)
     assert coverage_plot(msa, alignment_depth(msa)) == coverage_plot(msa, alignment_depth(msa))
@@ -314,3 +326,28 @@ def test_the_files_plots_are_of_the_predictions_and_of_the_chains(
     assert named == {"paired": features.paired_rows, "chain_ends": [5, 14]}
     assert all((tmp_path / f"{name}.png").read_bytes() == b"a plot" for name in drawn)
     np.testing.assert_array_equal(depth.coverage, [sum(kind != GAP for kind in column) for column in features.msa.T])
+
+
+def test_notes_stand_under_plots_and_a_single_row_is_told_in_words() -> None:
+    notes = ["untrained $demonstration$ parameters", "x " * 90]
+    for draw in (lambda: plddt_plot(curves(2, 9), notes), lambda: pae_plot(maps(2, 9), 31.75, notes)):
+        figure = figure_of(draw)
+        (text,) = (each for each in figure.texts if "demonstration" in each.get_text())
+        assert text.get_text().split() == " ".join(notes).split()
+        assert not text.get_parse_math()
+        assert text.get_position()[1] < min(axes.get_position().y0 for axes in figure.axes)
+    colors = [line.get_color() for line in figure_of(lambda: plddt_plot(curves(5, 9))).axes[0].lines]
+    assert len(set(colors)) == 5
+    plots._no_coverage.cache_clear()
+    (alone,) = figure_of(lambda: coverage_plot(alignment(1, 9), alignment_depth(alignment(1, 9)))).texts[-1:]
+    assert "one sequence, the target itself" in alone.get_text()
+    plots._no_coverage.cache_clear()
+
+
+def test_a_long_chains_map_has_its_residues_on_the_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "_MAP_PIXELS", 3)
+    pae = np.arange(36.0).reshape(6, 6)
+    (image,) = figure_of(lambda: pae_plot({"m": pae}, 31.75)).axes[0].images
+    expected = [[pae[i : i + 2, j : j + 2].mean() for j in (0, 2, 4)] for i in (0, 2, 4)]
+    np.testing.assert_allclose(image.get_array(), expected)
+    assert image.get_extent() == [0.5, 6.5, 6.5, 0.5]

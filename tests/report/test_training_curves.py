@@ -62,6 +62,7 @@ def rows_of(image: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
     return heights
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "given",
     [
@@ -80,6 +81,7 @@ def test_any_history_can_be_drawn(given: TrainingHistory, tmp_path: Path) -> Non
     assert drawn(given, tmp_path / "curves.png").std() > 5
 
 
+@pytest.mark.integration
 def test_a_falling_loss_falls_and_the_held_out_one_stands_above(tmp_path: Path) -> None:
     losses = list(np.linspace(10, 2, 200))
     image = drawn(
@@ -93,6 +95,7 @@ def test_a_falling_loss_falls_and_the_held_out_one_stands_above(tmp_path: Path) 
     assert training[both[-1]] > training[both[0]] + 50
 
 
+@pytest.mark.integration
 def test_scores_are_on_a_scale_from_0_to_1(tmp_path: Path) -> None:
     def height(score: float) -> float:
         given = history([1.0] * 9, {place: {"lddt_ca": score} for place in range(9)})
@@ -103,6 +106,7 @@ def test_scores_are_on_a_scale_from_0_to_1(tmp_path: Path) -> None:
     assert height(0.25) - height(0.75) > 100
 
 
+@pytest.mark.integration
 def test_a_few_wild_steps_do_not_press_the_curve_flat(tmp_path: Path) -> None:
     losses = list(np.linspace(10, 2, 400))
     losses[200] = 1e4
@@ -111,6 +115,7 @@ def test_a_few_wild_steps_do_not_press_the_curve_flat(tmp_path: Path) -> None:
     assert rows[-1] - rows[0] > 200
 
 
+@pytest.mark.integration
 def test_skipped_steps_are_marked(tmp_path: Path) -> None:
     steps = [step(number, 1.0, skipped=number == 5) for number in range(10)]
     marked = drawn(TrainingHistory(steps=tuple(steps), evaluations=()), tmp_path / "c.png")
@@ -134,6 +139,7 @@ def test_smoothing_is_a_plain_mean_around_each_place() -> None:
     assert smoothed(np.zeros(0), 5).shape == (0,)
 
 
+@pytest.mark.integration
 def test_the_same_history_gives_the_same_bytes_in_place_of_the_old(tmp_path: Path) -> None:
     path = tmp_path / "curves.png"
     contents = []

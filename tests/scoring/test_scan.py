@@ -29,6 +29,7 @@ def rows(directory: Path) -> dict[str, dict[str, str]]:
     return {line["mutation"]: line for line in found}
 
 
+@pytest.mark.integration
 def test_mutants_are_folded_once_from_one_search_in_lots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +84,7 @@ def test_mutants_are_folded_once_from_one_search_in_lots(
     assert float(found["K2W"]["plddt"]) == pytest.approx(made.plddt.mean(), abs=1e-2)
 
 
+@pytest.mark.integration
 def test_incomplete_results_of_an_earlier_run_are_made_again(tmp_path: Path) -> None:
     words = ["scan", SEQUENCE, *TINY, "--positions", "2", "--to", "AW", "--output", str(tmp_path / "out")]
     assert main(words) == 0
@@ -116,6 +118,7 @@ def test_changes_are_those_to_the_wild_type() -> None:
     assert same["iptm_change"] is None
 
 
+@pytest.mark.integration
 def test_complexes_have_chains_in_the_names_and_a_bad_target_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

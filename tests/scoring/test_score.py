@@ -54,6 +54,7 @@ def decoys(tmp_path: Path) -> Path:
     return tmp_path / "decoys"
 
 
+@pytest.mark.integration
 def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
     decoys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
     assert "made with other settings (seed 0, now 1, chain_weights" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_scores_are_those_of_what_the_network_makes_of_the_template(tmp_path: Path) -> None:
     structure = read_scored(write(tmp_path / "a.pdb"))
     made = network.Network(
@@ -112,6 +114,7 @@ def test_scores_are_those_of_what_the_network_makes_of_the_template(tmp_path: Pa
     assert scores["composite"] == pytest.approx(found.ptm * found.plddt.mean() / 100 * scores["tm_to_structure"])
 
 
+@pytest.mark.integration
 def test_binders_are_ranked_by_the_error_between_them_and_their_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +130,7 @@ def test_binders_are_ranked_by_the_error_between_them_and_their_target(
     assert "protocol binder, model tiny_multimer, 0 recycles" in capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_other_structures_in_a_directory_do_not_change_a_score(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +175,7 @@ def test_other_structures_in_a_directory_do_not_change_a_score(
         assert sorted(screen) == [["a_pair", "initial_guess"], ["chain", "template"]]
 
 
+@pytest.mark.integration
 def test_a_new_kind_of_structure_is_added_to_earlier_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +192,7 @@ def test_a_new_kind_of_structure_is_added_to_earlier_results(
     assert {"chain_protocol", "complex_protocol"} <= first["settings"].keys()
 
 
+@pytest.mark.integration
 def test_changed_files_are_scored_again_and_others_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run after a change has the scores of a fresh one, whether the structure or its native has changed."""
     for number in range(2):
@@ -411,6 +417,7 @@ def test_models_that_read_templates_are_named() -> None:
         require_templates(preset("model_3_ptm"))
 
 
+@pytest.mark.integration
 def test_without_templates_structures_are_scored_from_an_initial_guess(
     decoys: Path, tmp_path: Path, without_templates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

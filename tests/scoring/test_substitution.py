@@ -68,6 +68,7 @@ def test_the_rows_of_relatives_stay_as_they_are() -> None:
         assert changed == [[0, 8]]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("index", [0, 6])
 def test_a_hidden_residue_is_told_by_nothing(index: int) -> None:
     other = SEQUENCE[:index] + "W" + SEQUENCE[index + 1 :]

@@ -11,7 +11,6 @@ import pytest
 TESTS = Path(__file__).parents[1]
 # Files and folders of the tier `integration`, below tests/.
 INTEGRATION = (
-    "analysis/test_complexes.py",
     "apps/predict",  # whole runs of commands
     "bad_input",  # commands with some four hundred wrong inputs
     "benchmark",
@@ -39,7 +38,6 @@ INTEGRATION = (
     "design/test_memory.py",
     "docs",  # commands and Python of the documentation
     "earlier_versions",
-    "evaluation",
     "examples",
     "execution/test_bfloat16.py",
     "execution/test_recompute.py",
@@ -82,12 +80,8 @@ INTEGRATION = (
     "planning/test_prediction.py",
     "planning/test_recompute_choice.py",
     "planning/test_training.py",
-    "relax",
-    "report/test_plots.py",
     "report/test_target_page.py",
     "report/test_target_page_in_browser.py",
-    "report/test_training_curves.py",
-    "scoring",
     "scripts/test_mutations.py",
     "serve/test_browser.py",
     "serve/test_cluster_worker.py",
