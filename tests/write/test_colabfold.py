@@ -11,7 +11,8 @@ import pytest
 from Bio import SeqIO
 
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
-from helixfold.write.colabfold import write_colabfold
+from helixfold import __version__
+from helixfold.write.colabfold import done_file, model_type, write_colabfold, write_log, write_run
 from helixfold.write.results import FinishedPrediction, ranked, read_finished, write_prediction
 from tests.data_pipeline.transforms.samples import random_features
 from tests.support import special_complex
@@ -133,3 +134,62 @@ def test_the_alignment_of_a_chain_has_all_rows(predicted: Predicted, target: Pat
     assert [record.id for record in records] == ["101", "102", "103", "104"]
     expected = ["".join(RESTYPES_WITH_X_AND_GAP[kind] for kind in row) for row in features.msa.tolist()]
     assert [str(record.seq) for record in records] == [features.sequence, *expected[1:]]
+
+
+def test_files_of_an_earlier_run_are_removed_and_those_of_other_targets_stay(
+    predicted: Predicted, target: Path, tmp_path: Path
+) -> None:
+    tag = "rank_004_alphafold2_model_1_seed_000"
+    old = [f"T_1_{kind}_{tag}.{end}" for kind, end in (("unrelaxed", "pdb"), ("relaxed", "pdb"), ("scores", "json"))]
+    kept = [f"U_{old[0]}", f"T_1_{tag}.pdb", f"T_1_unrelaxed_{tag}.txt"]
+    for name in (*old, *kept, "T_1_pae.png"):
+        (tmp_path / name).touch()
+    (target / "plddt.png").write_bytes(b"a plot")
+    write_colabfold(target, feature_set("ABA"), predicted[1], {name: (name, 0) for name in MODELS})
+    assert not any((tmp_path / name).exists() for name in (*old, "T_1_pae.png"))
+    assert all((tmp_path / name).exists() for name in kept)
+    assert (tmp_path / "T_1_plddt.png").read_bytes() == b"a plot"
+    assert done_file(target).read_text() == ""
+    assert "reranking models by 'multimer' metric" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_target_is_finished_last_and_not_while_its_files_are_written(
+    predicted: Predicted, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done_file(target).touch()
+    monkeypatch.setattr("helixfold.write.colabfold._a3m", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_colabfold(target, feature_set("ABA"), predicted[1], {name: (name, 0) for name in MODELS})
+    assert not done_file(target).exists()
+
+
+def test_kinds_of_models_have_colabfolds_names() -> None:
+    assert {
+        name: model_type(name) for name in ("model_1", "model_3_ptm", "model_2_multimer", "model_5_multimer_v2")
+    } == {
+        **{"model_1": "alphafold2", "model_3_ptm": "alphafold2_ptm"},
+        **{"model_2_multimer": "alphafold2_multimer_v1", "model_5_multimer_v2": "alphafold2_multimer_v2"},
+    }
+    assert [model_type(name) for name in ("model_6", "tiny", "model_1_ptm_x")] == ["helixfold"] * 3
+
+
+def test_a_run_has_its_settings_the_works_to_cite_and_a_log(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "log.txt").symlink_to(tmp_path / "elsewhere")
+    write_run(tmp_path, {"num_recycles": 3}, ["alphafold", "openmm"])
+    assert json.loads((tmp_path / "config.json").read_text()) == {
+        "num_recycles": 3,
+        "version": f"helixfold {__version__}",
+    }
+    works = (tmp_path / "cite.bibtex").read_text()
+    assert re.findall(r"@article\{(\w+),", works) == ["Jumper2021", "Eastman2017"]
+    assert "journal = {Nature},\nyear = {2021},\ndoi = {10.1038/s41586-021-03819-2},\n}\n" in works
+    # The log is not written through a link, and goes on.
+    write_log(tmp_path, "one", "two")
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [re.sub(r"^\d{4}(-\d\d){2} \d\d:\d\d:\d\d,\d{3} ", "", line) for line in lines] == [
+        f"Running helixfold {__version__}",
+        "one",
+        "two",
+    ]

@@ -3,13 +3,16 @@
 import csv
 import json
 import math
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from helixfold.analysis.benchmark_groups import TargetSize
 from helixfold.analysis.complexes import ComplexComparison, InterfaceComparison
-from helixfold.write.evaluation import screen_table, write_evaluation
+from helixfold.write.evaluation import complex_content, complex_table, screen_table, write_evaluation
 from tests.support.evaluated import evaluated
 
 COMPLEX = ComplexComparison(
@@ -139,3 +142,49 @@ def test_the_screen_shows_each_pair_and_the_means_of_first_ranks() -> None:
     assert found[0] == ["a", "a_ref", "H", "2/3", "0.710", "0.700", "0.720", "0.730", "0.740", "2.20", "91.2"]
     assert found[1][-1] == "-"
     assert found[3] == ["mean", "of", "2", "0.510", "0.500", "0.520", "0.530", "0.540", "2.00", "65.6"]
+
+
+def test_the_screen_has_a_line_for_each_complex() -> None:
+    complete = replace(COMPLEX, reference_chains=3, dockq=None, interface_lddt=0.5, interfaces=COMPLEX.interfaces[:1])
+    empty, header, *lines = complex_table([*RESULTS, evaluated("c", 0.1, rank=2, complex=complete)])
+    assert empty == ""
+    assert re.split("  +", header) == [
+        *("complex", "reference", "chains", "interfaces", "DockQ", "interface lDDT", "TM", "RMSD")
+    ]
+    assert [re.split("  +", line) for line in lines] == [
+        ["a", "a_ref", "3/4", "2", "0.612", "-", "0.710", "2.35"],
+        ["c, rank 2", "c_ref", "3", "1", "-", "0.500", "0.710", "2.35"],
+    ]
+    assert list(complex_table(RESULTS[1:])) == []
+
+
+def test_complexes_for_programs_have_the_values_of_the_tables(output: Path) -> None:
+    (found,) = complex_content(RESULTS)
+    interfaces = found.pop("interface_scores")
+    assert {name: text(value) for name, value in found.items()} == rows(output / "complexes.tsv")[0]
+    head = {"target": "a", "rank": "0", "reference": "a_ref"}
+    assert [head | {name: text(value) for name, value in each.items()} for each in interfaces] == rows(
+        output / "interfaces.tsv"
+    )
+    assert json.loads((output / "scores.json").read_text())["complexes"] == complex_content(RESULTS)
+
+
+def test_tables_of_complexes_are_removed_where_an_evaluation_has_none(output: Path) -> None:
+    write_evaluation(output, RESULTS[1:], {}, [])
+    assert {path.name for path in output.iterdir()} == {"scores.tsv", "scores.json", "residues.tsv"}
+
+
+def test_the_screen_has_sizes_of_targets_and_how_confidence_correlates() -> None:
+    results = [
+        evaluated(name, score, plddt=plddt) for name, score, plddt in (("a", 0.2, 40), ("b", 0.6, 50), ("c", 0.7, 90))
+    ]
+    sizes = {name: TargetSize(residues=90 + place, rows=1000 * place) for place, name in enumerate("abc")}
+    header, *lines = (re.split("  +", line) for line in screen_table([*results, evaluated("b", 0.1, rank=1)], sizes))
+    assert header[:5] == ["target", "reference", "length", "rows", "residues"]
+    assert [line[:5] for line in lines[:3]] == [
+        [name, f"{name}_ref H", str(90 + place), f"{1000 * place:,}", "2/3"] for place, name in enumerate("abc")
+    ]
+    assert lines[4][0] == "mean of 3"
+    expected = np.corrcoef([40, 50, 90], [0.2, 0.6, 0.7])[0, 1]
+    assert lines[5:6] == [[f"Pearson's correlation of pLDDT with lDDT-CA over targets: {expected:.2f}"]]
+    assert "over residues" in lines[6][0]

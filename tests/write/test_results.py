@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from helixfold.folding.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_plots
 from helixfold.write import results
+from helixfold.write.representations import representation_names
 from helixfold.write.results import (
     KINDS,
     ranked,
@@ -242,6 +243,10 @@ def test_representations_are_read_back_by_their_names(tmp_path: Path, form: Any)
     }
     assert set(found) - {"notes"} == {*expected, "passes"}
     assert found["passes"] == 2
+    assert representation_names(path) >= {*expected, "passes"}
+    path.with_stem("damaged").write_bytes(b"nothing")
+    for other in ("damaged", "missing"):
+        assert representation_names(path.with_stem(other)) == set()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value)
 
