@@ -55,7 +55,7 @@ def test_what_cannot_be_compared_stops_no_other(files: tuple[Path, Path]) -> Non
     (predicted / "a" / "ranked_1.pdb").write_text("nothing")
     (known / "c.pdb").write_text("nothing")
     write(predicted / "lost" / "ranked_0.pdb", "WWWWWWWWWW")
-    write(known / "pair.pdb", "DEDEDEDEDE", OTHER)
+    write(known / "pair.pdb", "DEDEDEDEDE", "PPPPPPPPPP")
     found = compare_files(predicted, known, all_ranks=True)
     assert [each.target for each in found.results] == ["a", "a", "unnamed"]
     pair = f"{predicted / 'pair_B' / 'ranked_0.pdb'} and {known / 'pair.pdb'}"

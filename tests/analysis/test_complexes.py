@@ -146,6 +146,7 @@ def test_superposing_one_chain_assigns_all_others(monkeypatch: pytest.MonkeyPatc
     assert all(theirs == ours for theirs, ours in found.chains)
 
 
+@pytest.mark.integration
 def test_the_assignment_has_the_largest_dockq_though_another_has_a_smaller_rmsd() -> None:
     rng = np.random.default_rng(0)
     differ = 0

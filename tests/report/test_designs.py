@@ -77,6 +77,7 @@ def test_the_table_has_every_value_in_the_column_of_its_name(tmp_path: Path) -> 
 
 def test_the_line_of_losses_goes_from_left_to_right_with_the_largest_on_top() -> None:
     assert LINE.path == "0.0,0.0 50.0,24.0 100.0,16.0"
+    assert replace(LINE, loss_by_step=(3.0, 2.0, 1.0, 0.0)).path == "0.0,0.0 33.3,8.0 66.7,16.0 100.0,24.0"
     assert replace(LINE, loss_by_step=(2.0,)).path == "0.0,0.0"
 
 
@@ -104,5 +105,6 @@ def test_the_page_counts_designs_and_their_kinds(
     text = " ".join(re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL).split())
     for each in words:
         assert each in text
+    assert all(name in page for name in (".losses", "addEventListener"))
     assert text.count("untrained parameters") == any(UNTRAINED in note for line in lines for note in line.notes)
     assert f"{tmp_path.name} · designs" in text

@@ -25,7 +25,7 @@ from helixfold.scoring.scan_run import MEASURES, ScannedTarget, _range, changes_
 from tests.scoring.structure_files import protein
 
 SEQUENCE = "MKTAYIAKQ"
-CHANNELS = tiny().model.c_m
+CHANNELS = tiny().model.evoformer.c_m
 CHAINS = TargetChains.of(Target(name="t", sequence=SEQUENCE))
 
 
@@ -79,7 +79,7 @@ def test_changes_are_the_mutants_values_less_the_wild_types() -> None:
         "site_lddt": by_residue[sites].mean(),
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
-    bare = changes_of(mutant, replace(one, pae=None, ptm=None, iptm=None), wild)
+    bare = changes_of(mutant, replace(one, pae=None, max_pae=None, ptm=None, iptm=None), wild)
     assert all(bare[name] is None for name in ("pae_change", "site_pae_change", "ptm_change", "iptm_change"))
 
 
@@ -160,7 +160,18 @@ Runs = Callable[..., tuple[int, list[list[str]]]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Runs `scan` with made-up predictions; returns the sequences of each lot that was folded."""
     monkeypatch.setattr(network, "_load", cache(_load))
-    words = [SEQUENCE, "--model", "tiny", "--device", "cpu", "--at-once", "2", "--output", str(tmp_path / "out")]
+    (tmp_path / "one.fasta").write_text(f">one\n{SEQUENCE}\n")
+    words = [
+        str(tmp_path / "one.fasta"),
+        "--model",
+        "tiny",
+        "--device",
+        "cpu",
+        "--at-once",
+        "2",
+        "--output",
+        str(tmp_path / "out"),
+    ]
 
     def of(*options: str, stop: int = 99) -> tuple[int, list[list[str]]]:
         lots: list[list[str]] = []
@@ -186,10 +197,10 @@ def test_the_wild_type_is_folded_then_hidden_positions_then_mutants(
     single = ["MATAYIAKQ", "MWTAYIAKQ", "MKAAYIAKQ", "MKWAYIAKQ", "MKTWYIAKQ"]
     assert run(*chosen, stop=5) == (130, [[SEQUENCE], *hidden, single[:2], single[2:4]])
     assert run(*chosen) == (0, [[SEQUENCE], single[2:4], single[4:]])
-    (directory,) = (path for path in (tmp_path / "out").iterdir() if path.is_dir())
+    directory = tmp_path / "out" / "one"
     said = capsys.readouterr().out
-    assert f"{directory.name}: 2 mutants of an earlier run (--overwrite makes them again)" in said
-    assert f"{directory.name}: 5 mutants -> {directory}" in said
+    assert "one: 2 mutants of an earlier run (--overwrite makes them again)" in said
+    assert f"one: 5 mutants -> {directory}" in said
     with (directory / "mutations.tsv").open(newline="") as file:
         rows = {row["mutation"]: row for row in csv.DictReader(file, delimiter="\t")}
     wild = made(SEQUENCE)
@@ -209,7 +220,10 @@ def test_the_wild_type_is_folded_then_hidden_positions_then_mutants(
     assert len(list((directory / "structures").iterdir())) == 5
     assert run(*chosen, "--likelihoods=false", "--overwrite") == (0, [[SEQUENCE], single[:2], single[2:4], single[4:]])
     assert "masked_marginal" not in (directory / "mutations.tsv").read_text()
-    assert run(*chosen, "--seed", "1")[0] == 2
+    capsys.readouterr()
+    assert run(*chosen, "--seed", "1") == (1, [])
+    assert "made with other settings (weights " in (said := capsys.readouterr().err)
+    assert "seed 0, now 1" in said
 
 
 def test_a_table_of_mutants_is_scanned_with_names_of_files_that_have_no_colon(run: Runs, tmp_path: Path) -> None:
