@@ -178,6 +178,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
         def fold(self: Network, targets: Sequence[FoldingTarget]) -> list[Prediction]:
             assert self.model.preset.sampling.masked_msa_fraction == 0
+            assert self.folding.representations == ("msa_first_row",)
             lots.append([each.features.sequence for each in targets])
             if len(lots) == stop:
                 raise KeyboardInterrupt

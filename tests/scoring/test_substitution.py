@@ -1,9 +1,11 @@
 """Features of a mutant are those of its own sequence, with the alignment of the target below."""
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
@@ -93,3 +95,19 @@ def test_marginals_of_several_substitutions_are_added_up() -> None:
     # M is the 13th letter and K the 12th, A the first and R the second.
     assert found == pytest.approx(np.log(1 / 13) + np.log(2 / 12))
     assert marginal(read_mutant(chains, "X3A"), table[:1]) is None
+
+
+def test_likelihoods_are_of_the_twenty_amino_acids_at_each_position() -> None:
+    rng = np.random.default_rng(0)
+    model, row = tiny_model(), rng.normal(size=(3, tiny().model.evoformer.c_m)).astype(np.float32)
+    with torch.no_grad():
+        logits = model.heads.masked_msa(torch.from_numpy(row)).double().numpy()[:, :20]
+    expected = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    made = SimpleNamespace(representations={"msa_first_row": row})
+    np.testing.assert_allclose(residue_log_likelihoods(model, made), expected, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_a_hidden_residue_is_unknown_in_the_sequence_and_masked_in_the_alignment() -> None:
+    found = hidden(target_features(Target(name="t", sequence=SEQUENCE)), 2)
+    assert isinstance(found, Features)
+    assert (found.aatype[2], found.msa[0, 2], found.sequence[2]) == (20, 22, "X")
