@@ -77,13 +77,13 @@ def predict(
     The target may be given as its sequence, with colons between the chains of a complex, or as a FASTA or a3m file that
     holds just one. Models may be the names of models, or models that `load_model` has loaded, which stay on their
     device. Models and weights are found as by the command: without both, the demonstration model may stand in, and
-    `notes` of its predictions say so. Notes also name templates that are not used, and so do Python warnings. Each
-    model's executor is planned for the free memory of the device, or for `memory.memory`. `adapters` are added to the
-    parameters.
-    Recycling starts from the atoms of `initial_guess`, a structure file. `offsets` (r, r) are whole numbers that
-    replace the distances i - j of residues along the chain, in the order of the predictions' residues. With
-    `cuda_graphs` "auto", an NVIDIA GPU captures CUDA graphs of short targets; with "off", it launches every kernel.
-    Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
+    `notes` of its predictions say so. Notes also name templates that are not used, and so do Python warnings.
+
+    Each model's executor is planned for the free memory of the device, or for `memory.memory`. `adapters` are added to
+    the parameters. Recycling starts from the atoms of `initial_guess`, a structure file. `offsets` (r, r) are whole
+    numbers that replace the distances i - j of residues along the chain, in the order of the predictions' residues.
+    With `cuda_graphs` "auto", an NVIDIA GPU captures CUDA graphs of short targets; with "off", it launches every
+    kernel. Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory = options or FoldingOptions(), memory or MemoryOptions()
     target = _target(target)

@@ -32,7 +32,8 @@ def run(source: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "predict(Target(name=",
+        'helixfold.predict("examples/',
+        "helixfold.load_model(",
         "predict(ComplexInput(",
         "from helixfold.folding.options import Folding",
         "representations(targets",
@@ -118,7 +119,9 @@ def test_ci_runs_the_commands_of_pages_in_subfolders() -> None:
         text=True,
     )
     assert sorted(found.stdout.split()) == [page.relative_to(ROOT).as_posix() for page in DOCS]
-    assert "shopt -s globstar\nfor page in README.md docs/**/*.md; do" in (ROOT / ".ci" / "run").read_text()
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "\nrun_commands_of README.md\n" in script
+    assert re.search(r'shopt -s globstar\n.*\n +for page in docs/\*\*/\*\.md; do\n +run_commands_of "\$page"\n', script)
 
 
 @each_page

@@ -17,7 +17,6 @@ from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from tests.gpu.devices import DEVICES
-from tests.support.forked_ranks import fork_ranks
 from tests.support.networks import relative_error, tiny_model, to_device
 
 SAMPLES = 3  # so that one process has one more than the other
@@ -46,6 +45,8 @@ def learn(mesh: Mesh, device: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("device", DEVICES)
 def test_two_processes_on_one_device_train_as_one(device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if device == "cpu":
+        from tests.support.forked_ranks import fork_ranks  # noqa: PLC0415 (needs more than a bare machine has)
+
         fork_ranks(monkeypatch, tmp_path / "printed.txt")
     gradient, parameters = map(torch.from_numpy, on_ranks(2, learn, device))
     right_gradient, right_parameters = map(torch.from_numpy, learn(Mesh.alone(), device))

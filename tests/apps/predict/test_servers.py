@@ -16,7 +16,7 @@ from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.server_archive import UNIREF_FILE
 from helixfold.apps.predict import postprocess
 from helixfold.apps.predict.options import SearchOptions
-from helixfold.apps.predict.search import exit_code_for, share_unavailable
+from helixfold.apps.predict.search import contacts_of, exit_code_for
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.cli.main import main
 from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, state
@@ -140,16 +140,13 @@ def test_a_dead_server_ends_searches_and_not_the_run(server: MockServer, batch: 
     assert said.count("it has too many requests (RATELIMIT); asked again in ") == server.requests.count("submit") - 2
 
 
-def test_what_one_process_knows_of_a_server_all_know() -> None:
+def test_a_server_that_is_known_to_be_given_up_is_not_asked() -> None:
     own = ServerSearch(AlignmentServer(ServerOptions(url="http://here")))
     plan = SearchPlan(alignments=(AlignmentStep(result_file="server_hits.a3m", tool=own, max_rows=None),))
 
-    class World:
-        def all_gather(self, value: object) -> list[object]:
-            assert value == [None]
-            return [["it is dead"], value]
-
-    share_unavailable(plan, World())  # type: ignore[arg-type]
+    (contact,) = contacts_of(plan)
+    assert contact.problem is None
+    contact.problem = "it is dead"
     with pytest.raises(ServerUnavailableError, match=r"^it is dead$"):
         own.search("MKV")
 
