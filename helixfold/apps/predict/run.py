@@ -157,9 +157,9 @@ def settings_for(
 def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
     """Lock the output directory for as long as the stack lasts, and return the claims in it if runs share it."""
     options, workers = settings.options.targets, settings.workers
-    is_shared, has_others = options.shared or not workers.mesh.is_first, workers.mesh.size > 1
+    is_shared, has_others = options.is_shared or not workers.mesh.is_first, workers.mesh.size > 1
     stack.enter_context(locked_directory(options.output, is_shared=is_shared, has_others=has_others))
-    if not options.shared or not workers.is_leader:
+    if not options.is_shared or not workers.is_leader:
         return None
     return stack.enter_context(closing(Claims.in_directory(options.output)))
 
@@ -185,7 +185,7 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
     if options.output_format == "colabfold":
         write_run(output, *colabfold_run(jobs, settings))
     # In a shared directory, each target is cleared and searched for when it is claimed.
-    if not options.shared:
+    if not options.is_shared:
         shared = shared_directories(job.target for job in jobs if job.target is not None)
         remove_partial_files((*written_directories(output, [job.name for job in jobs]), *shared))
         if options.slim:

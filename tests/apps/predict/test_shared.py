@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helixfold.apps.predict.lock import locked_directory
 from tests.apps.predict.commands import BAD, batch, predict
 from tests.apps.predict.conftest import Runs
 from tests.apps.predict.test_interruptions import FOLD, in_process
@@ -71,7 +72,9 @@ def test_killed_runs_lose_their_targets_to_others_and_none_is_made_twice(tmp_pat
 def test_a_shard_is_a_part_of_the_targets_and_shares_the_directory(tmp_path: Path, quick: None) -> None:
     fasta, log = batch(tmp_path / "batch.fasta", 4), tmp_path / "log"
     output = ["--output", str(tmp_path / "output")]
-    assert predict([str(fasta), "--shard", "1/3", *output], log) == 0
+    (tmp_path / "output").mkdir()
+    with locked_directory(tmp_path / "output", is_shared=True):  # as another shard has it
+        assert predict([str(fasta), "--shard", "1/3", *output], log) == 0
     assert begun(log) == ["t01"]
     assert predict([str(fasta), "--shared", *output], log) == 0
     assert sorted(begun(log)) == ["t00", "t01", "t02", "t03"]
