@@ -12,8 +12,8 @@ _POLL_INTERVAL = 2.0  # seconds
 class SharedTasks:
     """Tasks by number that this run shares with others.
 
-    `is_needed` is called of a task that was claimed, and says whether there is something to do; `report` is told of
-    tasks that this run does not do, with the reason of those that failed in another run.
+    `is_needed(number)` returns whether a claimed task is still to be done. `report(number, failure)` is called for each
+    task that another run has done, with the reason if it failed.
     """
 
     def __init__(

@@ -165,11 +165,10 @@ def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
 
 
 def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Sequence[PulldownEntry]) -> dict[str, Any]:
-    """Look at what is there of all targets, and search for the others; return what all processes must know.
+    """Find the targets that are not finished, and search for them; return what every process needs to know.
 
-    That is the `dtype` to compute in, which is that of targets that this run goes on with, or else the given one; the
-    numbers and missing predictions of the `remaining` targets and the sizes of their `lots`; and for each server of
-    the searches why it was given up.
+    That is the `dtype` to compute in (resumed targets keep theirs), the numbers and missing predictions of the
+    `remaining` targets, the sizes of their `lots`, and for each server of the searches why it was given up.
     """
     options, output, workers = settings.options.targets, settings.options.targets.output, settings.workers
     dtype = _begun_dtype(jobs, settings, dtype)
@@ -221,7 +220,7 @@ def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
 
 
 def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> str:
-    """Return the dtype of the targets that this run goes on with, if it is to choose one, and else the given dtype."""
+    """Return the dtype of the targets that this run resumes, if the user named none; else the given dtype."""
     if settings.folding.dtype != AUTO or settings.options.targets.overwrite:
         return dtype
     begun = begun_dtype(jobs, settings)

@@ -97,7 +97,7 @@ class RunSettings:
 
     @property
     def prints_json(self) -> bool:
-        """Return whether progress is printed as JSON, in place of bars."""
+        """Return whether progress is printed as JSON instead of bars."""
         return self.options.screen.progress == "json"
 
     @property
