@@ -1,4 +1,4 @@
-"""Files of predictions are compared with those of the same name or sequence; what cannot be compared is named."""
+"""Predictions are compared with references of the same name or sequence; files without one are reported."""
 
 from pathlib import Path
 

@@ -39,7 +39,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let steps be those of a network with one block and one layer."""
+    """Time the steps of a network with one block and one layer."""
     config = presets.tiny().with_settings(["model.evoformer.blocks=1", "model.structure.layers=1"])
     monkeypatch.setitem(step.STAGES, "tiny", lambda: config)
 

@@ -200,4 +200,4 @@ def test_a_target_alone_waits_for_a_pool_that_is_larger_unless_there_is_none() -
     found.end(large)
     found.try_again(large, 0, "out of memory")
     assert found.next_task("small") is None
-    assert found.next_task("large") is not None  # there is no larger one
+    assert found.next_task("large") is not None  # no pool is larger

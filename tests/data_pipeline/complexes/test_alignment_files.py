@@ -66,7 +66,7 @@ def test_colabfolds_alignment_of_all_chains_is_known_by_its_first_line(tmp_path:
         assert (found.a3m, found.files, found.alignments) == (whole, (), (whole,))
     both = with_alignments(GIVEN, [whole, single], only=True)
     assert both.alignments == (whole, single)
-    # Alone it says which chains there are, of which those of one sequence are neighbours.
+    # Without a sequence, the file itself names the chains; chains of one sequence are neighbours.
     read = complex_of_a3m(whole, "new", ["X", "Y", "Z"])
     assert (read.name, read.target.sequences, read.target.chain_ids) == ("new", (A, A, B), ("X", "Y", "Z"))
     assert read.a3m == whole
