@@ -25,7 +25,7 @@ FLOORS = [
     ("helixfold.weights", "helixfold.losses"),
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax"),
     ("helixfold.planning", "helixfold.analysis"),
-    ("helixfold.folding", "helixfold.write", "helixfold.training"),
+    ("helixfold.folding", "helixfold.results", "helixfold.training"),
     (
         "helixfold.databases",
         "helixfold.report",

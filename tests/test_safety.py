@@ -64,7 +64,7 @@ ROOMS = {
         *("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
         "helixfold.serve.worker.tasks",  # which writes archives and reads none
     ),
-    "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
+    "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.results.archive"),
     # One HTTP client opens all connections to servers.
     **dict.fromkeys(
         (

@@ -24,7 +24,7 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
 from helixfold.evaluation.benchmark_table import BenchmarkRow, read_benchmark
-from helixfold.write.pdb import to_pdb
+from helixfold.results.pdb import to_pdb
 
 # Atoms that residues of all types but glycine, which has no C-beta, have.
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB")]

@@ -31,7 +31,7 @@ from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import find_predictions
 from helixfold.relax.flaws import flaws
 from helixfold.relax.pieces import pieces_of
-from helixfold.write.relaxed import RELAXATION_FILE
+from helixfold.results.relaxed import RELAXATION_FILE
 
 MEASURES = ("lddt_ca", "tm_score")
 HOMOLOGY = (25.0, 60.0)  # per cent of identity to the best template, between which a template should help

@@ -27,7 +27,7 @@ from helixfold.geometry.atoms import (
     rigid_groups_from_torsions,
 )
 from helixfold.geometry.rigid import rigid_from_three_points
-from helixfold.write.pdb import to_pdb
+from helixfold.results.pdb import to_pdb
 
 OXYGEN, SIDE_CHAIN = 3, 5  # slots of atom14; from the latter on, atoms turn with the rotamer
 CLEAR = 3.6  # Angstrom that side chains keep from other atoms where they can

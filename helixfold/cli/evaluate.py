@@ -78,8 +78,8 @@ def evaluate(
 def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bool) -> int:
     from helixfold.analysis.compare_files import compare_files
     from helixfold.report.evaluation_plot import evaluation_plot
-    from helixfold.write.evaluation import complex_table, screen_table, write_evaluation
-    from helixfold.write.results import write_file
+    from helixfold.results.evaluation import complex_table, screen_table, write_evaluation
+    from helixfold.results.prediction import write_file
 
     compared = compare_files(predictions, references, all_ranks=all_ranks)
     if compared.results:

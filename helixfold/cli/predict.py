@@ -69,11 +69,11 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
 
     with collecting_no_garbage():
         from helixfold.apps.predict.devices import processes
-        from helixfold.apps.predict.lock import LOCK_FILE
         from helixfold.apps.predict.run import run
         from helixfold.apps.predict.runner import close
         from helixfold.apps.predict.screen import logged_screen
         from helixfold.parallel.launch import launch
+        from helixfold.results.lock import LOCK_FILE
         from helixfold.standard_streams import optional_output
 
     started = processes(devices.devices, devices.device, devices.ranks_per_target)

@@ -31,8 +31,8 @@ from helixfold.options import given
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry
+from helixfold.results.prediction import RANKING_FILE
 from helixfold.weights.find import find_parameters
-from helixfold.write.results import RANKING_FILE
 
 # Options that say how one machine divides its work, or whose files concern all targets.
 _EXCLUDED = {

@@ -16,8 +16,8 @@ from helixfold.apps.predict.screen import format_duration
 from helixfold.report.files import FEATURES, RANKING
 from helixfold.report.index import INDEX_FILE, failures_in
 from helixfold.report.page import counted, page
-from helixfold.write.json_object import JsonObject
-from helixfold.write.results import to_json, write_file
+from helixfold.results.json_object import JsonObject
+from helixfold.results.prediction import to_json, write_file
 
 DIRECTORY: Final = ".cluster"  # in the output directory: everything of a batch on a cluster but results
 STATUS_FILE, PAGE_FILE = "status.json", "status.html"

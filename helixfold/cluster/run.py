@@ -7,7 +7,6 @@ from contextlib import closing
 from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.extras import require
-from helixfold.apps.predict.lock import locked_directory, only_run
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.runner import close_batch
 from helixfold.apps.predict.screen import format_duration, format_estimate, logged_screen
@@ -16,6 +15,7 @@ from helixfold.cluster.batch import read_batch
 from helixfold.cluster.schedule import Schedule, describe_forecast
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
+from helixfold.results.lock import locked_directory, only_run
 from helixfold.standard_streams import optional_output
 
 LOCK_FILE = ".helixfold-cluster.lock"

@@ -18,7 +18,7 @@ from helixfold.apps.predict.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.run import run
 from helixfold.apps.predict.search import make_part_of_features
 from helixfold.apps.predict.search_plan import plan_of
-from helixfold.write.json_object import AGAIN
+from helixfold.results.json_object import AGAIN
 
 
 @dataclass(frozen=True, kw_only=True)

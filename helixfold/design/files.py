@@ -14,11 +14,11 @@ from helixfold.design.check import CONTROLS, Agreement, Checked, strictest
 from helixfold.design.designer import Design
 from helixfold.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
-from helixfold.write.json_object import JsonObject
-from helixfold.write.mmcif import to_mmcif
-from helixfold.write.model_scores import ModelScores
-from helixfold.write.pdb import to_pdb
-from helixfold.write.results import to_json, write_file
+from helixfold.results.json_object import JsonObject
+from helixfold.results.mmcif import to_mmcif
+from helixfold.results.model_scores import ModelScores
+from helixfold.results.pdb import to_pdb
+from helixfold.results.prediction import to_json, write_file
 
 SETTINGS_FILE: Final = "settings.json"
 

@@ -14,7 +14,6 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import os_errors_as_input_errors, remove_partial_files
 from data_pipeline.json_files import read_json
 from data_pipeline.parse.fasta import directory_name
-from helixfold.apps.predict.lock import locked_directory
 from helixfold.apps.predict.search import SOME_FAILED
 from helixfold.config import Method
 from helixfold.design import files
@@ -29,11 +28,12 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.results.json_object import AGAIN
+from helixfold.results.lock import locked_directory
+from helixfold.results.pdb import to_pdb
+from helixfold.results.prediction import to_json, write_failures, write_file
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
-from helixfold.write.json_object import AGAIN
-from helixfold.write.pdb import to_pdb
-from helixfold.write.results import to_json, write_failures, write_file
 
 # Seconds between two states of a design that are written.
 _SAVE_EVERY = 5.0

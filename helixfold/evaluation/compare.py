@@ -18,7 +18,7 @@ from helixfold.analysis.residues import ComparisonError
 from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.report.index import failures_in
-from helixfold.write.results import RANKING_FILE
+from helixfold.results.prediction import RANKING_FILE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.evaluation.compare import BenchmarkResults
 from helixfold.report.evaluation_plot import evaluation_plot
 from helixfold.report.page import counted
-from helixfold.write.evaluation import HEADINGS, complex_table, screen_table, write_evaluation
-from helixfold.write.results import write_file
-from helixfold.write.text_tables import aligned, tab_separated
+from helixfold.results.evaluation import HEADINGS, complex_table, screen_table, write_evaluation
+from helixfold.results.prediction import write_file
+from helixfold.results.text_tables import aligned, tab_separated
 
 GROUPS_FILE = "groups.tsv"
 

@@ -10,8 +10,8 @@ from data_pipeline.datasets.source_files import search_results
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
-from helixfold.write.json_object import JsonObject
-from helixfold.write.results import RANKING_FILE, FinishedPrediction, read_finished, write_file
+from helixfold.results.json_object import JsonObject
+from helixfold.results.prediction import RANKING_FILE, FinishedPrediction, read_finished, write_file
 
 SELECTED_DIRECTORY, SELECTED_FILE = "selected", "selected.tsv"
 _STRUCTURES, _ALIGNMENTS = "structures", "alignments"

@@ -21,6 +21,8 @@ from helixfold.finetune.settings import FinetuneConfig
 from helixfold.optim.trained import Trained
 from helixfold.parallel.mesh import Mesh
 from helixfold.report.training_curves import plot_curves
+from helixfold.results.json_object import JsonObject
+from helixfold.results.prediction import to_json, write_file
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig, require_same_settings
 from helixfold.training.evaluate import evaluate_on_ranks
 from helixfold.training.log import LOG_FILE, EvaluationRecord, read_log
@@ -30,8 +32,6 @@ from helixfold.training.run_files import CONFIG_FILE, RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer
 from helixfold.weights.adapters import AdapterCard, read_adapter, save_adapter
-from helixfold.write.json_object import JsonObject
-from helixfold.write.results import to_json, write_file
 
 ADAPTER_FILE = "adapter.safetensors"
 _KEPT = ("name", "residues", *TargetScores.SCORES)

@@ -30,6 +30,7 @@ from helixfold.parallel.mesh import Mesh, join
 from helixfold.planning.size import gib
 from helixfold.report.finetuning import PageTable, compared_curves, write_finetuning_page
 from helixfold.report.page import counted, duration
+from helixfold.results.prediction import write_file
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.forecast import memory_per_rank
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
@@ -39,7 +40,6 @@ from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError
 from helixfold.weights import demonstration
-from helixfold.write.results import write_file
 
 Turns = Literal["steps", "deadline"]
 # How a fine-tuning stands: it waits for memory, takes turns, has come to its end, has had too many losses that are not

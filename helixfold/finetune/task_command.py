@@ -49,6 +49,7 @@ from helixfold.parallel.parallelize import parallelize
 from helixfold.presets import Preset
 from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.report.plots import new_figure, to_png
+from helixfold.results.prediction import to_json, write_file
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype
@@ -56,7 +57,6 @@ from helixfold.training.run_files import RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import AdapterCard, changed_parameters, save_adapter
 from helixfold.weights.tensor_file import open_tensors, read_tensors, write_tensors
-from helixfold.write.results import to_json, write_file
 
 # What of the network a head reads: the error between chains, the residues' representations, or those of pairs.
 HeadInput = Literal["pae", "single", "pair"]

@@ -25,11 +25,11 @@ from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.optim.flat import FlatOptimizer
+from helixfold.results.prediction import structure_distances
 from helixfold.training.config import TrainingConfig
 from helixfold.training.loader import pack
 from helixfold.training.presets import tiny
 from helixfold.training.step import forward_losses
-from helixfold.write.results import structure_distances
 
 NOTE = "overfitted: this network has seen one chain, and knows nothing of others"
 # Angstrom: the confidence heads learn only from structures with a resolution in a range that includes this one.

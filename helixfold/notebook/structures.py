@@ -14,8 +14,8 @@ import py3Dmol
 from data_pipeline.protein import Protein
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.page import VIEWER, asset
-from helixfold.write.chains import split_chains
-from helixfold.write.pdb import to_pdb
+from helixfold.results.chains import split_chains
+from helixfold.results.pdb import to_pdb
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
 _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")

@@ -8,8 +8,8 @@ from typing import Final
 from helixfold import __version__
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
-from helixfold.write.results import write_file
-from helixfold.write.text_tables import rounded, tab_separated
+from helixfold.results.prediction import write_file
+from helixfold.results.text_tables import rounded, tab_separated
 
 TABLE_FILE: Final = "designs.tsv"
 PAGE_FILE: Final = "designs.html"

@@ -34,8 +34,8 @@ from helixfold.report.provenance import made_by
 from helixfold.report.structures import MOST_BYTES, Superposer, alphas_of
 from helixfold.report.tables import band_of, headed, mark_of, notes_of
 from helixfold.report.target_page import ENSEMBLE_FILE, REPORT_FILE, Blobs, chains_in
-from helixfold.write.results import write_file
-from helixfold.write.text_tables import rounded, tab_separated
+from helixfold.results.prediction import write_file
+from helixfold.results.text_tables import rounded, tab_separated
 
 # Samples of which all pairs are compared: as many as take some seconds, and at most so many.
 _MOST_COMPARED = 200

@@ -18,7 +18,7 @@ from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.parse.text_files import read_lines
 from data_pipeline.residues import RESTYPES, THREE_LETTER
-from helixfold.write.json_object import JsonObject
+from helixfold.results.json_object import JsonObject
 
 RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION, SETTINGS = (
     "ranking_debug.json",

@@ -29,8 +29,8 @@ from helixfold.report.files import (
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of, stage_records
 from helixfold.report.target_page import REPORT_FILE
-from helixfold.write.json_object import AGAIN
-from helixfold.write.results import FAILURES_FILE, write_file
+from helixfold.results.json_object import AGAIN
+from helixfold.results.prediction import FAILURES_FILE, write_file
 
 INDEX_FILE: Final = "index.html"
 _STRIP = 100

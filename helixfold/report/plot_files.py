@@ -10,8 +10,8 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
-from helixfold.write.results import FinishedPrediction, all_notes, read_pae, write_file
-from helixfold.write.tables import msa_table
+from helixfold.results.prediction import FinishedPrediction, all_notes, read_pae, write_file
+from helixfold.results.tables import msa_table
 
 # More lines and panels than these cannot be distinguished; the files have all predictions.
 _MOST_DRAWN = 10

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int8
 from data_pipeline.features.alignment_depth import AlignmentDepth
 from data_pipeline.residues import GAP
 from helixfold.folding.prediction import CONFIDENCE_BANDS
-from helixfold.write.pdb import plain_text
+from helixfold.results.pdb import plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

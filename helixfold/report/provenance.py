@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from data_pipeline.search.database import SearchedDatabase
 from helixfold.report.files import TargetFiles
-from helixfold.write.json_object import JsonObject
-from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
+from helixfold.results.json_object import JsonObject
+from helixfold.results.provenance import PredictionProvenance, provenance_entries, read_provenance
 
 # Programs whose names are written otherwise than in settings.json.
 _PROGRAMS = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}

@@ -12,8 +12,8 @@ from data_pipeline.errors import InputError, printable
 from helixfold.report.files import SETTINGS
 from helixfold.report.page import counted
 from helixfold.report.provenance import databases_text, device_text, earlier_version
-from helixfold.write.json_object import JsonObject
-from helixfold.write.provenance import PredictionProvenance, read_provenance, without_output
+from helixfold.results.json_object import JsonObject
+from helixfold.results.provenance import PredictionProvenance, read_provenance, without_output
 
 _NONE, _NOT_RECORDED = "none", "not recorded"
 _ADVICE = "name the directory of a target that `helixfold predict` wrote, or its settings.json"

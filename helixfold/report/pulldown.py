@@ -17,9 +17,9 @@ from helixfold.report.index import failures_in, file_state
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.report.target_page import REPORT_FILE
-from helixfold.write.json_object import JsonObject
-from helixfold.write.results import to_json, write_file
-from helixfold.write.text_tables import rounded, tab_separated
+from helixfold.results.json_object import JsonObject
+from helixfold.results.prediction import to_json, write_file
+from helixfold.results.text_tables import rounded, tab_separated
 
 PULLDOWN_FILE: Final = "pulldown.json"
 TABLE_FILE, PAGE_FILE = "pulldown.tsv", "pulldown.html"

@@ -9,9 +9,9 @@ from typing import Any
 from helixfold.folding.prediction import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.report.files import RANKING, TargetFiles
 from helixfold.report.page import counted
-from helixfold.write.json_object import JsonObject
-from helixfold.write.provenance import read_provenance
-from helixfold.write.results import natural_key
+from helixfold.results.json_object import JsonObject
+from helixfold.results.prediction import natural_key
+from helixfold.results.provenance import read_provenance
 
 # Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
 UNTRAINED, DEMONSTRATION, RESIDUE_GAP = "UNTRAINED", "DEMONSTRATION", "COMPLEX BY RESIDUE GAP"

@@ -28,7 +28,7 @@ from helixfold.report.tables import (
     templates_of,
     warnings_of,
 )
-from helixfold.write.results import write_file
+from helixfold.results.prediction import write_file
 
 REPORT_FILE: Final = "report.html"
 ENSEMBLE_FILE: Final = "ensemble.html"

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from helixfold.report.plots import to_png
+from helixfold.results.prediction import write_file
 from helixfold.training.log import TrainingHistory
-from helixfold.write.results import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,7 +30,6 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
 from helixfold.apps.predict.jobs import features_digest
-from helixfold.apps.predict.lock import locked_directory
 from helixfold.apps.predict.options import PredictOptions, TargetOptions
 from helixfold.apps.predict.screen import print_note
 from helixfold.apps.predict.search import (
@@ -50,14 +49,15 @@ from helixfold.folding.templates import templates_read
 from helixfold.model.alphafold import AlphaFold
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
-from helixfold.scoring.journal import Journal
+from helixfold.results.journal import Journal
+from helixfold.results.lock import locked_directory
+from helixfold.results.pdb import to_pdb
+from helixfold.results.prediction import to_json, write_failures, write_file
+from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import MutationOptions, ScanOptions
 from helixfold.standard_streams import optional_output
-from helixfold.write.pdb import to_pdb
-from helixfold.write.results import to_json, write_failures, write_file
-from helixfold.write.text_tables import aligned, rounded, tab_separated
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
 _MOST_ON_SCREEN, _MOST_ON_PAGE = 10, 1000

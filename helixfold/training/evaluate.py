@@ -41,11 +41,11 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import plddt, tm_of_alignments
 from helixfold.model.outputs import Outputs
 from helixfold.parallel.mesh import Mesh
+from helixfold.results.pdb import to_pdb
 from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.progress import print_message
 from helixfold.training.step import forward
-from helixfold.write.pdb import to_pdb
 
 MAX_NAMES_BYTES = 2**26
 _COMMENT = re.compile(r"(?:^|\s)#")  # a name may contain the sign

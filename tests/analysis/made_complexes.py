@@ -9,7 +9,7 @@ from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, protein_from_chains
-from helixfold.write.pdb import to_pdb
+from helixfold.results.pdb import to_pdb
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
 # Symmetric complexes of the examples: copies about an axis, and their distance from it in Angstrom.

@@ -13,12 +13,12 @@ from data_pipeline.search.result_files import ResultFiles
 from helixfold.apps.predict.record import read_record
 from helixfold.apps.predict.resume import _earlier_timings
 from helixfold.report.files import read_order
+from helixfold.results.colabfold import write_log
+from helixfold.results.prediction import read_finished, read_pae
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.log import TrainingLog, read_log
 from helixfold.training.run_files import RunFiles
 from helixfold.weights.download import _read_checksums
-from helixfold.write.colabfold import write_log
-from helixfold.write.results import read_finished, read_pae
 from tests.bad_input.meeting import met
 from tests.data_pipeline.datasets.test_store import write_store
 from tests.support.alarm import time_limit

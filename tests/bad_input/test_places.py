@@ -17,12 +17,12 @@ from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile
 from data_pipeline.search.plan import plan_searches
 from data_pipeline.user_cache import user_cache
 from helixfold.apps.predict import lot, run, runner
-from helixfold.apps.predict.lock import locked_directory
 from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
+from helixfold.results.lock import locked_directory
+from helixfold.results.prediction import write_file
 from helixfold.weights import cache
-from helixfold.write.results import write_file
 from tests.bad_input.meeting import met
 
 GOOD = b">good\nMKTAYIAKQR\n"

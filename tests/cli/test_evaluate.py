@@ -15,7 +15,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.cli.main import main
-from helixfold.write.pdb import to_pdb
+from helixfold.results.pdb import to_pdb
 from tests.analysis.made_complexes import made_prediction, true_complex
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"

@@ -409,11 +409,11 @@ def test_evaluate_reports_what_was_not_compared(
     unused = [f"r{number}" for number in range(12)]
     found = SimpleNamespace(results=["a", "b"], failures=failures, unused=unused, count=count)
     compared = record("helixfold.analysis.compare_files.compare_files", found)
-    record("helixfold.write.evaluation.screen_table", ["a 0.5"])
-    record("helixfold.write.evaluation.complex_table", ["b 0.6"])
+    record("helixfold.results.evaluation.screen_table", ["a 0.5"])
+    record("helixfold.results.evaluation.complex_table", ["b 0.6"])
     record("helixfold.report.evaluation_plot.evaluation_plot", b"png")
-    written = record("helixfold.write.evaluation.write_evaluation")
-    files = record("helixfold.write.results.write_file")
+    written = record("helixfold.results.evaluation.write_evaluation")
+    files = record("helixfold.results.prediction.write_file")
     assert run("evaluate a b -o out") == code
     assert compared == [((A, B), {"all_ranks": False})]
     assert written == [((OUT, ["a", "b"], failures, unused), {})]

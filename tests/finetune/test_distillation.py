@@ -9,7 +9,7 @@ from data_pipeline.datasets import clustering
 from data_pipeline.datasets.store import FeatureStore
 from helixfold.cli.main import main
 from helixfold.finetune import distillation
-from helixfold.write.results import FinishedPrediction, read_finished
+from helixfold.results.prediction import FinishedPrediction, read_finished
 
 SEQUENCES = {"one": "MKTAYIAKQRQISFVKSHFSRQ", "same": "MKTAYIAKQRQISFVKSHFSRQ", "two": "GSHMSLLNVPAGKDLPEDIYVV"}
 

@@ -29,9 +29,9 @@ from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.presets import PRESETS, tiny
+from helixfold.results.prediction import write_prediction
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
-from helixfold.write.results import write_prediction
 from tests.support.sources import ROOT
 from tests.weights.written import write_tiny_without_templates
 

@@ -26,8 +26,8 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor, as_tensor
 from helixfold.presets import tiny
+from helixfold.results.prediction import write_prediction
 from helixfold.weights.find import find_models
-from helixfold.write.results import write_prediction
 from tests.model.ptm import ptm_of
 from tests.support.folding import fold_one
 from tests.support.networks import tiny_model

@@ -22,7 +22,7 @@ from helixfold.model.update import Executor
 from helixfold.options import RepresentationName
 from helixfold.planning.executors import NotEnoughMemoryError
 from helixfold.planning.memory import MemoryOptions
-from helixfold.write.representations import (
+from helixfold.results.representations import (
     representation_arrays,
     representation_names,
     representations_file,

@@ -12,9 +12,9 @@ pytest.importorskip("py3Dmol", reason="needs the packages of the extra 'notebook
 
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.notebook.structures import show_film, show_structure, show_together
-from helixfold.write.pdb import to_pdb
+from helixfold.results.pdb import to_pdb
+from tests.results.proteins import random_protein
 from tests.support import special_complex
-from tests.write.proteins import random_protein
 
 
 def page(view: object) -> str:

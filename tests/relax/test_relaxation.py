@@ -21,8 +21,8 @@ from helixfold.relax.pieces import pieces_of
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.relaxation import relax, where
 from helixfold.relax.result import Relaxed, RelaxOptions
-from helixfold.write.mmcif import to_mmcif
-from helixfold.write.pdb import to_pdb
+from helixfold.results.mmcif import to_mmcif
+from helixfold.results.pdb import to_pdb
 from tests.relax.perturbed import collapsed, native, part, perturbed
 from tests.support.residue_arrays import RESIDUE_ARRAYS
 

@@ -14,7 +14,14 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from helixfold.folding.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_alignment, write_plots
-from helixfold.write.results import ranked, read_finished, write_prediction, write_ranked, write_ranking, write_timings
+from helixfold.results.prediction import (
+    ranked,
+    read_finished,
+    write_prediction,
+    write_ranked,
+    write_ranking,
+    write_timings,
+)
 from tests.support.residue_arrays import RESIDUE_ARRAYS
 
 HAIRPIN = Path(__file__).parents[2] / "examples/structures/helical_hairpin.pdb"

@@ -12,7 +12,7 @@ import pytest
 from data_pipeline.search.database import SearchedDatabase
 from helixfold import __version__
 from helixfold.report.target_page import REPORT_FILE, write_report
-from helixfold.write.provenance import PredictionProvenance, RecordedSearch, provenance_entries
+from helixfold.results.provenance import PredictionProvenance, RecordedSearch, provenance_entries
 from tests.report.reported import write_target, write_templates
 
 UNIREF = SearchedDatabase(name="uniref30_2302_db", version="2302", size=1234)

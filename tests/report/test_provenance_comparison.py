@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.report.provenance_comparison import ProvenanceComparison, compare_provenance
-from helixfold.write.provenance import PredictionProvenance, provenance_entries
+from helixfold.results.provenance import PredictionProvenance, provenance_entries
 from tests.report.test_provenance import RECORD
 
 MODELS = ("model_1_ptm", "model_2_ptm")

@@ -22,7 +22,14 @@ from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.pulldown import TABLE_FILE as PULLDOWN_TABLE
 from helixfold.report.pulldown import PulldownEntry, write_entries, write_pulldown
 from helixfold.report.target_page import REPORT_FILE, write_report
-from helixfold.write.results import ranked, read_finished, write_prediction, write_ranked, write_ranking, write_timings
+from helixfold.results.prediction import (
+    ranked,
+    read_finished,
+    write_prediction,
+    write_ranked,
+    write_ranking,
+    write_timings,
+)
 from tests.report.reported import features_of
 from tests.support import special_complex
 

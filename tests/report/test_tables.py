@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from helixfold.report.tables import facts_of, table_of
-from helixfold.write.json_object import JsonObject
+from helixfold.results.json_object import JsonObject
 
 
 def test_zeros_and_false_values_are_facts_and_empty_ones_are_not() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.write.pdb import to_pdb
+from helixfold.results.pdb import to_pdb
 
 SEQUENCE = "MKTGYIAKQRQISF"
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB")]

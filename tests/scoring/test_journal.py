@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from helixfold.scoring.journal import Journal
+from helixfold.results.journal import Journal
 
 TEXTS = ("name",)
 SETTINGS = {"model": "tiny", "seed": 0}

@@ -45,8 +45,8 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.presets import Preset
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
-from helixfold.write.provenance import PredictionProvenance, recorded_command
-from helixfold.write.results import FinishedPrediction, write_prediction, write_timings
+from helixfold.results.prediction import FinishedPrediction, write_prediction, write_timings
+from helixfold.results.provenance import PredictionProvenance, recorded_command
 
 # The most targets of a lot on a GPU.
 AT_ONCE = 64

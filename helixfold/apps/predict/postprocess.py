@@ -18,9 +18,9 @@ from helixfold.execution.stages import Stages
 from helixfold.report.ensemble import remove_ensemble, write_ensemble
 from helixfold.report.plot_files import write_plots
 from helixfold.report.target_page import write_report
-from helixfold.write.colabfold import done_file, model_type, write_colabfold
-from helixfold.write.origin import ModelOrigin
-from helixfold.write.results import (
+from helixfold.results.colabfold import done_file, model_type, write_colabfold
+from helixfold.results.origin import ModelOrigin
+from helixfold.results.prediction import (
     FinishedPrediction,
     all_notes,
     ranked,
@@ -29,7 +29,7 @@ from helixfold.write.results import (
     write_ranking,
     write_timings,
 )
-from helixfold.write.tables import write_tables
+from helixfold.results.tables import write_tables
 
 
 @dataclass(frozen=True, kw_only=True)

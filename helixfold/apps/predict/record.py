@@ -22,11 +22,18 @@ from helixfold.apps.predict.jobs import Job, features_digest
 from helixfold.apps.predict.search_plan import recorded_searches, search_identities
 from helixfold.apps.predict.settings import RequestedPrediction, RunSettings
 from helixfold.folding.templates import templates_in
+from helixfold.results.json_object import AGAIN
+from helixfold.results.origin import ModelOrigin
+from helixfold.results.prediction import (
+    RANKING_FILE,
+    TIMINGS_FILE,
+    FinishedPrediction,
+    read_finished,
+    to_json,
+    write_file,
+)
+from helixfold.results.provenance import PredictionProvenance, provenance_entries, read_provenance
 from helixfold.weights.find import WeightsProvenance
-from helixfold.write.json_object import AGAIN
-from helixfold.write.origin import ModelOrigin
-from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
-from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, read_finished, to_json, write_file
 
 SETTINGS_FILE = "settings.json"
 # From the least to the most trustworthy.

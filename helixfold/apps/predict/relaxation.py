@@ -20,11 +20,11 @@ from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.report.page import counted
-from helixfold.standard_streams import optional_output
-from helixfold.write.chains import RingBond, iterate_atoms, ring_bonds, split_chains
-from helixfold.write.origin import ModelOrigin
-from helixfold.write.pdb import to_pdb
-from helixfold.write.relaxed import (
+from helixfold.results.chains import RingBond, iterate_atoms, ring_bonds, split_chains
+from helixfold.results.origin import ModelOrigin
+from helixfold.results.pdb import to_pdb
+from helixfold.results.prediction import FinishedPrediction, ranked, to_json, write_file
+from helixfold.results.relaxed import (
     read_metrics,
     read_unrelaxed,
     relaxation_metrics,
@@ -32,7 +32,7 @@ from helixfold.write.relaxed import (
     write_metrics,
     write_relaxed,
 )
-from helixfold.write.results import FinishedPrediction, ranked, to_json, write_file
+from helixfold.standard_streams import optional_output
 
 INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due

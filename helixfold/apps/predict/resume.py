@@ -14,11 +14,11 @@ from helixfold.apps.predict.settings import RequestedPrediction, RunSettings
 from helixfold.apps.predict.variants import TargetVariants, expected_variants
 from helixfold.execution.device import DTYPES
 from helixfold.execution.stages import Stage
-from helixfold.write.colabfold import done_file
-from helixfold.write.json_object import AGAIN
-from helixfold.write.provenance import PredictionProvenance
-from helixfold.write.representations import PASSES, representation_names, representations_file
-from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, to_json
+from helixfold.results.colabfold import done_file
+from helixfold.results.json_object import AGAIN
+from helixfold.results.prediction import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, to_json
+from helixfold.results.provenance import PredictionProvenance
+from helixfold.results.representations import PASSES, representation_names, representations_file
 
 
 @dataclass(frozen=True, kw_only=True)

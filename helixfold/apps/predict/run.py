@@ -19,7 +19,6 @@ from data_pipeline.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.lock import locked_directory
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
 from helixfold.apps.predict.memory_plan import print_forecast
 from helixfold.apps.predict.options import Order, PredictOptions
@@ -49,10 +48,11 @@ from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry, write_entries
+from helixfold.results.colabfold import write_log, write_run
+from helixfold.results.lock import locked_directory
 from helixfold.standard_streams import optional_output
 from helixfold.weights.adapters import parse_adapters
 from helixfold.weights.find import find_models
-from helixfold.write.colabfold import write_log, write_run
 
 _NO_WEIGHTS = (
     "no weights are configured, so the small demonstration model folds {targets}; run 'helixfold weights download', or "

@@ -27,8 +27,8 @@ from helixfold.parallel.worker_group import OtherRankError
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
-from helixfold.write.archive import write_archive
-from helixfold.write.results import FAILURES_FILE, FinishedPrediction, write_failures
+from helixfold.results.archive import write_archive
+from helixfold.results.prediction import FAILURES_FILE, FinishedPrediction, write_failures
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30

@@ -29,12 +29,12 @@ from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.search.result_files import RECORD_FILE
 from data_pipeline.search.tool import BatchSearch
-from helixfold.apps.predict.lock import locked_directory
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.report.pulldown import PulldownEntry, read_entries, write_entries
 from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of
+from helixfold.results.lock import locked_directory
+from helixfold.results.prediction import FAILURES_FILE, to_json, write_failures, write_file
 from helixfold.standard_streams import optional_output
-from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
 FEATURES_FILE = "features.npz"
 # In the output directory of a pulldown: the results of searches, a directory for each different sequence.

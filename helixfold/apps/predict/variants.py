@@ -31,8 +31,8 @@ from data_pipeline.transforms.alignment_clusters import (
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import ConformationOptions
 from helixfold.apps.predict.record import ClusterRecord
-from helixfold.write.results import write_file
-from helixfold.write.text_tables import rounded, tab_separated
+from helixfold.results.prediction import write_file
+from helixfold.results.text_tables import rounded, tab_separated
 
 VARIANTS_FILE, CLUSTERS_FILE = "alignments.tsv", "clusters.tsv"
 Value = TypeVar("Value")

@@ -7,10 +7,10 @@ from fastapi import HTTPException
 from starlette.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
+from helixfold.results.archive import pack
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service
 from helixfold.serve.storage import file_name_of
-from helixfold.write.archive import pack
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -16,10 +16,10 @@ from typing import Any, Final
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.json_files import read_json
-from helixfold.apps.predict.lock import only_run
 from helixfold.cluster.engine import Engine
 from helixfold.cluster.forecast import memory_for_tensors
 from helixfold.cluster.site import Pool, read_site
+from helixfold.results.lock import only_run
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.process import JobProcess, Outcome, Progress

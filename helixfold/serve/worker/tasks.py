@@ -44,6 +44,8 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.presets import Preset
 from helixfold.report.files import read_order, read_prediction
 from helixfold.report.tables import mark_of
+from helixfold.results.json_object import AGAIN
+from helixfold.results.prediction import RANKING_FILE
 from helixfold.serve.alignment_request import (
     ARCHIVE_FILE,
     ENVIRONMENTAL_FILE,
@@ -57,8 +59,6 @@ from helixfold.serve.upload_check import fasta_of
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.weights import demonstration
 from helixfold.weights.find import WeightsProvenance, find_parameters
-from helixfold.write.json_object import AGAIN
-from helixfold.write.results import RANKING_FILE
 
 _OWN_NAME = b">101\n"  # of a target in what ColabfoldSearch returns
 _END = b"\0"  # of each target's rows

@@ -13,8 +13,8 @@ from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.parse.alignment import read_alignment
 from helixfold.cli.main import main
-from helixfold.write.colabfold import model_type
-from helixfold.write.results import read_pae
+from helixfold.results.colabfold import model_type
+from helixfold.results.prediction import read_pae
 
 SEQUENCE = "MKTAYIAKQR"
 

@@ -21,7 +21,7 @@ from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.pipeline import Target
 from data_pipeline.search.jackhmmer import InProcessJackhmmer
 from helixfold.cli.main import main
-from helixfold.write.results import read_finished
+from helixfold.results.prediction import read_finished
 from tests.apps.predict.conftest import Runs
 from tests.support.complex_targets import ROWS
 

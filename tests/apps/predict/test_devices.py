@@ -11,13 +11,13 @@ import torch
 from torch.distributed import TCPStore
 
 from helixfold.apps.predict import devices
-from helixfold.apps.predict.lock import LOCK_FILE
 from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.planning import memory as memory_options
 from helixfold.planning.executors import AvailableMemory
 from helixfold.planning.memory import MemoryOptions
+from helixfold.results.lock import LOCK_FILE
 from tests.apps.predict import worker_groups
 from tests.apps.predict.files import without_command
 from tests.training.ranks import Ranks

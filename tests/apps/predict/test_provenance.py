@@ -16,9 +16,9 @@ from helixfold.apps.predict import lot
 from helixfold.apps.predict.jobs import features_digest
 from helixfold.cli.main import INTERRUPTED
 from helixfold.execution import environment
-from helixfold.write.provenance import recorded_command
+from helixfold.results.provenance import recorded_command
 from tests.apps.predict.conftest import SEQUENCE, Runs
-from tests.write.test_modelcif import dictionary, needs_dictionaries
+from tests.results.test_modelcif import dictionary, needs_dictionaries
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -16,10 +16,10 @@ from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.relaxation import chosen, is_done, relax_predictions
 from helixfold.cli.main import main
 from helixfold.relax.problem import RelaxationError
-from helixfold.write.results import FinishedPrediction, ranked, read_finished, write_prediction, write_ranked
+from helixfold.results.prediction import FinishedPrediction, ranked, read_finished, write_prediction, write_ranked
 from tests.relax.perturbed import native, part, perturbed
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
-from tests.write.test_results import prediction
+from tests.results.test_prediction import prediction
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

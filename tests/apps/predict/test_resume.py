@@ -12,9 +12,9 @@ import pytest
 
 from helixfold.apps.predict import lot, postprocess, relaxation
 from helixfold.cli.main import INTERRUPTED, main
+from helixfold.results.archive import write_archive
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
-from helixfold.write.archive import write_archive
 from tests.apps.predict.conftest import SEQUENCE, Runs
 from tests.apps.predict.files import without_command
 

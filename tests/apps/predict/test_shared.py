@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.apps.predict.lock import locked_directory
+from helixfold.results.lock import locked_directory
 from tests.apps.predict.commands import BAD, batch, predict
 from tests.apps.predict.conftest import Runs
 from tests.apps.predict.test_interruptions import FOLD, in_process

@@ -11,15 +11,15 @@ import pytest
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from helixfold.presets import preset
+from helixfold.results.pdb import to_pdb
 from helixfold.training.log import TrainingLog
 from helixfold.training.presets import training_preset
 from helixfold.training.run_files import CONFIG_FILE
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.untrained import untrained_model
-from helixfold.write.pdb import to_pdb
 from tests.examples.small.scripts import small_script
+from tests.results.proteins import random_protein
 from tests.training.test_log import record
-from tests.write.proteins import random_protein
 
 card, split, stages = map(small_script, ("card", "split", "stages"))
 SET_ASIDE = {split.TEMPLATE: ("near", "far"), split.ALIGNMENT: ("deep", "shallow"), split.SINGLE: ("lone", "long")}

@@ -9,7 +9,7 @@ from helixfold.analysis.chain_tm import TmScores
 from helixfold.analysis.domains import Domain, find_domains, mean_error
 from helixfold.analysis.interfaces import complex_scores
 from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
-from helixfold.write.chains import split_chains
+from helixfold.results.chains import split_chains
 
 # The key of the sentence that says why there is no PDB file; it is not there if there is one.
 NO_PDB_FILE: Final = "no_pdb_file"

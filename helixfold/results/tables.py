@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
-from helixfold.write.json_object import JsonObject
-from helixfold.write.pdb import plain_text
-from helixfold.write.results import FinishedPrediction, all_notes, pae_rows, read_pae, write_file
-from helixfold.write.text_tables import tab_separated
+from helixfold.results.json_object import JsonObject
+from helixfold.results.pdb import plain_text
+from helixfold.results.prediction import FinishedPrediction, all_notes, pae_rows, read_pae, write_file
+from helixfold.results.text_tables import tab_separated
 
 # HHblits' order: twenty residue types in alphabetical order.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"

@@ -19,9 +19,8 @@ from safetensors.numpy import load_file
 
 from helixfold.folding.prediction import Distances, Prediction
 from helixfold.report.plot_files import write_plots
-from helixfold.write import results
-from helixfold.write.representations import representation_names
-from helixfold.write.results import (
+from helixfold.results import prediction as results
+from helixfold.results.prediction import (
     KINDS,
     ranked,
     read_finished,
@@ -30,15 +29,16 @@ from helixfold.write.results import (
     write_ranking,
     write_timings,
 )
-from helixfold.write.tables import write_tables
-from tests.support import special_complex
-from tests.write.proteins import (
+from helixfold.results.representations import representation_names
+from helixfold.results.tables import write_tables
+from tests.results.proteins import (
     assert_same_atoms,
     atoms_by_biopython,
     atoms_by_gemmi,
     expected_atoms,
     random_protein,
 )
+from tests.support import special_complex
 
 NOTE = "untrained demonstration parameters (seed 0)"
 REPOSITORY = Path(__file__).parents[2]
@@ -387,7 +387,7 @@ def test_a_prediction_that_makes_no_sense_is_refused(values: dict[str, Any], mes
 @pytest.mark.integration
 def test_every_byte_is_the_same_in_another_process(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from tests.write.test_results import finished, prediction;"
+        "import sys, pathlib; from tests.results.test_prediction import finished, prediction;"
         "finished(pathlib.Path(sys.argv[1]), prediction('model_1_ptm'), prediction('model_2_ptm', confidence=80.0))"
     )
 

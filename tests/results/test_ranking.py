@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.write.results import ranked, read_finished, read_pae, write_prediction, write_ranked, write_ranking
-from tests.write.proteins import random_protein
-from tests.write.test_results import NOTE, finished, names, prediction, read_json
+from helixfold.results.prediction import ranked, read_finished, read_pae, write_prediction, write_ranked, write_ranking
+from tests.results.proteins import random_protein
+from tests.results.test_prediction import NOTE, finished, names, prediction, read_json
 
 
 def test_models_are_ranked_by_confidence_and_equal_ones_stay_in_order(tmp_path: Path) -> None:

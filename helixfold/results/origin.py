@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from helixfold.folding.templates import AlignedTemplate
-from helixfold.write.provenance import RecordedSearch, SearchPurpose
+from helixfold.results.provenance import RecordedSearch, SearchPurpose
 
 
 @dataclass(frozen=True, kw_only=True)

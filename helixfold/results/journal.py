@@ -10,7 +10,7 @@ from typing import Any, Self
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, read_file, system_errors_naming
 from data_pipeline.json_files import parse_json
-from helixfold.write.json_object import JsonObject
+from helixfold.results.json_object import JsonObject
 
 MAX_BYTES = 2**30
 

@@ -4,7 +4,7 @@ import os
 import zipfile
 from pathlib import Path
 
-from helixfold.write.archive import pack, write_archive
+from helixfold.results.archive import pack, write_archive
 
 CONTENTS = {
     "a.txt": b"first\n",

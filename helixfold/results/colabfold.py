@@ -19,7 +19,7 @@ from data_pipeline.files import system_errors_naming
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold import __version__
-from helixfold.write.results import FinishedPrediction, all_notes, read_pae, to_json, write_file
+from helixfold.results.prediction import FinishedPrediction, all_notes, read_pae, to_json, write_file
 
 LOG_FILE: Final = "log.txt"
 # Key, authors, title, journal, year and DOI of each work.

@@ -12,7 +12,7 @@ import numpy as np
 from data_pipeline import residues
 from data_pipeline.complexes.chain_ids import require_pdb_chain_ids
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.write.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
+from helixfold.results.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
 
 _SEQRES_PER_LINE = 13
 # Remarks 6 to 99 are free text in the PDB format; their text stands in columns 12 to 79.

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from data_pipeline.protein import Protein
 from data_pipeline.residues import THREE_LETTER
 from helixfold import __version__
-from helixfold.write.chains import ChainRange
+from helixfold.results.chains import ChainRange
 
 CATEGORY: Final = "_ma_qa_metric_local_pairwise"
 # Errors are written in tenths of an Angstrom, as in pae_<model>.json.

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from data_pipeline import residues
 from data_pipeline.protein import Protein
-from helixfold.write.chains import ring_bonds, split_chains
-from helixfold.write.pdb import hybrid36, models_to_pdb, plain_text, to_pdb
-from tests.support import special_complex
-from tests.write.proteins import (
+from helixfold.results.chains import ring_bonds, split_chains
+from helixfold.results.pdb import hybrid36, models_to_pdb, plain_text, to_pdb
+from tests.results.proteins import (
     assert_same_atoms,
     atoms_by_biopython,
     atoms_by_gemmi,
@@ -30,6 +29,7 @@ from tests.write.proteins import (
     random_protein,
     real_protein,
 )
+from tests.support import special_complex
 
 
 def changed(protein: Protein, **values: Any) -> Protein:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
-from helixfold.write.results import ranked, read_finished, write_prediction
-from helixfold.write.tables import msa_table, write_tables
+from helixfold.results.prediction import ranked, read_finished, write_prediction
+from helixfold.results.tables import msa_table, write_tables
+from tests.results.proteins import random_protein
+from tests.results.test_prediction import NOTE, names, prediction
 from tests.support import special_complex
-from tests.write.proteins import random_protein
-from tests.write.test_results import NOTE, names, prediction
 
 
 def written(directory: Path, **values: object) -> Path:

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from data_pipeline import residues
 from data_pipeline.protein import Protein
 from helixfold import __version__
-from helixfold.write.mmcif import to_mmcif
-from helixfold.write.model_scores import ModelScores
-from helixfold.write.pdb import plain_text
-from tests.support.residue_arrays import RESIDUE_ARRAYS
-from tests.write.proteins import (
+from helixfold.results.mmcif import to_mmcif
+from helixfold.results.model_scores import ModelScores
+from helixfold.results.pdb import plain_text
+from tests.results.proteins import (
     assert_same_atoms,
     atoms_by_biopython,
     atoms_by_gemmi,
@@ -33,6 +32,7 @@ from tests.write.proteins import (
     random_protein,
     real_protein,
 )
+from tests.support.residue_arrays import RESIDUE_ARRAYS
 
 
 def write(protein: Protein, **given: Any) -> str:

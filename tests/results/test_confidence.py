@@ -12,10 +12,10 @@ from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
 from helixfold.analysis.interfaces import complex_scores
 from helixfold.folding.prediction import Prediction
-from helixfold.write.confidence import confidence_content
+from helixfold.results.confidence import confidence_content
+from tests.results.proteins import random_protein
+from tests.results.test_prediction import prediction
 from tests.support import special_complex
-from tests.write.proteins import random_protein
-from tests.write.test_results import prediction
 
 
 def of_two_domains(**values: object) -> Prediction:

@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from helixfold.write.pdb import plain_text
+from helixfold.results.pdb import plain_text
 
 # Text that CIF allows unquoted or in simple quotes; CIF's reserved words are excluded.
 _SIMPLE_TEXT = re.compile(r"(?!data_|save_|loop_|stop_|global_)[a-z0-9][a-z0-9 ._:,()/+-]{0,70}", re.IGNORECASE)

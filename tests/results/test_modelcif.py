@@ -21,18 +21,18 @@ from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import THREE_LETTER
 from data_pipeline.search.database import SearchedDatabase
 from helixfold.folding.templates import AlignedTemplate, templates_in
-from helixfold.write.chains import split_chains
-from helixfold.write.mmcif import to_mmcif
-from helixfold.write.model_scores import PAE_METRIC, ModelScores
-from helixfold.write.origin import ModelOrigin
-from helixfold.write.pairwise_errors import CATEGORY, pairwise_errors
-from helixfold.write.provenance import RecordedSearch
+from helixfold.results.chains import split_chains
+from helixfold.results.mmcif import to_mmcif
+from helixfold.results.model_scores import PAE_METRIC, ModelScores
+from helixfold.results.origin import ModelOrigin
+from helixfold.results.pairwise_errors import CATEGORY, pairwise_errors
+from helixfold.results.provenance import RecordedSearch
 from tests.conftest import SHARED
 from tests.data_pipeline.transforms.samples import random_features
 from tests.report.reported import features_of
+from tests.results.proteins import random_protein
+from tests.results.test_mmcif import SIX_NAMES, six_chains
 from tests.support import special_complex
-from tests.write.proteins import random_protein
-from tests.write.test_mmcif import SIX_NAMES, six_chains
 
 DICTIONARIES = SHARED / "data" / "dictionaries"
 needs_dictionaries = pytest.mark.skipif(

@@ -25,15 +25,15 @@ from helixfold import __version__
 from helixfold.analysis.metrics import superposition
 from helixfold.folding.prediction import Distances, Prediction
 from helixfold.options import RepresentationFormat
-from helixfold.write.chains import split_chains
-from helixfold.write.confidence import NO_PDB_FILE, confidence_content
-from helixfold.write.json_object import AGAIN, JsonObject
-from helixfold.write.mmcif import entry_id, to_mmcif
-from helixfold.write.model_scores import PAE_METRIC, ModelScores
-from helixfold.write.origin import ModelOrigin
-from helixfold.write.pairwise_errors import pairwise_errors
-from helixfold.write.pdb import models_to_pdb, plain_text, to_pdb
-from helixfold.write.representations import write_representations
+from helixfold.results.chains import split_chains
+from helixfold.results.confidence import NO_PDB_FILE, confidence_content
+from helixfold.results.json_object import AGAIN, JsonObject
+from helixfold.results.mmcif import entry_id, to_mmcif
+from helixfold.results.model_scores import PAE_METRIC, ModelScores
+from helixfold.results.origin import ModelOrigin
+from helixfold.results.pairwise_errors import pairwise_errors
+from helixfold.results.pdb import models_to_pdb, plain_text, to_pdb
+from helixfold.results.representations import write_representations
 
 RANKING_FILE: Final = "ranking_debug.json"
 TIMINGS_FILE: Final = "timings.json"

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from data_pipeline.search.database import SearchedDatabase
-from helixfold.write.provenance import (
+from helixfold.results.provenance import (
     PredictionProvenance,
     RecordedSearch,
     provenance_entries,

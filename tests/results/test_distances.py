@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.write.results import write_prediction
-from tests.write.test_results import NOTE, prediction
+from helixfold.results.prediction import write_prediction
+from tests.results.test_prediction import NOTE, prediction
 
 
 def test_expected_and_predicted_distances_are_written_in_half_precision(tmp_path: Path) -> None:

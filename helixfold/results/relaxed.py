@@ -13,12 +13,12 @@ from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
-from helixfold.write.json_object import JsonObject
-from helixfold.write.mmcif import to_mmcif
-from helixfold.write.model_scores import ModelScores
-from helixfold.write.origin import ModelOrigin
-from helixfold.write.pdb import to_pdb
-from helixfold.write.results import KINDS, FinishedPrediction, to_json, write_file
+from helixfold.results.json_object import JsonObject
+from helixfold.results.mmcif import to_mmcif
+from helixfold.results.model_scores import ModelScores
+from helixfold.results.origin import ModelOrigin
+from helixfold.results.pdb import to_pdb
+from helixfold.results.prediction import KINDS, FinishedPrediction, to_json, write_file
 
 RELAXATION_FILE: Final = "relax_metrics.json"
 

@@ -12,16 +12,16 @@ from data_pipeline.residues import ATOM_ORDER
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
-from helixfold.write.relaxed import (
+from helixfold.results.prediction import FinishedPrediction, read_finished, write_prediction
+from helixfold.results.relaxed import (
     read_metrics,
     read_unrelaxed,
     relaxation_metrics,
     write_metrics,
     write_relaxed,
 )
-from helixfold.write.results import FinishedPrediction, read_finished, write_prediction
-from tests.write.proteins import random_protein
-from tests.write.test_results import NOTE, prediction, read_json
+from tests.results.proteins import random_protein
+from tests.results.test_prediction import NOTE, prediction, read_json
 
 CLEAN = Flaws(residues=0, bonds=0, clashes=0, within=0)
 NAMES = ("H", "HA", "HB2", "HD11", "HH12")

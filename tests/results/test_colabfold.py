@@ -12,8 +12,8 @@ from Bio import SeqIO
 
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold import __version__
-from helixfold.write.colabfold import done_file, model_type, write_colabfold, write_log, write_run
-from helixfold.write.results import FinishedPrediction, ranked, read_finished, write_prediction
+from helixfold.results.colabfold import done_file, model_type, write_colabfold, write_log, write_run
+from helixfold.results.prediction import FinishedPrediction, ranked, read_finished, write_prediction
 from tests.data_pipeline.transforms.samples import random_features
 from tests.support import special_complex
 from tests.support.complex_targets import ROWS, feature_set
@@ -157,7 +157,7 @@ def test_a_target_is_finished_last_and_not_while_its_files_are_written(
     predicted: Predicted, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done_file(target).touch()
-    monkeypatch.setattr("helixfold.write.colabfold._a3m", lambda _: 1 / 0)
+    monkeypatch.setattr("helixfold.results.colabfold._a3m", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_colabfold(target, feature_set("ABA"), predicted[1], {name: (name, 0) for name in MODELS})
     assert not done_file(target).exists()
