@@ -10,8 +10,9 @@ from data_pipeline.datasets.source_files import search_results
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
+from helixfold.folding.prediction import Prediction
 from helixfold.results.json_object import JsonObject
-from helixfold.results.prediction import RANKING_FILE, FinishedPrediction, read_finished, write_file
+from helixfold.results.prediction import RANKING_FILE, read_finished, write_file
 
 SELECTED_DIRECTORY, SELECTED_FILE = "selected", "selected.tsv"
 _STRUCTURES, _ALIGNMENTS = "structures", "alignments"
@@ -90,7 +91,7 @@ def _candidate(folder: Path, least_plddt: float) -> Candidate | None:
     return replace(candidate, sequence=chains[0].sequence)
 
 
-def _reason(found: FinishedPrediction, least_plddt: float) -> str:
+def _reason(found: Prediction, least_plddt: float) -> str:
     if len(found.chain_ids) > 1:
         return f"it has {len(found.chain_ids)} chains"
     if any(note.startswith("UNTRAINED") for note in found.notes):

@@ -1,7 +1,7 @@
 """Fold targets in memory that is planned for: several in the same passes, or one with less memory if it runs out."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +11,12 @@ from tqdm import tqdm
 
 from helixfold.execution.available import is_out_of_memory
 from helixfold.execution.device import dtype_on, in_threads, threads_for
+from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.stages import Stage, Stages, peak_memory, reset_peak_memory
 from helixfold.folding.options import FoldingOptions
-from helixfold.folding.prediction import Computation, Prediction
+from helixfold.folding.prediction import Prediction, PredictionIdentity
+from helixfold.folding.provenance import Provenance
 from helixfold.folding.recycling import STAGES, FoldingTarget, can_share_passes, fold
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import recorded_backends, sorted_backends
@@ -75,16 +77,20 @@ def fold_planned(
             if not is_out_of_memory(error):
                 raise
         else:
-            computation = Computation(
-                executor=tried.executor,
-                slab_budget=tried.slab_budget,
-                backends=sorted_backends(backends),
-                threads=threads,
-                replayed_passes=passes.replays - replays,
-                predicted_peak=tried.estimate.peak,
-                measured_peak=max(stage.peak_memory for stage in stages.finished[before:]) - held,
+            measured = max(stage.peak_memory for stage in stages.finished[before:]) - held
+            return replace(
+                prediction,
+                identity=_identity(model, options),
+                provenance=_provenance(
+                    device, backends, executor=tried.executor, slab_budget=tried.slab_budget, threads=threads
+                ),
+                measurements={
+                    "executor": tried.executor,
+                    "replayed_passes": passes.replays - replays,
+                    "predicted_peak_gib": _gib(tried.estimate.peak),
+                    "measured_peak_gib": _gib(measured),
+                },
             )
-            return replace(prediction, computation=computation)
         # After the `except` block, since the exception holds the frames that hold the tensors.
         release(device)
         if passes.clear():
@@ -141,19 +147,54 @@ def fold_together(
     else:
         for target, own in zip(targets, stages, strict=True):
             _share(shared, own, target.name or model.preset.name, len(targets))
-        computation = Computation(
-            executor="whole",
-            backends=sorted_backends(backends),
-            targets_at_once=len(targets),
-            replayed_passes=passes.replays - replays,
-            measured_peak=max(stage.peak_memory for stage in shared.finished),
-        )
-        return [replace(prediction, computation=computation) for prediction in predictions]
+        provenance = _provenance(shared.device, backends, executor="whole", targets_at_once=len(targets))
+        measurements = {
+            "executor": "whole",
+            "replayed_passes": passes.replays - replays,
+            "targets_at_once": len(targets),
+            "peak_of_all_gib": _gib(max(stage.peak_memory for stage in shared.finished)),
+        }
+        identity = _identity(model, options)
+        return [
+            replace(prediction, identity=identity, provenance=provenance, measurements=measurements)
+            for prediction in predictions
+        ]
     # After the `except` block, since the exception holds the frames that hold the tensors.
     passes.clear()
     release(shared.device)
     say(f"{len(targets)} targets together failed ({problem}); starting again with one at a time")
     return None
+
+
+def _identity(model: ReadyModel, options: FoldingOptions) -> PredictionIdentity:
+    return PredictionIdentity(
+        model=model.preset.name, seed=options.seed, weights=model.digest, weights_provenance=model.provenance
+    )
+
+
+def _provenance(
+    device: torch.device,
+    backends: Mapping[str, Collection[str]],
+    *,
+    executor: str,
+    slab_budget: int | None = None,
+    threads: int | None = None,
+    targets_at_once: int = 1,
+) -> Provenance:
+    """Return what made a prediction on a device, as far as the network knows it; None of `threads`: PyTorch's."""
+    return Provenance(
+        software=software_versions(device.type),
+        device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
+        threads=threads or torch.get_num_threads(),
+        targets_at_once=targets_at_once,
+        executor=executor,
+        slab_budget=slab_budget,
+        backends=sorted_backends(backends),
+    )
+
+
+def _gib(size: int) -> float:
+    return round(size / 2**30, 3)
 
 
 def _share(shared: Stages, own: Stages, name: str, count: int) -> None:

@@ -1,18 +1,23 @@
-"""The prediction of one target, a chain or a complex, by one model, with everything that its files are written from."""
+"""The prediction of one target, a chain or a complex, by one model: from the network to its files and the report."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.complexes.chain_ids import check_chain_ids
 from data_pipeline.protein import Protein
+from helixfold.folding.provenance import Provenance
 from helixfold.options import RepresentationName
+from helixfold.weights.find import WeightsProvenance
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+# From the least to the most trustworthy.
+WEIGHTS_PROVENANCES: Final[tuple[WeightsProvenance, ...]] = get_args(WeightsProvenance)
+STRUCTURE_KINDS: Final = ("cif", "pdb")  # of structure files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,80 +57,167 @@ class Distances:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Computation:
-    """How a prediction was computed.
+class PredictionIdentity:
+    """What identifies a prediction of a target: model, parameters, seed, and the variant of the alignment."""
 
-    Peaks are in bytes, on top of the loaded model. The measured peak excludes recorded passes; for several targets at
-    once it covers all of them.
-    """
-
-    executor: str
-    slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
-    backends: Mapping[str, tuple[str, ...]]  # by operator, those that computed it
-    threads: int | None = None  # of a CPU; None: all that PyTorch has
-    targets_at_once: int = 1  # targets that shared the network's passes
-    replayed_passes: int = 0
-    predicted_peak: int | None = None
-    measured_peak: int
+    model: str
+    seed: int = 0
+    weights: str = ""  # digest of the parameters
+    weights_provenance: WeightsProvenance = "untrained"
+    alignment: str = ""  # the description of the variant; "" for the whole alignment
 
     @property
-    def measurements(self) -> dict[str, object]:
-        """Return what timings.json says of the prediction beside its executor."""
-        peak = round(self.measured_peak / 2**30, 3)
-        if self.predicted_peak is None:
-            return {
-                "replayed_passes": self.replayed_passes,
-                "targets_at_once": self.targets_at_once,
-                "peak_of_all_gib": peak,
-            }
+    def key(self) -> tuple[str, int, str]:
+        """Return what tells it from all other predictions of its target, whatever the parameters are."""
+        return self.model, self.seed, self.alignment
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of settings.json, where the provenance of the parameters is called `standing`."""
         return {
-            "replayed_passes": self.replayed_passes,
-            "predicted_peak_gib": round(self.predicted_peak / 2**30, 3),
-            "measured_peak_gib": peak,
+            "model": self.model,
+            "seed": self.seed,
+            **({"alignment": self.alignment} if self.alignment else {}),
+            "weights": self.weights,
+            "standing": self.weights_provenance,
         }
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "PredictionIdentity":
+        """Read an entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
+        return cls(
+            model=str(entry["model"]),
+            seed=int(entry["seed"]),
+            weights=str(entry["weights"]),
+            weights_provenance=WEIGHTS_PROVENANCES[WEIGHTS_PROVENANCES.index(entry["standing"])],
+            alignment=str(entry.get("alignment", "")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A chain or a domain of a prediction: its residues and its confidence."""
+
+    name: str
+    ranges: tuple[tuple[int, int], ...]  # residue numbers, both ends included
+    chains: tuple[str, ...]  # of each range; none for a domain of a single chain
+    residues: int
+    mean_plddt: float
+    measures: tuple[tuple[str, float], ...]  # further measures by their names: pTM of a chain, mean PAE of a domain
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainPair:
+    """The interface of two chains of a prediction and its scores; None for a score that is not in the file."""
+
+    chains: tuple[str, str]
+    contacts: int  # pairs of residues
+    scores: tuple[tuple[str, float | None], ...]  # by their names, in the order in which a table has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceSummary:
+    """What the confidence file of a prediction tells of its parts and of the alignment, beside its scores."""
+
+    target: str  # as its input file has the name
+    mean_plddt: float
+    residue_numbers: tuple[int, ...]
+    chains: tuple[Part, ...] = ()
+    chain_pairs: tuple[ChainPair, ...] = ()
+    domains: tuple[Part, ...] = ()
+    depth: tuple[float, ...] = ()  # alignment rows that have a residue at each position
+    rows: int | None = None
+    effective_rows: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A prediction of one target, a chain or a complex, by one model, without padding."""
+    """A prediction of one target, a chain or a complex, by one model, without padding.
 
-    model: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
-    protein: Protein  # B-factors are pLDDT
+    One that `helixfold.results.prediction` has read from its files has scores and a summary of them. Its arrays (the
+    structure, PAE, distances and whatever else the options asked for) are in files beside the confidence file.
+    """
+
+    name: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
+    identity: PredictionIdentity
+    provenance: Provenance | None = None
     plddt: Float[np.ndarray, "r"]  # 0 to 100
-    pae: Float[np.ndarray, "r r"] | None  # Angstrom: error of residue j when aligned on residue i
-    max_pae: float | None  # Angstrom, the largest that could occur
-    ptm: float | None
+    ptm: float | None = None
+    iptm: float | None = None  # of a complex, 0 to 1
+    tm_by_chain: Float[np.ndarray, "k k"] | None = None  # of a complex, see `chain_tm.TmScores`
     ranking_confidence: float  # mean pLDDT, or of a model of complexes 0.8 ipTM + 0.2 pTM from 0 to 1
     num_recycles: int
     converged: bool  # recycling ended early, because distances changed by less than the tolerance
     notes: tuple[str, ...] = ()  # for every reader of the files, such as that parameters are untrained
+    chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
+    structure: Protein | None = None  # B-factors are pLDDT
+    pae: Float[np.ndarray, "r r"] | None = None  # Angstrom: error of residue j when aligned on residue i
+    max_pae: float | None = None  # Angstrom, the largest that could occur
     distances: Distances | None = None
     logits: Mapping[str, np.ndarray] | None = None  # by head, if the options asked for them
     representations: Mapping[RepresentationName, np.ndarray] | None = None  # those that the options asked for
     passes: tuple[Protein, ...] | None = None  # what the passes before the last predicted, if the options asked for it
     pass_representations: tuple[Mapping[RepresentationName, np.ndarray], ...] = ()  # of these passes, if asked for both
-    seed: int = 0
-    chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
-    iptm: float | None = None  # of a complex, 0 to 1
-    tm_by_chain: Float[np.ndarray, "k k"] | None = None  # of a complex, see `chain_tm.TmScores`
-    computation: Computation | None = None
+    measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json: peaks of memory, and the like
+    summary: ConfidenceSummary | None = None  # of one that was read from its files
+    kinds: tuple[str, ...] = STRUCTURE_KINDS  # of its structure's files: not pdb where a PDB file cannot hold it
+
+    @property
+    def protein(self) -> Protein:
+        """Return the predicted structure; raise ValueError if only the scores were read."""
+        if self.structure is None:
+            raise ValueError(f"only the scores of {self.name} were read from its files, not the structure")
+        return self.structure
+
+    @property
+    def model(self) -> str:
+        """Return the name of the model that made it."""
+        return self.identity.model
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of its random numbers."""
+        return self.identity.seed
+
+    @property
+    def residue_numbers(self) -> tuple[int, ...]:
+        """Return the numbers of its residues, in which each chain begins anew."""
+        if self.structure is None:
+            return () if self.summary is None else self.summary.residue_numbers
+        return tuple(self.structure.residue_index.tolist())
+
+    @property
+    def mean_plddt(self) -> float:
+        """Return the mean of pLDDT, 0 to 100; of one that was read from its files, rounded as there."""
+        return self.summary.mean_plddt if self.summary is not None else float(self.plddt.mean(dtype=np.float64))
 
     def __post_init__(self) -> None:
-        if not _MODEL_NAME.fullmatch(self.model):
+        if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"model is part of file names: at most 100 letters, digits, '_', '-' and '.', got {self.model!r}"
+                f"name is part of file names: at most 100 letters, digits, '_', '-' and '.', got {self.name!r}"
             )
-        length = len(self.protein.aatype)
+        length = len(self.plddt)
         check_chain_ids(self.chain_ids, len(self.chain_ids))
-        if not np.array_equal(np.unique(self.protein.chain_index), np.arange(len(self.chain_ids))):
-            raise ValueError(
-                f"protein.chain_index must number each of {len(self.chain_ids)} chains from 0, got "
-                f"{np.unique(self.protein.chain_index).tolist()}"
-            )
+        if self.structure is not None:
+            length, numbered = len(self.structure.aatype), np.unique(self.structure.chain_index)
+            if not np.array_equal(numbered, np.arange(len(self.chain_ids))):
+                raise ValueError(
+                    f"chain_index must number each of {len(self.chain_ids)} chains from 0, got {numbered.tolist()}"
+                )
         if self.plddt.shape != (length,):
             raise ValueError(f"plddt must have one value for each of {length} residues, got shape {self.plddt.shape}")
         if not ((self.plddt >= 0) & (self.plddt <= 100)).all():
             raise ValueError(f"plddt must be 0 to 100, got {self.plddt.min()} to {self.plddt.max()}")
+        self._check_arrays(length)
+        chains = len(self.chain_ids)
+        if self.tm_by_chain is not None and (chains < 2 or self.tm_by_chain.shape != (chains, chains)):
+            raise ValueError(f"tm_by_chain has a score for each pair of several chains, got {self.tm_by_chain.shape}")
+        for name in ("ranking_confidence", "ptm", "iptm", "max_pae"):
+            value = getattr(self, name)
+            if value is not None and not np.isfinite(value):
+                raise ValueError(f"{name} must be finite, got {value}")
+
+    def _check_arrays(self, length: int) -> None:
+        """Raise ValueError if PAE or distances are not of so many residues, or have impossible values."""
         if (self.pae is None) != (self.max_pae is None):
             raise ValueError("pae and max_pae go together: give both or neither")
         if self.pae is not None:
@@ -135,10 +227,3 @@ class Prediction:
                 raise ValueError(f"pae must be finite and at least 0, got {self.pae.min()} to {self.pae.max()}")
         if self.distances is not None and self.distances.expected.shape != (length, length):
             raise ValueError(f"distances must have shape {(length, length)}, got {self.distances.expected.shape}")
-        chains = len(self.chain_ids)
-        if self.tm_by_chain is not None and (chains < 2 or self.tm_by_chain.shape != (chains, chains)):
-            raise ValueError(f"tm_by_chain has a score for each pair of several chains, got {self.tm_by_chain.shape}")
-        for name in ("ranking_confidence", "ptm", "iptm", "max_pae"):
-            value = getattr(self, name)
-            if value is not None and not np.isfinite(value):
-                raise ValueError(f"{name} must be finite, got {value}")

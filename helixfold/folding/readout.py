@@ -11,7 +11,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.protein import Protein
 from helixfold.folding.model_input import ModelInput
 from helixfold.folding.options import FoldingOptions
-from helixfold.folding.prediction import Distances, Prediction
+from helixfold.folding.prediction import Distances, Prediction, PredictionIdentity
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, PredictedStructure
@@ -79,8 +79,9 @@ def prediction_of(
     logits = heads(run, folded) if options.logits else None
     representations = {name: representation(run, folded, name) for name in options.representations}
     return Prediction(
-        model=name,
-        protein=protein,
+        name=name,
+        identity=PredictionIdentity(model=name, seed=options.seed),
+        structure=protein,
         plddt=plddt[0].cpu().numpy(),
         pae=None if error is None else error.expected[0].cpu().numpy(),
         max_pae=None if error is None else error.largest,
@@ -94,7 +95,6 @@ def prediction_of(
         logits=None if logits is None else logits.arrays(),
         representations=representations or None,
         notes=(*model.notes, *given.notes),
-        seed=options.seed,
         chain_ids=given.chain_ids,
     )
 

@@ -121,7 +121,7 @@ class OverfitRun:
         (made,) = fold(self.network, self._preset, [target], options, run or Whole(), stages=Stages())
         superposition = metrics.superposition(*self._observed(made.protein))
         positions = superposition.apply(made.protein.atom_positions)
-        return replace(made, protein=replace(made.protein, atom_positions=positions))
+        return replace(made, structure=replace(made.protein, atom_positions=positions))
 
     def _make_step(self) -> float:
         config, step = self.config, self._step

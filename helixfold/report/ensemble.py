@@ -28,7 +28,7 @@ from helixfold.analysis.ensemble import (
     tm_map,
 )
 from helixfold.folding.prediction import CONFIDENCE_BANDS
-from helixfold.report.files import MMCIF, SETTINGS, TargetFiles, read_order, read_record, read_target
+from helixfold.report.files import MMCIF, TargetFiles, read_order, read_target, structures_of
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed, packed_asset, page
 from helixfold.report.provenance import made_by
 from helixfold.report.structures import MOST_BYTES, Superposer, alphas_of
@@ -140,22 +140,23 @@ def _with_alphas(structure: Path, length: int) -> Bool[np.ndarray, " r"]:
 
 def read_samples(target: TargetFiles) -> list[Sample]:
     """Return the predictions of a target with what each was made from; raise `InputError` if a structure is missing."""
-    settings = target.settings or read_record(target.directory / SETTINGS)
     found = []
     for rank, prediction in enumerate(target.predictions):
-        origin = None if settings is None else settings.child("predictions").child(prediction.name)
+        identity = prediction.identity
         # A slim target has ranked structures alone.
         ranked = [target.directory / f"ranked_{rank}{suffix}" for suffix in (".pdb", MMCIF)]
-        structure = prediction.structures.get("unrelaxed") or next(filter(Path.is_file, ranked), None)
+        structure = structures_of(target.directory, prediction.name).get("unrelaxed") or next(
+            filter(Path.is_file, ranked), None
+        )
         if structure is None:
             raise InputError.at(target.directory, f"{prediction.name} has no structure file; fold the target again")
         found.append(
             Sample(
                 name=prediction.name,
-                model=prediction.name if origin is None else origin.get("model", str, prediction.name),
-                seed=None if origin is None or "seed" not in origin.content else origin.get("seed", int),
+                model=identity.model,
+                seed=identity.seed,
                 # Without the settings, which are the same for all clusters.
-                alignment="all" if origin is None else origin.get("alignment", str, "all").partition(" (")[0],
+                alignment=identity.alignment.partition(" (")[0] or "all",
                 mean_plddt=prediction.mean_plddt,
                 ptm=prediction.ptm,
                 structure=structure,
@@ -271,7 +272,7 @@ def rmsf_table(target: TargetFiles, ensemble: Ensemble) -> str:
     lines = (
         [chain, number, rounded(float(rmsf)), rounded(plddt)]
         for chain, number, rmsf, plddt in zip(
-            chains, target.best.numbers, ensemble.rmsf, target.best.plddt, strict=True
+            chains, target.best.residue_numbers, ensemble.rmsf, target.best.plddt.tolist(), strict=True
         )
     )
     return tab_separated(("chain", "residue", "rmsf", "plddt_of_best"), lines)
@@ -282,7 +283,7 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
     data = {
         "name": target.name,
         "sequence": target.sequence,
-        "numbers": target.best.numbers,
+        "numbers": target.best.residue_numbers,
         "chains": chains_in(target),
         "bands": [asdict(band) for band in CONFIDENCE_BANDS],
         "viewer": blobs.add(packed_asset(VIEWER)),
@@ -322,7 +323,7 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
 
 def _models(target: TargetFiles, ensemble: Ensemble, blobs: Blobs) -> list[dict[str, Any]]:
     """Return the structures that stand for the conformations, as the page's script reads them."""
-    superposer, models = Superposer(np.array(target.best.plddt)), list[dict[str, Any]]()
+    superposer, models = Superposer(target.best.plddt), list[dict[str, Any]]()
     for number, rank in enumerate(ensemble.representatives[:_MOST_STRUCTURES].tolist()):
         sample = ensemble.samples[rank]
         structure = None if blobs.full else superposer.packed(sample.structure)

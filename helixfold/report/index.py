@@ -15,20 +15,21 @@ import numpy as np
 from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
 from helixfold import __version__
-from helixfold.folding.prediction import CONFIDENCE_BANDS
+from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.report.files import (
     FEATURES,
     RANKING,
     RELAXATION,
     TIMINGS,
-    PredictionFiles,
     read_order,
-    read_prediction,
     read_record,
+    structures_of,
+    summary_of,
 )
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of, stage_records
 from helixfold.report.target_page import REPORT_FILE
+from helixfold.results.confidence import read_prediction
 from helixfold.results.json_object import AGAIN
 from helixfold.results.prediction import FAILURES_FILE, write_file
 
@@ -122,17 +123,20 @@ def _read_line(directory: Path, _: object) -> Line:
     best = read_prediction(directory, read_order(directory)[0])
     timings = read_record(directory / TIMINGS)
     times = [stage for _, stage in stage_records(timings)]
-    rows = best.rows if best.rows is not None or timings is None else int(timings.get("msa_rows", float, 0.0)) or None
+    summary, structures = summary_of(best), structures_of(directory, best.name)
+    rows = summary.rows
+    if rows is None and timings is not None:
+        rows = int(timings.get("msa_rows", float, 0.0)) or None
     return Line(
         name=directory.name,
-        title=best.target,
+        title=summary.target,
         has_report=(directory / REPORT_FILE).is_file(),
         residues=len(best.plddt),
         mean_plddt=best.mean_plddt,
         ptm=best.ptm,
         iptm=best.iptm,
         rows=rows,
-        relaxed="relaxed" in best.structures or (not best.structures and _was_relaxed(directory, best.name)),
+        relaxed="relaxed" in structures or (not structures and _was_relaxed(directory, best.name)),
         seconds=sum(stage.get("seconds", float, 0.0) for stage in times) if times else None,
         peak_gib=max((stage.get("peak_memory_gib", float, 0.0) for stage in times), default=None),
         mark=mark_of(best.notes),
@@ -147,9 +151,9 @@ def _was_relaxed(directory: Path, prediction: str) -> bool:
     return isinstance(found, dict) and "failed" not in found
 
 
-def _strip(prediction: PredictionFiles) -> tuple[tuple[str, str], ...]:
+def _strip(prediction: Prediction) -> tuple[tuple[str, str], ...]:
     """Return pLDDT along the chain in at most a hundred steps, as an SVG path for each confidence band."""
-    values = np.array(prediction.plddt)
+    values = prediction.plddt.astype(np.float64)
     edges = np.unique(np.linspace(0, len(values), min(_STRIP, len(values)) + 1).round().astype(int))
     letters = [band_of(float(value)).letter for value in np.add.reduceat(values, edges[:-1]) / np.diff(edges)]
     starts = edges * (_STRIP / len(values))

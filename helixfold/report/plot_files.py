@@ -8,16 +8,17 @@ import numpy as np
 from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
+from helixfold.folding.prediction import Prediction
 from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
-from helixfold.results.prediction import FinishedPrediction, all_notes, read_pae, write_file
+from helixfold.results.prediction import all_notes, read_pae, write_file
 from helixfold.results.tables import msa_table
 
 # More lines and panels than these cannot be distinguished; the files have all predictions.
 _MOST_DRAWN = 10
 
 
-def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
+def write_plots(directory: Path, order: Sequence[Prediction]) -> None:
     """Write `plddt.png` and, if a prediction has a PAE, `pae.png` into a target's directory.
 
     `order` are the target's predictions, the best first; only the best ten are drawn.

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from data_pipeline.search.database import SearchedDatabase
+from helixfold.folding.provenance import Provenance, provenance_entries
 from helixfold.report.files import TargetFiles
 from helixfold.results.json_object import JsonObject
-from helixfold.results.provenance import PredictionProvenance, provenance_entries, read_provenance
 
 # Programs whose names are written otherwise than in settings.json.
 _PROGRAMS = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
@@ -24,10 +24,7 @@ class MadeBy:
 
 def made_by(target: TargetFiles) -> list[MadeBy]:
     """Return what made the predictions of a target, each description once; empty if it is not recorded."""
-    if target.settings is None:
-        return []
-    recorded = read_provenance(target.settings.content.get("provenance"))
-    shown = {each.name: recorded[each.name] for each in target.predictions if each.name in recorded}
+    shown = {each.name: each.provenance for each in target.predictions if each.provenance is not None}
     groups = [tuple(entry["predictions"]) for entry in provenance_entries(shown)]
     is_one = len(groups) == 1 and len(groups[0]) == len(target.predictions)
     return [
@@ -47,7 +44,7 @@ def device_text(device: Mapping[str, str]) -> str:
     return f"{device.get('name') or 'an unknown device'} ({details})"
 
 
-def databases_text(record: PredictionProvenance) -> str:
+def databases_text(record: Provenance) -> str:
     """Return the databases that were searched, each with its size or address and all for which it was searched."""
     purposes: dict[SearchedDatabase, dict[str, None]] = {}
     for search in record.searches:
@@ -59,13 +56,13 @@ def databases_text(record: PredictionProvenance) -> str:
     )
 
 
-def _sentence(record: PredictionProvenance) -> str:
+def _sentence(record: Provenance) -> str:
     programs = [f"{_PROGRAMS.get(name, name)} {version}" for name, version in record.software.items()]
     others = f" with {', '.join(programs[1:])}" if programs[1:] else ""
     return f"{programs[0] if programs else 'helixfold'}{others}, on {device_text(record.device)}"
 
 
-def _facts(record: PredictionProvenance) -> tuple[tuple[str, str], ...]:
+def _facts(record: Provenance) -> tuple[tuple[str, str], ...]:
     processes = "" if record.ranks == 1 else f" of each of {record.ranks} processes"
     budget = "" if record.slab_budget is None else f", slabs of {record.slab_budget / 2**20:,.0f} MiB"
     together = "" if record.targets_at_once == 1 else f", {record.targets_at_once} targets in the same passes"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import InputError, printable
+from helixfold.folding.provenance import Provenance, read_provenance, without_output
 from helixfold.report.files import SETTINGS
 from helixfold.report.page import counted
 from helixfold.report.provenance import databases_text, device_text, earlier_version
 from helixfold.results.json_object import JsonObject
-from helixfold.results.provenance import PredictionProvenance, read_provenance, without_output
 
 _NONE, _NOT_RECORDED = "none", "not recorded"
 _ADVICE = "name the directory of a target that `helixfold predict` wrote, or its settings.json"
@@ -130,9 +130,7 @@ def _target_fields(settings: JsonObject, names: Collection[str]) -> dict[str, st
     return fields
 
 
-def _maker_fields(
-    settings: JsonObject, records: Mapping[str, PredictionProvenance], names: Collection[str]
-) -> dict[str, str]:
+def _maker_fields(settings: JsonObject, records: Mapping[str, Provenance], names: Collection[str]) -> dict[str, str]:
     """Return what made the predictions of these names, in words; of an earlier version's, its number is all."""
     by_name = {name: _record_fields(records[name]) for name in names if name in records}
     if not by_name:
@@ -145,7 +143,7 @@ def _maker_fields(
     }
 
 
-def _record_fields(record: PredictionProvenance) -> dict[str, str]:
+def _record_fields(record: Provenance) -> dict[str, str]:
     return {
         **record.software,
         "device": device_text(record.device),

@@ -11,7 +11,6 @@ from helixfold.report.files import RANKING, TargetFiles
 from helixfold.report.page import counted
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import natural_key
-from helixfold.results.provenance import read_provenance
 
 # Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
 UNTRAINED, DEMONSTRATION, RESIDUE_GAP = "UNTRAINED", "DEMONSTRATION", "COMPLEX BY RESIDUE GAP"
@@ -79,7 +78,7 @@ def warnings_of(target: TargetFiles) -> list[str]:
             f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Below 50 a structure is not to be "
             "interpreted: the protein may be disordered on its own, or the alignment too shallow."
         )
-    rows = len(target.features.msa) if target.features is not None else best.rows
+    rows = len(target.features.msa) if target.features is not None else target.summary.rows
     if rows is not None and rows < _SHALLOW:
         what = "only the sequence itself" if rows == 1 else f"{rows} sequences"
         found.append(
@@ -119,9 +118,9 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     """
     if target.templates is None:
         return None
-    provenance = read_provenance(None if target.settings is None else target.settings.content.get("provenance"))
-    read = any(made.templates for made in provenance.values())
-    if not provenance:
+    made = [prediction.provenance for prediction in target.predictions if prediction.provenance is not None]
+    read = any(each.templates for each in made)
+    if not made:
         read = target.timings is None or target.timings.get("templates", int, 1) > 0
     used = [
         {

@@ -5,12 +5,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from data_pipeline.residues import GAP
 from helixfold import __version__
-from helixfold.folding.prediction import CONFIDENCE_BANDS
-from helixfold.report.files import PredictionFiles, TargetFiles, read_order, read_target
+from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
+from helixfold.report.files import TargetFiles, present, read_order, read_target, structures_of, summary_of
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
 from helixfold.report.provenance import earlier_version, made_by
@@ -82,7 +80,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
     data = {
         "name": target.name,
         "sequence": target.sequence,
-        "numbers": target.best.numbers,
+        "numbers": target.best.residue_numbers,
         "chains": chains,
         "bands": [asdict(band) for band in CONFIDENCE_BANDS],
         "viewer": blobs.add(packed_asset(VIEWER)),
@@ -92,7 +90,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
     features, best = target.features, target.best
     names = {prediction.name for prediction in target.predictions}
     stages = stages_of(target)
-    letters = [band_of(value).letter for value in best.plddt]
+    letters = [band_of(value).letter for value in best.plddt.tolist()]
     return page(
         "report.html",
         styles=_STYLES,
@@ -106,7 +104,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
         ensemble=ENSEMBLE_FILE if (target.directory / ENSEMBLE_FILE).is_file() else None,
         best=best,
         chains=chains,
-        rows=len(features.msa) if features is not None else best.rows,
+        rows=len(features.msa) if features is not None else target.summary.rows,
         bands=CONFIDENCE_BANDS,
         band=band_of,
         shares=[letters.count(band.letter) / len(letters) for band in CONFIDENCE_BANDS],
@@ -142,31 +140,31 @@ def _models(target: TargetFiles, blobs: Blobs) -> list[dict[str, Any]]:
 
     Structures and PAEs are added from the best prediction on, and then distances, until the page is full.
     """
-    superposer = Superposer(np.array(target.best.plddt))
+    superposer, length = Superposer(target.best.plddt), len(target.sequence)
     models: list[dict[str, Any]] = [
         {
             "name": prediction.name,
-            "plddt": [round(value, 2) for value in prediction.plddt],
-            "structures": {} if blobs.full else _structures(prediction, superposer, blobs),
+            "plddt": [round(value, 2) for value in prediction.plddt.tolist()],
+            "structures": {} if blobs.full else _structures(target.directory, prediction, superposer, blobs),
             "maps": []
-            if blobs.full or prediction.pae is None
-            else [_packed(pae_map(prediction.pae, len(target.sequence)), blobs)],
+            if blobs.full or (pae := present(target.directory / f"pae_{prediction.name}.json")) is None
+            else [_packed(pae_map(pae, length), blobs)],
             "domains": [
-                {"name": domain.name, "ranges": domain.ranges, "chains": domain.chains} for domain in prediction.domains
+                {"name": domain.name, "ranges": domain.ranges, "chains": domain.chains}
+                for domain in summary_of(prediction).domains
             ],
         }
         for prediction in target.predictions
     ]
     for prediction, model in zip(target.predictions, models, strict=True):
-        if prediction.distances is not None and not blobs.full:
-            model["maps"] += [
-                _packed(found, blobs) for found in distance_maps(prediction.distances, len(target.sequence))
-            ]
+        distances = present(target.directory / f"distances_{prediction.name}.npz")
+        if distances is not None and not blobs.full:
+            model["maps"] += [_packed(found, blobs) for found in distance_maps(distances, length)]
     return models
 
 
-def _structures(prediction: PredictionFiles, superposer: Superposer, blobs: Blobs) -> dict[str, Any]:
-    found = {kind: superposer.packed(path) for kind, path in prediction.structures.items()}
+def _structures(directory: Path, prediction: Prediction, superposer: Superposer, blobs: Blobs) -> dict[str, Any]:
+    found = {kind: superposer.packed(path) for kind, path in structures_of(directory, prediction.name).items()}
     return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
 
 
@@ -176,8 +174,8 @@ def _alignment(target: TargetFiles, blobs: Blobs) -> dict[str, Any] | None:
     if features is not None:
         depth = (features.msa != GAP).sum(0).tolist()
         return {"rows": len(features.msa), "depth": depth, "picture": _packed(alignment_picture(features), blobs)}
-    if target.best.depth:
-        return {"rows": target.best.rows, "depth": list(target.best.depth), "picture": None}
+    if target.summary.depth:
+        return {"rows": target.summary.rows, "depth": list(target.summary.depth), "picture": None}
     return None
 
 
@@ -188,6 +186,6 @@ def _packed(content: Any, blobs: Blobs) -> dict[str, Any]:
 
 def chains_in(target: TargetFiles) -> list[tuple[str, int]]:
     """Return names and lengths of the chains, in order; one chain A where the confidence file does not say."""
-    chains = [(chain.name, chain.residues) for chain in target.best.chains]
+    chains = [(chain.name, chain.residues) for chain in target.summary.chains]
     length = len(target.sequence)
     return chains if sum(residues for _, residues in chains) == length else [("A", length)]

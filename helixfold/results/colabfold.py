@@ -19,7 +19,8 @@ from data_pipeline.files import system_errors_naming
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold import __version__
-from helixfold.results.prediction import FinishedPrediction, all_notes, read_pae, to_json, write_file
+from helixfold.folding.prediction import Prediction
+from helixfold.results.prediction import all_notes, read_pae, to_json, write_file
 
 LOG_FILE: Final = "log.txt"
 # Key, authors, title, journal, year and DOI of each work.
@@ -60,7 +61,7 @@ def model_type(model: str) -> str:
 def write_colabfold(
     directory: Path,
     features: TargetFeatures,
-    order: Sequence[FinishedPrediction],
+    order: Sequence[Prediction],
     origins: Mapping[str, tuple[str, int]],
 ) -> None:
     """Write ColabFold's files for the target in a directory beside it; `origins` has model and seed by prediction.
@@ -121,7 +122,7 @@ def write_log(output: Path, *lines: str) -> None:
         file.write("".join(f"{now} {line}\n" for line in lines))
 
 
-def _scores(directory: Path, prediction: FinishedPrediction) -> dict[str, Any]:
+def _scores(directory: Path, prediction: Prediction) -> dict[str, Any]:
     """Return the content of a scores file, rounded as ColabFold's, and with the notes of a prediction that has any."""
     scores: dict[str, Any] = {"plddt": np.around(prediction.plddt.astype(np.float64), 2).tolist()}
     if prediction.ptm is not None:

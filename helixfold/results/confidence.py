@@ -1,18 +1,39 @@
-"""Content of confidence_<prediction>.json: AlphaFold DB's three lists, and summaries of chains, pairs and domains."""
+"""The confidence file of a prediction: AlphaFold DB's lists, scores, and summaries of chains, pairs and domains."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from jaxtyping import Float
 
+from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import AlignmentDepth
 from helixfold.analysis.chain_tm import TmScores
 from helixfold.analysis.domains import Domain, find_domains, mean_error
 from helixfold.analysis.interfaces import complex_scores
-from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
+from helixfold.folding.prediction import (
+    CONFIDENCE_BANDS,
+    STRUCTURE_KINDS,
+    ChainPair,
+    ConfidenceSummary,
+    Part,
+    Prediction,
+    PredictionIdentity,
+)
 from helixfold.results.chains import split_chains
+from helixfold.results.json_object import AGAIN, JsonObject
 
 # The key of the sentence that says why there is no PDB file; it is not there if there is one.
 NO_PDB_FILE: Final = "no_pdb_file"
+_PAIR_SCORES: Final = (
+    ("iptm", "ipTM"),
+    ("ipsae", "ipSAE"),
+    ("pdockq2", "pDockQ2"),
+    ("pdockq", "pDockQ"),
+    ("lis", "LIS"),
+    ("interface_plddt", "Interface pLDDT"),
+    ("interface_pae", "Interface PAE, Å"),
+)
 
 
 def confidence_content(
@@ -32,7 +53,7 @@ def confidence_content(
         "residueNumber": prediction.protein.residue_index.tolist(),
         "confidenceScore": scores,
         "confidenceCategory": [CONFIDENCE_BANDS[band].letter for band in bands.tolist()],
-        "model": prediction.model,
+        "model": prediction.name,
         "seed": prediction.seed,
         "plddt": scores,
         "mean_plddt": _mean(plddt),
@@ -137,3 +158,101 @@ def _mean(values: np.ndarray) -> float:
 
 def _rounded(score: float | None) -> float | None:
     return None if score is None else round(float(score), 4)
+
+
+def read_prediction(directory: Path, name: str) -> Prediction:
+    """Read the scores of a prediction and their summary from its confidence file, without its arrays.
+
+    Raise `InputError` if the file is missing or damaged.
+    """
+    content = JsonObject.read(directory / f"confidence_{name}.json")
+    plddt, numbers = content.list_of("plddt", float), content.list_of("residueNumber", float)
+    if not plddt or len(numbers) != len(plddt):
+        raise InputError.at(content.path, f"{len(plddt)} pLDDT for {len(numbers)} residues; fold the target again")
+    msa, chains = content.child("msa"), content.children("chains")
+    depth = msa.list_of("coverage", float, [])
+    no_pdb = content.content.get(NO_PDB_FILE) is not None
+    try:
+        return Prediction(
+            name=name,
+            identity=PredictionIdentity(model=content.get("model", str, name), seed=content.get("seed", int, 0)),
+            plddt=np.array(plddt, dtype=np.float32),
+            ptm=content.optional_number("ptm"),
+            iptm=content.optional_number("iptm"),
+            tm_by_chain=_tm_by_chain(content, len(chains)),
+            ranking_confidence=content.get("ranking_confidence", float),
+            num_recycles=content.get("num_recycles", int),
+            converged=content.get("converged", bool),
+            notes=content.list_of("notes", str),
+            chain_ids=tuple(chain.get("chain", str) for chain in chains) or ("A",),
+            kinds=tuple(kind for kind in STRUCTURE_KINDS if kind != "pdb" or not no_pdb),
+            summary=ConfidenceSummary(
+                target=content.get("target", str, directory.resolve().name),
+                mean_plddt=content.get("mean_plddt", float),
+                residue_numbers=tuple(map(int, numbers)),
+                chains=tuple(map(_read_chain, chains)),
+                chain_pairs=tuple(map(_read_pair, content.children("interfaces"))),
+                domains=tuple(map(_read_domain, content.children("domains"))),
+                depth=depth if len(depth) == len(plddt) else (),
+                rows=msa.get("rows", int) if "rows" in msa.content else None,
+                effective_rows=msa.optional_number("effective_rows"),
+            ),
+        )
+    except InputError:
+        raise
+    except ValueError as error:  # of values that no prediction has
+        raise InputError.at(content.path, f"{error}; {AGAIN}") from error
+
+
+def _tm_by_chain(content: JsonObject, chains: int) -> Float[np.ndarray, "k k"] | None:
+    """Return the TM-scores of chains and pairs of a complex; raise `InputError` if they are damaged."""
+    rows = content.list_of("chain_pair_iptm", list, [])
+    if not rows:
+        return None
+    numbers = [[value for value in row if isinstance(value, float | int)] for row in rows]
+    if [len(row) for row in numbers] != [chains] * chains:
+        raise InputError.at(content.path, f"chain_pair_iptm must have a number for each pair of {chains} chains")
+    return np.array(numbers, np.float64)
+
+
+def _read_chain(record: JsonObject) -> Part:
+    ptm = record.optional_number("ptm")
+    return Part(
+        name=record.get("chain", str),
+        ranges=((record.get("first", int), record.get("last", int)),),
+        chains=(),
+        residues=record.get("residues", int),
+        mean_plddt=record.get("mean_plddt", float),
+        measures=() if ptm is None else (("pTM", ptm),),
+    )
+
+
+def _read_pair(record: JsonObject) -> ChainPair:
+    chains = record.list_of("chains", str)
+    if len(chains) != 2:
+        raise InputError.at(record.path, f"an interface has {len(chains)} chains, not 2; fold the target again")
+    return ChainPair(
+        chains=(chains[0], chains[1]),
+        contacts=record.get("contacts", int),
+        scores=tuple((title, record.optional_number(key)) for key, title in _PAIR_SCORES),
+    )
+
+
+def _read_domain(record: JsonObject) -> Part:
+    ranges = record.get("ranges", list)
+    if not all(
+        isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends) for ends in ranges
+    ):
+        raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
+    chains = record.list_of("chains", str, [])
+    if chains and len(chains) != len(ranges):
+        raise InputError.at(record.path, f"a domain has {len(ranges)} ranges in {len(chains)} chains; fold it again")
+    pae = record.optional_number("mean_pae")
+    return Part(
+        name=record.get("name", str),
+        ranges=tuple((first, last) for first, last in ranges),
+        chains=tuple(chains),
+        residues=record.get("residues", int),
+        mean_plddt=record.get("mean_plddt", float),
+        measures=() if pae is None else (("mean PAE", pae),),
+    )

@@ -22,12 +22,12 @@ from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import RESTYPES
 from data_pipeline.search.database import SearchedDatabase
+from helixfold.folding.provenance import SearchPurpose
 from helixfold.folding.templates import AlignedTemplate
 from helixfold.results.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
 from helixfold.results.cif_text import cif_line, cif_text, cif_word
 from helixfold.results.model_scores import HELIXFOLD, ModelScores, add_scores
 from helixfold.results.origin import ModelOrigin
-from helixfold.results.provenance import SearchPurpose
 
 _OPENMM = modelcif.Software(
     name="OpenMM",

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from helixfold.folding.provenance import RecordedSearch, SearchPurpose
 from helixfold.folding.templates import AlignedTemplate
-from helixfold.results.provenance import RecordedSearch, SearchPurpose
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ has it is finished.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from helixfold.analysis.metrics import superposition
 from helixfold.folding.prediction import Distances, Prediction
 from helixfold.options import RepresentationFormat
 from helixfold.results.chains import split_chains
-from helixfold.results.confidence import NO_PDB_FILE, confidence_content
+from helixfold.results.confidence import confidence_content, read_prediction
 from helixfold.results.json_object import AGAIN, JsonObject
 from helixfold.results.mmcif import entry_id, to_mmcif
 from helixfold.results.model_scores import PAE_METRIC, ModelScores
@@ -61,7 +61,7 @@ def write_prediction(
     """
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
-    model, protein, notes = prediction.model, prediction.protein, prediction.notes
+    model, protein, notes = prediction.name, prediction.protein, prediction.notes
     name = name or directory.resolve().name
     write_file(
         directory / f"unrelaxed_{model}.cif",
@@ -199,68 +199,20 @@ def write_file(path: Path, content: str | bytes | Iterator[bytes] | None) -> Non
         stream.writelines(pieces)
 
 
-KINDS: Final = ("cif", "pdb")  # of structure files
 _NUMBER_BYTES = 32  # of the text of one, in any program's file
 _DAMAGED = "is damaged; --overwrite makes it again"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedPrediction:
-    """One prediction of a target, read from its confidence file.
-
-    `kinds` are the formats of its structure: all of `KINDS`, but for one that a PDB file cannot hold.
-    """
-
-    name: str
-    plddt: Float[np.ndarray, "r"]
-    ptm: float | None
-    iptm: float | None
-    chain_ids: tuple[str, ...]
-    tm_by_chain: Float[np.ndarray, "k k"] | None
-    kinds: tuple[str, ...]
-    ranking_confidence: float
-    num_recycles: int
-    converged: bool
-    notes: tuple[str, ...]
-
-
-def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
+def read_finished(directory: Path, name: str) -> Prediction | None:
     """Read a prediction whose files are all present and intact; return None if it must be made again."""
     try:
-        content = JsonObject.read(directory / f"confidence_{name}.json")
-        kinds = KINDS if content.content.get(NO_PDB_FILE) is None else tuple(kind for kind in KINDS if kind != "pdb")
-        if not all(path.is_file() for path in _structures(directory, name, kinds)):
+        prediction = read_prediction(directory, name)
+        if not all(path.is_file() for path in _structures(directory, name, prediction.kinds)):
             return None
-        chain_ids = tuple(chain.get("chain", str) for chain in content.children("chains"))
-        prediction = FinishedPrediction(
-            name=name,
-            plddt=np.array(content.list_of("plddt", float), dtype=np.float32),
-            ptm=content.optional_number("ptm"),
-            iptm=content.optional_number("iptm"),
-            chain_ids=chain_ids,
-            tm_by_chain=_tm_by_chain(content, len(chain_ids)),
-            kinds=kinds,
-            ranking_confidence=content.get("ranking_confidence", float),
-            num_recycles=content.get("num_recycles", int),
-            converged=content.get("converged", bool),
-            notes=content.list_of("notes", str),
-        )
     except InputError:
         return None
-    has_plddt = prediction.plddt.size > 0 and ((prediction.plddt >= 0) & (prediction.plddt <= 100)).all()
     has_pae = prediction.ptm is None or (directory / f"pae_{name}.json").is_file()
-    return prediction if has_plddt and has_pae else None
-
-
-def _tm_by_chain(content: JsonObject, chains: int) -> Float[np.ndarray, "k k"] | None:
-    """Return the TM-scores of chains and pairs of a complex; raise `InputError` if they are damaged."""
-    rows = content.list_of("chain_pair_iptm", list, [])
-    if not rows:
-        return None
-    numbers = [[value for value in row if isinstance(value, float | int)] for row in rows]
-    if [len(row) for row in numbers] != [chains] * chains:
-        raise InputError.at(content.path, f"chain_pair_iptm must have a number for each pair of {chains} chains")
-    return np.array(numbers, np.float64)
+    return prediction if has_pae else None
 
 
 def _structures(directory: Path, name: str, kinds: Sequence[str]) -> list[Path]:
@@ -272,7 +224,7 @@ def _structures(directory: Path, name: str, kinds: Sequence[str]) -> list[Path]:
     return [directory / f"{stem}.{kind}" for kind in kinds]
 
 
-def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction]:
+def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Sort predictions by their ranking confidence, the best first; equal ones stay in the given order.
 
     Where only some have one that is made of ipTM, which others cannot be compared with, mean pLDDT counts.
@@ -285,7 +237,7 @@ def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 
-def write_ranked(directory: Path, order: Sequence[FinishedPrediction]) -> None:
+def write_ranked(directory: Path, order: Sequence[Prediction]) -> None:
     """Copy structures, relaxed ones if there are any, to ranked_<n>.pdb and .cif, where 0 is the best."""
     for rank, prediction in enumerate(order):
         if "pdb" not in prediction.kinds:
@@ -297,7 +249,7 @@ def write_ranked(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     remove_ranks_from(directory, len(order))
 
 
-def write_ranking(directory: Path, order: Sequence[FinishedPrediction]) -> None:
+def write_ranking(directory: Path, order: Sequence[Prediction]) -> None:
     """Write ranking_debug.json, the last file of a target: its presence means that the target is finished.
 
     As in AlphaFold's, confidences are called plddts, or iptm+ptm if they are made of ipTM.
@@ -313,7 +265,7 @@ def write_ranking(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     write_file(directory / RANKING_FILE, to_json(content, indent=4))
 
 
-def all_notes(order: Sequence[FinishedPrediction]) -> list[str]:
+def all_notes(order: Sequence[Prediction]) -> list[str]:
     """Return the notes of all predictions, each once."""
     return list(dict.fromkeys(note for prediction in order for note in prediction.notes))
 

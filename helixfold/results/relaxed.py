@@ -11,6 +11,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
+from helixfold.folding.prediction import STRUCTURE_KINDS, Prediction
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
 from helixfold.results.json_object import JsonObject
@@ -18,12 +19,12 @@ from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import ModelScores
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import KINDS, FinishedPrediction, to_json, write_file
+from helixfold.results.prediction import to_json, write_file
 
 RELAXATION_FILE: Final = "relax_metrics.json"
 
 
-def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
+def read_unrelaxed(directory: Path, prediction: Prediction) -> Protein:
     """Read a predicted structure from its file; the B-factors are pLDDT.
 
     Raise `RelaxationError` if a chain has no atoms, as one of unknown residues only: reading leaves it out.
@@ -36,7 +37,7 @@ def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
 
 def write_relaxed(
     directory: Path,
-    prediction: FinishedPrediction,
+    prediction: Prediction,
     relaxed: Relaxed,
     name: str | None = None,
     origin: ModelOrigin | None = None,
@@ -128,7 +129,7 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
 
 def _is_relaxed(directory: Path, name: str) -> bool:
     """Return whether the files of a relaxed structure are there; there is a PDB file only if it was predicted so."""
-    kinds = [kind for kind in KINDS if kind != "pdb" or (directory / f"unrelaxed_{name}.pdb").is_file()]
+    kinds = [kind for kind in STRUCTURE_KINDS if kind != "pdb" or (directory / f"unrelaxed_{name}.pdb").is_file()]
     return all((directory / f"relaxed_{name}.{kind}").is_file() for kind in kinds)
 
 

@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
+from helixfold.folding.prediction import Prediction
 from helixfold.results.json_object import JsonObject
 from helixfold.results.pdb import plain_text
-from helixfold.results.prediction import FinishedPrediction, all_notes, pae_rows, read_pae, write_file
+from helixfold.results.prediction import all_notes, pae_rows, read_pae, write_file
 from helixfold.results.text_tables import tab_separated
 
 # HHblits' order: twenty residue types in alphabetical order.
@@ -28,7 +29,7 @@ _FIRST_COLUMNS = ("rank", "prediction", "chain_1", "chain_2")
 _SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae", "contacts")
 
 
-def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
+def write_tables(directory: Path, order: Sequence[Prediction]) -> None:
     """Write tables of pLDDT and pTM of all predictions, the best first, and of the PAE of the best one."""
     target, notes = directory.resolve().name, all_notes(order)
     write_file(directory / f"{target}_plddt.tsv", plddt_table([each.plddt for each in order], notes))
@@ -43,7 +44,7 @@ def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     write_file(directory / f"{target}_interfaces.tsv", interface_table(directory, order))
 
 
-def interface_table(directory: Path, order: Sequence[FinishedPrediction]) -> str | None:
+def interface_table(directory: Path, order: Sequence[Prediction]) -> str | None:
     """Return a table with a line for each pair of chains, from the confidence files; None for single chains.
 
     Scores are those of `InterfaceScores`, NA where there are none. Notes of a prediction are in the last column.

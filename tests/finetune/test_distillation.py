@@ -9,7 +9,8 @@ from data_pipeline.datasets import clustering
 from data_pipeline.datasets.store import FeatureStore
 from helixfold.cli.main import main
 from helixfold.finetune import distillation
-from helixfold.results.prediction import FinishedPrediction, read_finished
+from helixfold.folding.prediction import Prediction
+from helixfold.results.prediction import read_finished
 
 SEQUENCES = {"one": "MKTAYIAKQRQISFVKSHFSRQ", "same": "MKTAYIAKQRQISFVKSHFSRQ", "two": "GSHMSLLNVPAGKDLPEDIYVV"}
 
@@ -32,7 +33,7 @@ def test_of_equal_chains_the_most_confident_is_taken(
     """Both are equal in all else: one is made more confident when it is read."""
     monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
 
-    def read(folder: Path, best: str) -> FinishedPrediction | None:
+    def read(folder: Path, best: str) -> Prediction | None:
         found = read_finished(folder, best)
         if found is None or folder.name != kept:
             return found

@@ -109,9 +109,9 @@ def test_out_of_memory_a_target_is_folded_again_with_the_next_executor(fail: Cal
         "out of memory with the executor 'whole'; starting again with 'slabs'",
         "out of memory with the executor 'slabs'; starting again with 'spilled'",
     ]
-    assert found.computation is not None
-    assert found.computation.executor == "spilled"
-    assert found.computation.predicted_peak == [*plan.fallbacks][-1].estimate.peak
+    assert found.provenance is not None
+    assert found.provenance.executor == "spilled"
+    assert found.measurements["predicted_peak_gib"] == round([*plan.fallbacks][-1].estimate.peak / 2**30, 3)
 
 
 def test_recordings_are_given_up_before_another_executor_is_tried(fold: Fold) -> None:
@@ -128,8 +128,8 @@ def test_recordings_are_given_up_before_another_executor_is_tried(fold: Fold) ->
             gpu()
 
     found, said = fold(attempt, planned(100, residues=10), Recorded())
-    assert found.computation is not None
-    assert found.computation.executor == "slabs"
+    assert found.provenance is not None
+    assert found.provenance.executor == "slabs"
     assert [type(each) for each in tried] == [Whole, Whole, Slabs]
     assert said == [
         "out of memory; starting again without the passes that were recorded",
@@ -147,8 +147,8 @@ def test_large_slabs_that_do_not_fit_are_made_smaller_first(fold: Fold) -> None:
 
     found, said = fold(attempt, planned(100, forced="slabs", card="h200"))
     assert [(type(each), each.budget) for each in tried] == [(Slabs, 8 * GIB), (Slabs, None), (Spilled, None)]
-    assert found.computation is not None
-    assert (found.computation.executor, found.computation.slab_budget) == ("spilled", None)
+    assert found.provenance is not None
+    assert (found.provenance.executor, found.provenance.slab_budget) == ("spilled", None)
     assert said == [
         "out of memory with the executor 'slabs'; starting again with smaller slabs",
         "out of memory with the executor 'slabs'; starting again with 'spilled'",
@@ -224,8 +224,8 @@ def test_targets_that_share_passes_share_their_time(ready: ReadyModel, tmp_path:
     assert found is not None
     assert [len(prediction.plddt) for prediction in found] == [12, 16]
     for prediction in found:
-        assert prediction.computation is not None
-        assert (prediction.computation.executor, prediction.computation.targets_at_once) == ("whole", 2)
+        assert prediction.provenance is not None
+        assert (prediction.provenance.executor, prediction.provenance.targets_at_once) == ("whole", 2)
     for name, own in zip("ab", stages, strict=True):
         assert [stage.name for stage in own.finished] == [f"{name}: {stage}" for stage in STAGES]
     for one, other in zip(*(own.finished for own in stages), strict=True):

@@ -12,7 +12,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
-from helixfold.folding.prediction import Distances, Prediction
+from helixfold.folding.prediction import Distances, Prediction, PredictionIdentity
 from helixfold.report.plot_files import write_alignment, write_plots
 from helixfold.results.prediction import (
     ranked,
@@ -58,8 +58,9 @@ def predicted(protein: Protein, model: str, *, noise: float, seed: int, notes: S
     turn = np.linalg.qr(random.normal(size=(3, 3)))[0]
     turn[:, 0] *= np.linalg.det(turn)
     return Prediction(
-        model=model,
-        protein=replace(
+        name=model,
+        identity=PredictionIdentity(model=model),
+        structure=replace(
             protein,
             atom_positions=(moved @ turn).astype(np.float32),
             b_factors=plddt[:, None] * np.ones_like(protein.atom_mask),

@@ -11,14 +11,14 @@ import pytest
 
 from data_pipeline.search.database import SearchedDatabase
 from helixfold import __version__
+from helixfold.folding.provenance import Provenance, RecordedSearch, provenance_entries
 from helixfold.report.target_page import REPORT_FILE, write_report
-from helixfold.results.provenance import PredictionProvenance, RecordedSearch, provenance_entries
 from tests.report.reported import write_target, write_templates
 
 UNIREF = SearchedDatabase(name="uniref30_2302_db", version="2302", size=1234)
 SERVER = SearchedDatabase(name="MMseqs2 server, mode env", url="https://x.org")
 MODELS = ("model_1_ptm", "model_2_ptm")
-RECORD = PredictionProvenance(
+RECORD = Provenance(
     software={"helixfold": "9.8.7", "torch": "2.1"},
     device={"kind": "cuda", "name": "A <GPU>", "capability": "9.0"},
     threads=3,
@@ -59,7 +59,7 @@ def words(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
-def entry(record: PredictionProvenance, *names: str) -> dict[str, object]:
+def entry(record: Provenance, *names: str) -> dict[str, object]:
     return {"predictions": names, **asdict(record)}
 
 

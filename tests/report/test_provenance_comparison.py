@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from data_pipeline.errors import InputError
+from helixfold.folding.provenance import Provenance, provenance_entries
 from helixfold.report.provenance_comparison import ProvenanceComparison, compare_provenance
-from helixfold.results.provenance import PredictionProvenance, provenance_entries
 from tests.report.test_provenance import RECORD
 
 MODELS = ("model_1_ptm", "model_2_ptm")
 
 
 def settings(
-    *records: PredictionProvenance, names: tuple[str, ...] = MODELS, seeds: tuple[int, ...] = (3, 3), **changed: Any
+    *records: Provenance, names: tuple[str, ...] = MODELS, seeds: tuple[int, ...] = (3, 3), **changed: Any
 ) -> dict[str, Any]:
     predictions = {name: {"model": name, "seed": seed} for name, seed in zip(names, seeds, strict=False)}
     content = {

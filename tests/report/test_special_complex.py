@@ -110,7 +110,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for place, (model, confidence) in enumerate(MODELS.items()):
         one = special_complex.prediction(
             model,
-            protein=special_complex.protein(moved=float(place)),
+            structure=special_complex.protein(moved=float(place)),
             plddt=np.array(plddt_of(model), np.float32),
             pae=np.roll(special_complex.pae(), place, axis=1),
             ptm=0.2 + place / 8,

@@ -12,8 +12,9 @@ from Bio import SeqIO
 
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold import __version__
+from helixfold.folding.prediction import Prediction
 from helixfold.results.colabfold import done_file, model_type, write_colabfold, write_log, write_run
-from helixfold.results.prediction import FinishedPrediction, ranked, read_finished, write_prediction
+from helixfold.results.prediction import ranked, read_finished, write_prediction
 from tests.data_pipeline.transforms.samples import random_features
 from tests.support import special_complex
 from tests.support.complex_targets import ROWS, feature_set
@@ -27,7 +28,7 @@ RANKS = {
 
 
 @pytest.fixture(scope="module")
-def predicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[FinishedPrediction]]:
+def predicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Prediction]]:
     """Predictions of the special complex, best first; each has its own values, and the last one is relaxed, too."""
     directory = tmp_path_factory.mktemp("predicted") / "T 1"
     for place, (model, confidence) in enumerate(MODELS.items()):
@@ -35,7 +36,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Fini
             directory,
             special_complex.prediction(
                 model,
-                protein=special_complex.protein(moved=float(place)),
+                structure=special_complex.protein(moved=float(place)),
                 plddt=np.roll(special_complex.prediction().plddt, place),
                 pae=np.roll(special_complex.pae(), place, axis=1),
                 ptm=0.204 + place / 8,
@@ -49,7 +50,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Fini
     return directory, order
 
 
-Predicted = tuple[Path, list[FinishedPrediction]]
+Predicted = tuple[Path, list[Prediction]]
 
 
 @pytest.fixture

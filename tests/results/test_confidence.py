@@ -27,7 +27,7 @@ def of_two_domains(**values: object) -> Prediction:
     protein = random_protein(80)
     numbered = dataclasses.replace(protein, residue_index=protein.residue_index + 10)
     plddt = np.repeat([90.0, 80.0, 30.0], [30, 40, 10])
-    return prediction(**{"protein": numbered, "plddt": plddt, "pae": pae, "distances": None, **values})
+    return prediction(**{"structure": numbered, "plddt": plddt, "pae": pae, "distances": None, **values})
 
 
 def test_domains_are_given_by_residue_numbers_with_their_means() -> None:
@@ -69,7 +69,7 @@ def of_two_chains(**values: object) -> Prediction:
     """Chains of 30 and 50 residues, the domains of which are apart."""
     one = of_two_domains()
     chains = dataclasses.replace(one.protein, chain_index=np.repeat([0, 1], [30, 50]))
-    return dataclasses.replace(one, protein=chains, chain_ids=("H", "L"), **values)
+    return dataclasses.replace(one, structure=chains, chain_ids=("H", "L"), **values)
 
 
 def test_chains_of_a_complex_have_means_and_their_own_ptm() -> None:
@@ -87,7 +87,7 @@ def test_pairs_of_chains_have_the_scores_of_their_interface() -> None:
     positions = one.protein.atom_positions.copy()
     positions[:, 1] = positions[:, 3] = np.arange(80)[:, None] * [0, 0, 100.0]
     positions[40, 1] = positions[40, 3] = positions[10, 3] + np.float32(3)  # one contact, of residues 11 and 41
-    near = dataclasses.replace(one, protein=dataclasses.replace(one.protein, atom_positions=positions))
+    near = dataclasses.replace(one, structure=dataclasses.replace(one.protein, atom_positions=positions))
     (pair,) = confidence_content(near)["interfaces"]
     assert (pair["chains"], pair["contacts"], pair["iptm"]) == (["H", "L"], 1, 0.4)
     assert (pair["interface_plddt"], pair["interface_pae"]) == (85.0, 17.0)  # PAE 20 in one direction, 14 in the other

@@ -20,13 +20,13 @@ from data_pipeline.features.assembly import Chain, complex_features
 from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import THREE_LETTER
 from data_pipeline.search.database import SearchedDatabase
+from helixfold.folding.provenance import RecordedSearch
 from helixfold.folding.templates import AlignedTemplate, templates_in
 from helixfold.results.chains import split_chains
 from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import PAE_METRIC, ModelScores
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.pairwise_errors import CATEGORY, pairwise_errors
-from helixfold.results.provenance import RecordedSearch
 from tests.conftest import SHARED
 from tests.data_pipeline.transforms.samples import random_features
 from tests.report.reported import features_of
@@ -426,7 +426,7 @@ def test_the_scheme_of_residues_of_a_special_complex_tells_both_numbers_and_whic
 
 
 def test_rings_of_a_special_complex_are_bonds_of_their_own_chains() -> None:
-    one = special_complex.prediction(protein=special_complex.protein(cyclic=frozenset({0, 2})))
+    one = special_complex.prediction(structure=special_complex.protein(cyclic=frozenset({0, 2})))
     text = to_mmcif(one.protein, name="T1", model="m", chain_ids=one.chain_ids)
     structure = gemmi.make_structure_from_block(gemmi.cif.read_string(text).sole_block())
     ends = [

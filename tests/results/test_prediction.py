@@ -17,11 +17,10 @@ from Bio.PDB import MMCIFParser, PDBParser
 from Bio.SVDSuperimposer import SVDSuperimposer
 from safetensors.numpy import load_file
 
-from helixfold.folding.prediction import Distances, Prediction
+from helixfold.folding.prediction import STRUCTURE_KINDS, Distances, Prediction, PredictionIdentity
 from helixfold.report.plot_files import write_plots
 from helixfold.results import prediction as results
 from helixfold.results.prediction import (
-    KINDS,
     ranked,
     read_finished,
     write_prediction,
@@ -49,8 +48,9 @@ def prediction(model: str = "model_1_ptm", *, confidence: float = 60.0, seed: in
     random = np.random.default_rng(seed)
     plddt = random.uniform(0, 100, 12).astype(np.float32)
     given = {
-        "model": model,
-        "protein": dataclasses.replace(protein, b_factors=plddt[:, None] * protein.atom_mask),
+        "name": model,
+        "identity": PredictionIdentity(model=model),
+        "structure": dataclasses.replace(protein, b_factors=plddt[:, None] * protein.atom_mask),
         "plddt": plddt,
         "pae": random.uniform(0, 31.75, (12, 12)).astype(np.float32),
         "max_pae": 31.75,
@@ -84,8 +84,8 @@ def test_logits_are_written_where_there_are_any(tmp_path: Path) -> None:
 
 def test_chains_keep_their_names_in_every_file(tmp_path: Path) -> None:
     protein = random_protein(12, chains=3)
-    write_prediction(tmp_path, prediction(protein=protein, chain_ids=("H", "L", "9"), iptm=0.51234))
-    for kind in KINDS:
+    write_prediction(tmp_path, prediction(structure=protein, chain_ids=("H", "L", "9"), iptm=0.51234))
+    for kind in STRUCTURE_KINDS:
         structure = gemmi.read_structure(str(tmp_path / f"unrelaxed_model_1_ptm.{kind}"))
         assert [chain.name for chain in structure[0]] == ["H", "L", "9"]
     found = read_finished(tmp_path, "model_1_ptm")
@@ -212,7 +212,7 @@ def test_structures_of_all_passes_are_laid_on_the_last_one(tmp_path: Path) -> No
     first = dataclasses.replace(
         last, atom_positions=(last.atom_positions @ turn + noise + [5, 6, 7]).astype(np.float32)
     )
-    write_prediction(tmp_path, prediction(protein=last, chain_ids=("H", "L"), passes=(first,)))
+    write_prediction(tmp_path, prediction(structure=last, chain_ids=("H", "L"), passes=(first,)))
     models = gemmi.read_structure(str(tmp_path / "recycles_model_1_ptm.pdb"))
     assert [[chain.name for chain in model] for model in models] == [["H", "L"]] * 2
     found = [np.array([at.atom.pos.tolist() for at in model.all()]) for model in models]
@@ -254,7 +254,7 @@ def test_representations_are_read_back_by_their_names(tmp_path: Path, form: Any)
 def test_pae_is_written_row_by_row() -> None:
     protein = random_protein(300)
     pae = np.random.default_rng(0).uniform(0, 31.75, (300, 300)).astype(np.float32)
-    pieces = list(results._pae_json(prediction(protein=protein, plddt=np.ones(300), pae=pae, distances=None), pae))
+    pieces = list(results._pae_json(prediction(structure=protein, plddt=np.ones(300), pae=pae, distances=None), pae))
     assert max(map(len, pieces)) < 300 * len("[31.75,")
 
 
@@ -326,7 +326,7 @@ def test_a_structure_that_a_pdb_file_cannot_hold_has_all_other_files(tmp_path: P
     one = prediction()
     write_prediction(tmp_path, one)
     far = dataclasses.replace(one.protein, atom_positions=one.protein.atom_positions + 20_000)
-    problem = write_prediction(tmp_path, prediction(protein=far))
+    problem = write_prediction(tmp_path, prediction(structure=far))
     assert problem is not None
     assert problem.endswith("write mmCIF instead")
     assert read_json(tmp_path / "confidence_model_1_ptm.json")["no_pdb_file"] == problem
@@ -342,7 +342,7 @@ def test_a_structure_that_a_pdb_file_cannot_hold_has_all_other_files(tmp_path: P
 def test_a_complex_with_long_names_of_chains_is_finished_without_pdb_files(tmp_path: Path) -> None:
     target = finished(tmp_path / "T1", prediction())
     assert (target / "ranked_0.pdb").is_file()
-    finished(target, prediction(protein=random_protein(12, chains=2), chain_ids=("A", "HEAV")))
+    finished(target, prediction(structure=random_protein(12, chains=2), chain_ids=("A", "HEAV")))
     assert not list(target.glob("*.pdb"))
     assert read_json(target / "confidence_model_1_ptm.json")["no_pdb_file"].startswith("chain 'HEAV' has no place")
     assert [chain.name for chain in gemmi.read_structure(str(target / "ranked_0.cif"))[0]] == ["A", "HEAV"]
@@ -352,11 +352,11 @@ def test_a_complex_with_long_names_of_chains_is_finished_without_pdb_files(tmp_p
     ("values", "message"),
     [
         ({"tm_by_chain": np.ones((1, 1))}, "tm_by_chain has a score for each pair of several chains"),
-        ({"model": "../model_1"}, "model is part of file names"),
-        ({"model": ""}, "model is part of file names"),
-        ({"model": ".hidden"}, "model is part of file names"),
-        ({"model": "m\x00"}, "model is part of file names"),
-        ({"model": "m\n"}, "model is part of file names"),
+        ({"name": "../model_1"}, "name is part of file names"),
+        ({"name": ""}, "name is part of file names"),
+        ({"name": ".hidden"}, "name is part of file names"),
+        ({"name": "m\x00"}, "name is part of file names"),
+        ({"name": "m\n"}, "name is part of file names"),
         ({"plddt": np.ones(11)}, "one value for each of 12 residues"),
         ({"plddt": np.full(12, np.nan)}, "plddt must be 0 to 100"),
         ({"plddt": np.full(12, 100.1)}, "plddt must be 0 to 100"),

@@ -28,7 +28,7 @@ def test_models_are_ranked_by_confidence_and_equal_ones_stay_in_order(tmp_path: 
 
 
 def test_complexes_are_ranked_by_iptm_unless_some_predictions_have_none(tmp_path: Path) -> None:
-    chains = {"protein": random_protein(12, chains=2), "chain_ids": ("A", "B")}
+    chains = {"structure": random_protein(12, chains=2), "chain_ids": ("A", "B")}
     scores = {"model_1_ptm": (0.3, 90.0), "model_2_ptm": (0.8, 40.0)}  # of the complex, and pLDDT
     predictions = [
         prediction(name, confidence=score, iptm=score, plddt=np.full(12, plddt), **chains)
@@ -46,7 +46,7 @@ def test_complexes_are_ranked_by_iptm_unless_some_predictions_have_none(tmp_path
 def test_damaged_scores_of_chains_are_made_again(tmp_path: Path, damaged: object) -> None:
     tm = np.array([[0.5, 0.25], [0.75, 0.125]])
     write_prediction(
-        tmp_path, prediction(protein=random_protein(12, chains=2), chain_ids=("A", "B"), iptm=0.5, tm_by_chain=tm)
+        tmp_path, prediction(structure=random_protein(12, chains=2), chain_ids=("A", "B"), iptm=0.5, tm_by_chain=tm)
     )
     found = read_finished(tmp_path, "model_1_ptm")
     assert found is not None

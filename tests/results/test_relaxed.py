@@ -9,10 +9,11 @@ import pytest
 
 from data_pipeline.protein import Hydrogens
 from data_pipeline.residues import ATOM_ORDER
+from helixfold.folding.prediction import Prediction
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
-from helixfold.results.prediction import FinishedPrediction, read_finished, write_prediction
+from helixfold.results.prediction import read_finished, write_prediction
 from helixfold.results.relaxed import (
     read_metrics,
     read_unrelaxed,
@@ -27,7 +28,7 @@ CLEAN = Flaws(residues=0, bonds=0, clashes=0, within=0)
 NAMES = ("H", "HA", "HB2", "HD11", "HH12")
 
 
-def written(directory: Path) -> tuple[FinishedPrediction, Relaxed]:
+def written(directory: Path) -> tuple[Prediction, Relaxed]:
     one = prediction()
     write_prediction(directory, one)
     found = read_finished(directory, one.model)
@@ -125,7 +126,7 @@ def test_metrics_count_only_while_their_structures_are_there(tmp_path: Path) -> 
 
 def test_relaxed_chains_keep_their_names_and_one_without_atoms_is_no_mix_up(tmp_path: Path) -> None:
     names = {"chain_ids": ("H", "LONG", "9"), "iptm": 0.5}
-    write_prediction(tmp_path, prediction(protein=random_protein(12, chains=3), **names))
+    write_prediction(tmp_path, prediction(structure=random_protein(12, chains=3), **names))
     found = read_finished(tmp_path, "model_1_ptm")
     assert found is not None
     protein = read_unrelaxed(tmp_path, found)
@@ -138,6 +139,6 @@ def test_relaxed_chains_keep_their_names_and_one_without_atoms_is_no_mix_up(tmp_
     assert not (tmp_path / "relaxed_model_1_ptm.pdb").exists()  # which cannot hold the second one's name
     write_metrics(tmp_path, {"model_1_ptm": relaxation_metrics(relaxed)})
     assert "model_1_ptm" in read_metrics(tmp_path)
-    write_prediction(tmp_path, prediction(protein=random_protein(12, chains=3, unknown=(4, 5, 6, 7)), **names))
+    write_prediction(tmp_path, prediction(structure=random_protein(12, chains=3, unknown=(4, 5, 6, 7)), **names))
     with pytest.raises(RelaxationError, match="one of its chains has no atoms"):
         read_unrelaxed(tmp_path, found)

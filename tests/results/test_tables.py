@@ -80,7 +80,7 @@ def test_every_letter_has_its_number(letter: str) -> None:
 def test_each_pair_of_chains_has_a_line_in_a_table_of_interfaces(tmp_path: Path) -> None:
     tm = np.full((3, 3), 0.25)
     tm[2, 0] = 0.75
-    chains = {"protein": random_protein(12, chains=3), "chain_ids": ("H", "L", "A"), "iptm": 0.4, "tm_by_chain": tm}
+    chains = {"structure": random_protein(12, chains=3), "chain_ids": ("H", "L", "A"), "iptm": 0.4, "tm_by_chain": tm}
     lines = rows(written(tmp_path / "T1", **chains) / "T1_interfaces.tsv")
     assert lines[0][:6] == ["rank", "prediction", "chain_1", "chain_2", "iptm", "ipsae"]
     assert [line[:5] for line in lines[1:4]] == [

@@ -15,7 +15,7 @@ from data_pipeline.pipeline import Target
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.analysis.metrics import residue_lddt
 from helixfold.cli.main import main
-from helixfold.folding.prediction import Prediction
+from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.presets import tiny
 from helixfold.scoring import network
@@ -33,8 +33,9 @@ def made(sequence: str, **values: object) -> Prediction:
     """A prediction whose numbers are those of its sequence."""
     rng, count = np.random.default_rng(list(sequence.encode())), len(sequence)
     given: dict[str, object] = {
-        "model": "tiny",
-        "protein": protein(sequence.replace("X", "A"), seed=int(rng.integers(9)), noise=0.3),
+        "name": "tiny",
+        "identity": PredictionIdentity(model="tiny"),
+        "structure": protein(sequence.replace("X", "A"), seed=int(rng.integers(9)), noise=0.3),
         "plddt": rng.uniform(30, 90, count).astype(np.float32),
         "pae": rng.uniform(1, 20, (count, count)).astype(np.float32),
         "max_pae": 31.75,

@@ -14,6 +14,7 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.cli.main import main
 from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.presets import preset
 from helixfold.scoring import network
 from helixfold.scoring.score import (
@@ -271,14 +272,15 @@ def complex_file(tmp_path: Path) -> Path:
     return write(tmp_path / "a.pdb", *FILE.values())
 
 
-def predicted(structure: ScoredStructure, positions: np.ndarray, **values: object) -> network.Prediction:
+def predicted(structure: ScoredStructure, positions: np.ndarray, **values: object) -> Prediction:
     """A prediction with these atoms, those at the origin left out, and errors and pLDDT that all differ."""
     random, count = np.random.default_rng(0), structure.residues
     plddt = random.uniform(20, 95, count)
     mask = positions.any(-1).astype(np.float32)
     given: dict[str, object] = {
-        "model": "made",
-        "protein": Protein(
+        "name": "made",
+        "identity": PredictionIdentity(model="made"),
+        "structure": Protein(
             aatype=np.concatenate([chain.aatype for chain in structure.chains]),
             atom_positions=positions.astype(np.float32),
             atom_mask=mask,
@@ -296,7 +298,7 @@ def predicted(structure: ScoredStructure, positions: np.ndarray, **values: objec
         "converged": False,
         "chain_ids": tuple(chain.name for chain in structure.chains),
     }
-    return network.Prediction(**{**given, **values})  # type: ignore[arg-type]
+    return Prediction(**{**given, **values})  # type: ignore[arg-type]
 
 
 def without_alpha(structure: ScoredStructure, *residues: int) -> ScoredStructure:
@@ -388,8 +390,8 @@ def test_the_structure_and_what_the_network_makes_of_it_are_compared_with_the_na
         assert (recovered[own] or 0) < 0.99
 
 
-def replaced(prediction: network.Prediction, positions: np.ndarray) -> network.Prediction:
-    return replace(prediction, protein=replace(prediction.protein, atom_positions=positions))
+def replaced(prediction: Prediction, positions: np.ndarray) -> Prediction:
+    return replace(prediction, structure=replace(prediction.protein, atom_positions=positions))
 
 
 @pytest.mark.parametrize(

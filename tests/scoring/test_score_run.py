@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 
 from data_pipeline.errors import InputError
 from helixfold.cli.main import main
-from helixfold.folding.prediction import Prediction
+from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.scoring import network, score_run
 from helixfold.scoring.network import Network, _load
@@ -176,8 +176,9 @@ def made(sequence: str) -> Prediction:
     folded = protein(*sequence.split(":"))
     residues = len(folded.aatype)
     return Prediction(
-        model="tiny",
-        protein=folded,
+        name="tiny",
+        identity=PredictionIdentity(model="tiny"),
+        structure=folded,
         plddt=np.full(residues, 80.0, np.float32),
         pae=np.full((residues, residues), 5.0, np.float32),
         max_pae=31.75,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.folding.prediction import Distances, Prediction
+from helixfold.folding.prediction import Distances, Prediction, PredictionIdentity
 
 NAMES = (
     *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE", "LEU", "LYS", "MET", "PHE", "PRO", "SER"),
@@ -127,8 +127,9 @@ def prediction(model: str = MODEL, **values: Any) -> Prediction:
     count = len(residues())
     places = np.arange(count)
     given: dict[str, Any] = {
-        "model": model,
-        "protein": protein(),
+        "name": model,
+        "identity": PredictionIdentity(model=model),
+        "structure": protein(),
         "plddt": np.array([residue.plddt for residue in residues()], np.float32),
         "pae": pae(),
         "max_pae": 31.75,

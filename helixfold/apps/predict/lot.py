@@ -29,14 +29,14 @@ from helixfold.apps.predict.record import model_origin
 from helixfold.apps.predict.resume import resume_target
 from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.apps.predict.search_plan import recorded_searches
-from helixfold.apps.predict.settings import RequestedPrediction, RunSettings
+from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import find_variants
-from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import model_input
 from helixfold.folding.planned import fold_planned, fold_together
 from helixfold.folding.prediction import Prediction
+from helixfold.folding.provenance import Provenance, recorded_command
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_read
 from helixfold.ops.card import card_of
@@ -45,8 +45,7 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.presets import Preset
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
-from helixfold.results.prediction import FinishedPrediction, write_prediction, write_timings
-from helixfold.results.provenance import PredictionProvenance, recorded_command
+from helixfold.results.prediction import write_prediction, write_timings
 
 # The most targets of a lot on a GPU.
 AT_ONCE = 64
@@ -57,7 +56,7 @@ _FEW, _SECONDS_BETWEEN_TIMES = 50, 10
 # Residues of a target from which on the plot of its alignment is written before the first prediction.
 _LONG = 256
 # The predictions of a target, best first, or the error by which it failed.
-Outcome = list[FinishedPrediction] | Exception
+Outcome = list[Prediction] | Exception
 
 
 def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
@@ -134,7 +133,7 @@ class TargetUnderWay:
         self.job, self.settings, self.stages = job, settings, stages
         self.directory = directory = settings.options.targets.output / job.name
         self.spill = settings.memory.spill_directory or directory
-        self.missing: deque[tuple[RequestedPrediction, Plan]] = deque()
+        self.missing: deque[tuple[PredictionRequest, Plan]] = deque()
         self.outcome: Outcome = []
         self._same: dict[tuple[str, str], Prediction] = {}  # by model and alignment, where seeds make no difference
         self._next_times = 0.0
@@ -222,15 +221,19 @@ class TargetUnderWay:
         Its record is written before its files, because a prediction whose files exist is not made again.
         """
         (requested, _), settings, resumed = self.missing.popleft(), self.settings, self._resumed
-        computation, preset, alignment = prediction.computation, requested.model.preset, requested.alignment
-        assert computation is not None
+        preset, alignment = requested.model.preset, requested.alignment
         if (preset.name, alignment.name) not in self._same:
-            self._models[requested.name] = {"executor": computation.executor, **computation.measurements}
+            self._models[requested.name] = prediction.measurements
             if settings.num_seeds > 1 and not _depends_on_seed(preset, alignment.of(self.features), settings):
                 self._same[preset.name, alignment.name] = prediction
-        prediction = replace(prediction, model=requested.name, seed=requested.seed)
+        prediction = replace(
+            prediction,
+            name=requested.name,
+            identity=requested.identity,
+            provenance=self._provenance(prediction, preset),
+        )
         with self.stages.stage(f"{requested.name}: writing"):
-            resumed.add_provenance(self.directory, requested.name, self._provenance(prediction, preset))
+            resumed.add(self.directory, prediction)
             self._write_times(prediction)
             depth = self._depth
             if alignment.rows is not None:
@@ -250,7 +253,7 @@ class TargetUnderWay:
         if score is not None and prediction.plddt.mean() >= score:
             self.missing.clear()
 
-    def finish(self) -> list[FinishedPrediction]:
+    def finish(self) -> list[Prediction]:
         """Do what follows on all predictions, and return them, best first."""
         if self.job.residues <= _LONG:
             self._draw_coverage()
@@ -277,20 +280,13 @@ class TargetUnderWay:
             write_timings(self.directory, timings, notes=prediction.notes)
             self._next_times = time.monotonic() + self._seconds_between_times
 
-    def _provenance(self, prediction: Prediction, preset: Preset) -> PredictionProvenance:
+    def _provenance(self, prediction: Prediction, preset: Preset) -> Provenance:
         """Return what made a prediction of the target by the model of a preset."""
-        settings, target, computation = self.settings, self.job.target, prediction.computation
-        assert computation is not None
-        device = settings.device
-        return PredictionProvenance(
-            software=software_versions(device.type),
-            device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
-            threads=computation.threads or torch.get_num_threads(),
+        settings, target = self.settings, self.job.target
+        assert prediction.provenance is not None
+        return replace(
+            prediction.provenance,
             ranks=settings.workers.group.size,
-            targets_at_once=computation.targets_at_once,
-            executor=computation.executor,
-            slab_budget=computation.slab_budget,
-            backends=computation.backends,
             features=self._digest,
             searches=() if target is None else recorded_searches(target, settings.searches),
             templates=tuple(each.label for each in templates_read(self.features, preset)),
@@ -362,7 +358,7 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
 
 
 def _plans(
-    requested: Sequence[RequestedPrediction], features: TargetFeatures, directory: Path, settings: RunSettings
+    requested: Sequence[PredictionRequest], features: TargetFeatures, directory: Path, settings: RunSettings
 ) -> list[Plan]:
     """Return how predictions are made in the memory that every rank of the group has; all of them call this."""
     group = settings.workers.group

@@ -15,13 +15,13 @@ from helixfold.apps.predict.record import model_origin, read_record
 from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.execution.stages import Stages
+from helixfold.folding.prediction import Prediction
 from helixfold.report.ensemble import remove_ensemble, write_ensemble
 from helixfold.report.plot_files import write_plots
 from helixfold.report.target_page import write_report
 from helixfold.results.colabfold import done_file, model_type, write_colabfold
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.prediction import (
-    FinishedPrediction,
     all_notes,
     ranked,
     read_finished,
@@ -45,12 +45,12 @@ class PredictedTarget:
     say: Callable[[str], None]
 
 
-def _write_times(target: PredictedTarget, order: Sequence[FinishedPrediction], *, running: bool = False) -> None:
+def _write_times(target: PredictedTarget, order: Sequence[Prediction], *, running: bool = False) -> None:
     timings = {**target.facts, "stages": target.stages.table(running=running)}
     write_timings(target.directory, timings, notes=all_notes(order))
 
 
-def _relax(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+def _relax(target: PredictedTarget, order: list[Prediction]) -> None:
     to_relax = target.settings.to_relax
     relaxation.relax_predictions(
         target.directory,
@@ -71,17 +71,17 @@ def _origin(directory: Path, name: str) -> ModelOrigin | None:
     return None if record is None else model_origin(record, name, load_features(directory / FEATURES_FILE))
 
 
-def _write_ensemble(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+def _write_ensemble(target: PredictedTarget, order: list[Prediction]) -> None:
     names = [prediction.name for prediction in order]
     if not write_ensemble(target.directory, names, target.settings.options.conformations.reference):
         remove_ensemble(target.directory)
 
 
-def _write_report(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+def _write_report(target: PredictedTarget, order: list[Prediction]) -> None:
     write_report(target.directory, [prediction.name for prediction in order])
 
 
-def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
     record = read_record(target.directory)
     if target.settings.options.targets.output_format == "colabfold" and record is not None:
         origins = {name: (origin.model, origin.seed) for name, origin in record.predictions.items()}
@@ -90,7 +90,7 @@ def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -
 
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
 # that is written. What changes structures goes before "ranking", and the mark is last.
-STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
+STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ...] = (
     ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
     ("plots", lambda target, order: write_plots(target.directory, order)),
@@ -118,7 +118,7 @@ def slim_down(directory: Path) -> None:
             path.unlink()
 
 
-def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction], settings: RunSettings) -> bool:
+def is_postprocessed(directory: Path, predictions: Sequence[Prediction], settings: RunSettings) -> bool:
     """Return whether a target that is marked as finished has all files that these settings ask for."""
     is_ranked = all(
         (directory / f"ranked_{rank}.{kind}").is_file()
@@ -129,7 +129,7 @@ def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction],
     return is_ranked and has_format and relaxation.is_done(directory, predictions, settings.to_relax)
 
 
-def postprocess(target: PredictedTarget) -> list[FinishedPrediction]:
+def postprocess(target: PredictedTarget) -> list[Prediction]:
     """Carry out all steps, and return the predictions, best first."""
     predictions = (read_finished(target.directory, name) for name in target.names)
     order = ranked([prediction for prediction in predictions if prediction is not None])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
@@ -20,24 +20,22 @@ from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.apps.predict.jobs import Job, features_digest
 from helixfold.apps.predict.search_plan import recorded_searches, search_identities
-from helixfold.apps.predict.settings import RequestedPrediction, RunSettings
+from helixfold.apps.predict.settings import PredictionRequest, RunSettings
+from helixfold.folding.prediction import WEIGHTS_PROVENANCES, Prediction, PredictionIdentity
+from helixfold.folding.provenance import Provenance, provenance_entries, read_provenance
 from helixfold.folding.templates import templates_in
 from helixfold.results.json_object import AGAIN
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.prediction import (
     RANKING_FILE,
     TIMINGS_FILE,
-    FinishedPrediction,
     read_finished,
     to_json,
     write_file,
 )
-from helixfold.results.provenance import PredictionProvenance, provenance_entries, read_provenance
 from helixfold.weights.find import WeightsProvenance
 
 SETTINGS_FILE = "settings.json"
-# From the least to the most trustworthy.
-_PROVENANCES: tuple[WeightsProvenance, ...] = get_args(WeightsProvenance)
 _DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "untrained": "untrained parameters",
     "demonstration": "the demonstration model",
@@ -53,43 +51,6 @@ _RESULT_FILES = re.compile(
     r"|(report|ensemble)\.html"
     rf"|(relax_metrics|templates|{re.escape(TIMINGS_FILE[:-5])}|{re.escape(SETTINGS_FILE[:-5])})\.json"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictionOrigin:
-    """The model, its parameters, the seed and the variant of the alignment that a prediction is made with."""
-
-    model: str
-    seed: int
-    weights: str  # digest of the parameters
-    weights_provenance: WeightsProvenance
-    alignment: str = ""  # the description of the variant; "" for the whole alignment
-
-    @property
-    def key(self) -> tuple[str, int, str]:
-        """Return what tells it from all other predictions of its target, as `RequestedPrediction.key` does."""
-        return self.model, self.seed, self.alignment
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the entry of settings.json, where the provenance is called `standing`."""
-        return {
-            "model": self.model,
-            "seed": self.seed,
-            **({"alignment": self.alignment} if self.alignment else {}),
-            "weights": self.weights,
-            "standing": self.weights_provenance,
-        }
-
-    @classmethod
-    def from_dict(cls, entry: Mapping[str, Any]) -> "PredictionOrigin":
-        """Read an entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
-        return cls(
-            model=str(entry["model"]),
-            seed=int(entry["seed"]),
-            weights=str(entry["weights"]),
-            weights_provenance=_PROVENANCES[_PROVENANCES.index(entry["standing"])],
-            alignment=str(entry.get("alignment", "")),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +87,8 @@ class TargetRecord:
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any]
-    predictions: Mapping[str, PredictionOrigin]  # by name
-    provenance: Mapping[str, PredictionProvenance] = field(default_factory=dict)  # by name, of those that were made
+    predictions: Mapping[str, PredictionIdentity]  # by name
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)  # by name, of those that were made
     clusters: ClusterRecord | None = None
 
     def differences(self, other: "TargetRecord") -> list[str]:
@@ -163,7 +124,7 @@ class TargetRecord:
     def weights_provenance(self) -> WeightsProvenance:
         """Return the least trustworthy provenance of parameters among the predictions."""
         found = (origin.weights_provenance for origin in self.predictions.values())
-        return min(found, key=_PROVENANCES.index, default="trained")
+        return min(found, key=WEIGHTS_PROVENANCES.index, default="trained")
 
     @property
     def made_with(self) -> str:
@@ -172,7 +133,7 @@ class TargetRecord:
 
     def is_superseded_by(self, other: "TargetRecord") -> bool:
         """Return whether `other` has better parameters, so that these results may be replaced."""
-        return _PROVENANCES.index(self.weights_provenance) < _PROVENANCES.index(other.weights_provenance)
+        return WEIGHTS_PROVENANCES.index(self.weights_provenance) < WEIGHTS_PROVENANCES.index(other.weights_provenance)
 
     def extended(self, other: "TargetRecord") -> "TargetRecord":
         """Return `other` with this record's predictions as well, which keep their names."""
@@ -186,7 +147,7 @@ class TargetRecord:
             clusters=self.clusters if other.clusters is None or other.clusters.count is None else other.clusters,
         )
 
-    def name_of(self, prediction: RequestedPrediction) -> str:
+    def name_of(self, prediction: PredictionRequest) -> str:
         """Return the name that this model, seed and alignment have in the record, or the requested one."""
         return self._names.get(prediction.key, prediction.name)
 
@@ -194,7 +155,7 @@ class TargetRecord:
     def _names(self) -> dict[tuple[str, int, str], str]:
         return {origin.key: name for name, origin in reversed([*self.predictions.items()])}
 
-    def finished(self, directory: Path, residues: int) -> dict[str, FinishedPrediction]:
+    def finished(self, directory: Path, residues: int) -> dict[str, Prediction]:
         """Read the predictions whose files are all in the directory and undamaged."""
         read = {name: read_finished(directory, name) for name in self.predictions}
         return {
@@ -220,7 +181,7 @@ class TargetRecord:
 
 
 def record_for(
-    job: Job, settings: RunSettings, predictions: Iterable[RequestedPrediction], clusters: ClusterRecord | None = None
+    job: Job, settings: RunSettings, predictions: Iterable[PredictionRequest], clusters: ClusterRecord | None = None
 ) -> TargetRecord:
     """Return the record of a target of which these predictions are made with these settings."""
     options = settings.folding
@@ -259,16 +220,7 @@ def record_for(
             "max_extra_rows": settings.memory.max_extra_rows,
             **({"pair_mode": job.target.pair_mode} if isinstance(job.target, ComplexInput) else {}),
         },
-        predictions={
-            prediction.name: PredictionOrigin(
-                model=prediction.model.preset.name,
-                seed=prediction.seed,
-                weights=prediction.model.digest,
-                weights_provenance=prediction.model.provenance,
-                alignment=prediction.alignment.description,
-            )
-            for prediction in predictions
-        },
+        predictions={prediction.name: prediction.identity for prediction in predictions},
         clusters=clusters,
     )
 
@@ -277,7 +229,7 @@ def read_record(directory: Path) -> TargetRecord | None:
     """Read settings.json of a target; return None if it is missing or damaged."""
     try:
         content: Any = read_json(directory / SETTINGS_FILE, AGAIN)
-        predictions = {str(name): PredictionOrigin.from_dict(entry) for name, entry in content["predictions"].items()}
+        predictions = {str(name): PredictionIdentity.from_dict(entry) for name, entry in content["predictions"].items()}
         record = TargetRecord(
             inputs=dict(content["inputs"]),
             options=dict(content["options"]),

@@ -15,6 +15,7 @@ from data_pipeline.residues import THREE_LETTER
 from data_pipeline.structure import Structure, protein_from_chains
 from helixfold import __version__
 from helixfold.apps.predict.options import ToRelax
+from helixfold.folding.prediction import Prediction
 from helixfold.planning.executors import release
 from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
@@ -23,7 +24,7 @@ from helixfold.report.page import counted
 from helixfold.results.chains import RingBond, iterate_atoms, ring_bonds, split_chains
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import FinishedPrediction, ranked, to_json, write_file
+from helixfold.results.prediction import ranked, to_json, write_file
 from helixfold.results.relaxed import (
     read_metrics,
     read_unrelaxed,
@@ -55,7 +56,7 @@ def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | 
     return "best", None
 
 
-def is_done(directory: Path, predictions: Sequence[FinishedPrediction], to_relax: ToRelax) -> bool:
+def is_done(directory: Path, predictions: Sequence[Prediction], to_relax: ToRelax) -> bool:
     """Return whether every prediction to relax has an entry in the metrics file, also if relaxing it failed."""
     metrics = read_metrics(directory)
     return all(prediction.name in metrics for prediction in _selected(ranked(predictions), to_relax))
@@ -63,7 +64,7 @@ def is_done(directory: Path, predictions: Sequence[FinishedPrediction], to_relax
 
 def relax_predictions(
     directory: Path,
-    order: Sequence[FinishedPrediction],
+    order: Sequence[Prediction],
     to_relax: ToRelax,
     device: torch.device,
     say: Callable[[str], None],
@@ -119,7 +120,7 @@ def summary(relaxed: Relaxed) -> str:
     return f"relaxed, {violations}; atoms moved {relaxed.rmsd:.2f} A; {relaxed.seconds:.1f} s on {where}"
 
 
-def _selected(order: Sequence[FinishedPrediction], to_relax: ToRelax) -> Sequence[FinishedPrediction]:
+def _selected(order: Sequence[Prediction], to_relax: ToRelax) -> Sequence[Prediction]:
     return {"best": order[:1], "all": order, "none": order[:0]}[to_relax]
 
 

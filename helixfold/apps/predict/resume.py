@@ -10,14 +10,14 @@ from data_pipeline.json_files import read_json
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.postprocess import is_postprocessed
 from helixfold.apps.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
-from helixfold.apps.predict.settings import RequestedPrediction, RunSettings
+from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import TargetVariants, expected_variants
 from helixfold.execution.device import DTYPES
 from helixfold.execution.stages import Stage
+from helixfold.folding.prediction import Prediction
 from helixfold.results.colabfold import done_file
 from helixfold.results.json_object import AGAIN
-from helixfold.results.prediction import RANKING_FILE, TIMINGS_FILE, FinishedPrediction, to_json
-from helixfold.results.provenance import PredictionProvenance
+from helixfold.results.prediction import RANKING_FILE, TIMINGS_FILE, to_json
 from helixfold.results.representations import PASSES, representation_names, representations_file
 
 
@@ -44,7 +44,7 @@ class ResumedTarget:
     notes: tuple[str, ...]
     models: dict[str, Any]  # of timings.json, by prediction
     stages: tuple[Stage, ...]
-    missing: tuple[RequestedPrediction, ...] = ()
+    missing: tuple[PredictionRequest, ...] = ()
 
     def request(self, directory: Path, settings: RunSettings, found: TargetVariants) -> None:
         """Add the predictions from all variants of the alignment to the record, and find out which of them are missing.
@@ -74,9 +74,11 @@ class ResumedTarget:
         """Return the labels of the templates that the finished predictions used."""
         return {label for made in self.record.provenance.values() for label in made.templates}
 
-    def add_provenance(self, directory: Path, name: str, provenance: PredictionProvenance) -> None:
-        """Write into settings.json what made the prediction of a name, whose files are to be written next."""
-        self.record = replace(self.record, provenance={**self.record.provenance, name: provenance})
+    def add(self, directory: Path, prediction: Prediction) -> None:
+        """Write into settings.json what made a prediction, whose files are to be written next."""
+        assert prediction.provenance is not None
+        made = {**self.record.provenance, prediction.name: prediction.provenance}
+        self.record = replace(self.record, provenance=made)
         self.record.write(directory, self.notes)
 
 
@@ -158,7 +160,7 @@ def _expected(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> 
     return expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
 
 
-def _has_score(done: dict[str, FinishedPrediction], settings: RunSettings) -> bool:
+def _has_score(done: dict[str, Prediction], settings: RunSettings) -> bool:
     """Return whether a prediction that is done has the score at which a run stops."""
     score = settings.folding.stop_at_score
     return score is not None and any(prediction.plddt.mean() >= score for prediction in done.values())
@@ -166,11 +168,11 @@ def _has_score(done: dict[str, FinishedPrediction], settings: RunSettings) -> bo
 
 def _missing(
     record: TargetRecord,
-    done: dict[str, FinishedPrediction],
+    done: dict[str, Prediction],
     directory: Path,
     settings: RunSettings,
-    requested: Sequence[RequestedPrediction],
-) -> list[RequestedPrediction]:
+    requested: Sequence[PredictionRequest],
+) -> list[PredictionRequest]:
     """Return the requested predictions that are to be made; none if one that is done has the score that ends a run."""
     if _has_score(done, settings):
         return []

@@ -21,6 +21,7 @@ from helixfold.apps.predict.screen import format_duration, print_progress, remai
 from helixfold.apps.predict.search import EXPECTED_ERRORS, exit_code_for, written_directories
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.execution.stages import Stage, Stages
+from helixfold.folding.prediction import Prediction
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.parallel.worker_group import OtherRankError
@@ -28,7 +29,7 @@ from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
 from helixfold.results.archive import write_archive
-from helixfold.results.prediction import FAILURES_FILE, FinishedPrediction, write_failures
+from helixfold.results.prediction import FAILURES_FILE, write_failures
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
@@ -242,7 +243,7 @@ def write_pages(output: Path, failures: Mapping[str, str], names: Iterable[str] 
     return True
 
 
-def _summary(directory: Path, order: Sequence[FinishedPrediction]) -> str:
+def _summary(directory: Path, order: Sequence[Prediction]) -> str:
     best = order[0]
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
     ptm += "" if best.iptm is None else f", ipTM {best.iptm:.2f}"

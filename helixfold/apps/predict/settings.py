@@ -17,6 +17,7 @@ from helixfold.apps.predict.search_plan import search_identities
 from helixfold.execution.device import DTYPES, cast_trunk
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import PredictionIdentity
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
@@ -24,8 +25,8 @@ from helixfold.weights.find import ReadyModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestedPrediction:
-    """A prediction that a run makes of a target: from a variant of its alignment, by one model, with one seed."""
+class PredictionRequest:
+    """What a run asks of a model: a prediction from a variant of a target's alignment, with one seed."""
 
     name: str  # of its files: the model's, then the variant's if there is one, then the seed if there are several
     model: ReadyModel  # whose preset reads as many rows as the variant has it
@@ -33,9 +34,20 @@ class RequestedPrediction:
     alignment: AlignmentVariant = WHOLE_ALIGNMENT
 
     @property
+    def identity(self) -> PredictionIdentity:
+        """Return what identifies the prediction."""
+        return PredictionIdentity(
+            model=self.model.preset.name,
+            seed=self.seed,
+            weights=self.model.digest,
+            weights_provenance=self.model.provenance,
+            alignment=self.alignment.description,
+        )
+
+    @property
     def key(self) -> tuple[str, int, str]:
-        """Return what tells it from all other predictions of its target."""
-        return self.model.preset.name, self.seed, self.alignment.description
+        """Return what tells the prediction from all others of its target."""
+        return self.identity.key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +74,14 @@ class RunSettings:
         """Return each search in one line that says what determines its result."""
         return search_identities(self.searches)
 
-    def predictions(self, variants: Iterable[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[RequestedPrediction]:
+    def predictions(self, variants: Iterable[AlignmentVariant] = (WHOLE_ALIGNMENT,)) -> list[PredictionRequest]:
         """Return the predictions of a target from variants of its alignment, in the order in which they are made.
 
         All variants by all models with one seed come before the next seed.
         """
         variants, num_seeds = list(variants), self.num_seeds
         return [
-            RequestedPrediction(
+            PredictionRequest(
                 name="_".join(filter(None, (model.preset.name, variant.name, f"seed_{seed}" if num_seeds > 1 else ""))),
                 model=_reading(model, variant),
                 seed=seed,

@@ -42,8 +42,9 @@ from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory
 from helixfold.planning.memory import FeatureRows
 from helixfold.presets import Preset
-from helixfold.report.files import read_order, read_prediction
+from helixfold.report.files import read_order
 from helixfold.report.tables import mark_of
+from helixfold.results.confidence import read_prediction
 from helixfold.results.json_object import AGAIN
 from helixfold.results.prediction import RANKING_FILE
 from helixfold.serve.alignment_request import (

@@ -15,8 +15,9 @@ from data_pipeline.protein import Protein
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.relaxation import chosen, is_done, relax_predictions
 from helixfold.cli.main import main
+from helixfold.folding.prediction import Prediction
 from helixfold.relax.problem import RelaxationError
-from helixfold.results.prediction import FinishedPrediction, ranked, read_finished, write_prediction, write_ranked
+from helixfold.results.prediction import ranked, read_finished, write_prediction, write_ranked
 from tests.relax.perturbed import native, part, perturbed
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
 from tests.results.test_prediction import prediction
@@ -48,7 +49,7 @@ def write(directory: Path, name: str, protein: Protein, confidence: float) -> No
         prediction(
             name,
             confidence=confidence,
-            protein=replace(protein, b_factors=plddt[:, None] * protein.atom_mask),
+            structure=replace(protein, b_factors=plddt[:, None] * protein.atom_mask),
             plddt=plddt,
             pae=np.zeros((length, length), np.float32),
             distances=None,
@@ -56,7 +57,7 @@ def write(directory: Path, name: str, protein: Protein, confidence: float) -> No
     )
 
 
-def order_of(directory: Path) -> list[FinishedPrediction]:
+def order_of(directory: Path) -> list[Prediction]:
     found = [read_finished(directory, name) for name in ("model_1_ptm", "model_2_ptm")]
     return ranked([each for each in found if each is not None])
 

@@ -39,24 +39,27 @@ class RecordedSearch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionProvenance:
-    """What made a prediction, beside its target's inputs and options and its own model, weights and seed."""
+class Provenance:
+    """What made a prediction, beside its target's inputs and options and its own model, weights and seed.
+
+    Nothing in it changes from run to run.
+    """
 
     software: Mapping[str, str]  # versions by program: helixfold, python, numpy, torch; of a GPU triton, cuda, driver
     device: Mapping[str, str]  # its "kind" (cpu, cuda, mps), its "name" and its "capability"
     threads: int
-    ranks: int  # processes that folded the target together
-    targets_at_once: int  # targets that were folded in the same passes
+    ranks: int = 1  # processes that folded the target together
+    targets_at_once: int = 1  # targets that were folded in the same passes
     executor: str
-    slab_budget: int | None  # bytes that temporaries of a slab might take; None: the executor's own choice
+    slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
     backends: Mapping[str, tuple[str, ...]]  # by operator, those that computed it
-    features: str  # SHA-256 digest
+    features: str = ""  # SHA-256 digest
     searches: tuple[RecordedSearch, ...] = ()  # none of features that were made before
     templates: tuple[str, ...] = ()  # the labels of those that the network read
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
 
     @classmethod
-    def from_dict(cls, entry: Mapping[str, Any]) -> "PredictionProvenance":
+    def from_dict(cls, entry: Mapping[str, Any]) -> "Provenance":
         """Read an entry of settings.json; raise KeyError, TypeError, ValueError or AttributeError if it is damaged."""
         budget = entry["slab_budget"]
         return cls(
@@ -75,9 +78,9 @@ class PredictionProvenance:
         )
 
 
-def provenance_entries(provenance: Mapping[str, PredictionProvenance]) -> list[dict[str, Any]]:
+def provenance_entries(provenance: Mapping[str, Provenance]) -> list[dict[str, Any]]:
     """Return the list of settings.json: each record once, with the names of its predictions."""
-    groups: list[tuple[list[str], PredictionProvenance]] = []
+    groups: list[tuple[list[str], Provenance]] = []
     for name, record in provenance.items():
         names = next((names for names, other in groups if other == record), None)
         if names is None:
@@ -87,15 +90,15 @@ def provenance_entries(provenance: Mapping[str, PredictionProvenance]) -> list[d
     return [{"predictions": names, **asdict(record)} for names, record in groups]
 
 
-def read_provenance(entries: object) -> dict[str, PredictionProvenance]:
+def read_provenance(entries: object) -> dict[str, Provenance]:
     """Return the records by the names of predictions from the list of settings.json; damaged ones are left out.
 
     The list is None in files of earlier versions.
     """
-    found: dict[str, PredictionProvenance] = {}
+    found: dict[str, Provenance] = {}
     for entry in entries if isinstance(entries, list) else []:
         try:
-            record = PredictionProvenance.from_dict(entry)
+            record = Provenance.from_dict(entry)
             found |= {str(name): record for name in entry["predictions"]}
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue

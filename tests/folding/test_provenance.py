@@ -5,8 +5,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from data_pipeline.search.database import SearchedDatabase
-from helixfold.results.provenance import (
-    PredictionProvenance,
+from helixfold.folding.provenance import (
+    Provenance,
     RecordedSearch,
     provenance_entries,
     read_provenance,
@@ -14,7 +14,7 @@ from helixfold.results.provenance import (
     without_output,
 )
 
-RECORD = PredictionProvenance(
+RECORD = Provenance(
     software={"helixfold": "1"},
     device={"kind": "cpu"},
     threads=3,
