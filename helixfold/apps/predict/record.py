@@ -14,7 +14,7 @@ from typing import Any
 
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError
 from data_pipeline.files import sha256_of
 from data_pipeline.json_files import read_json
 from helixfold import __version__
@@ -33,6 +33,7 @@ from helixfold.results.prediction import (
     to_json,
     write_file,
 )
+from helixfold.results.record import RunRecord
 from helixfold.weights.find import WeightsProvenance
 
 SETTINGS_FILE = "settings.json"
@@ -93,16 +94,8 @@ class TargetRecord:
 
     def differences(self, other: "TargetRecord") -> list[str]:
         """Describe each setting of `other` that differs from this record; additional predictions do not count."""
-        differences = [
-            f"{name.replace('_', ' ')}: other ones" if isinstance(self.inputs.get(name), list) else f"another {name}"
-            for name in sorted({*self.inputs, *other.inputs})
-            if _digests(self.inputs.get(name)) != _digests(other.inputs.get(name))
-        ]
-        differences += [
-            f"{name} {_as_text(self.options.get(name))}, now {_as_text(other.options.get(name))}"
-            for name in sorted({*self.options, *other.options})
-            if self.options.get(name) != other.options.get(name)
-        ]
+        run = RunRecord(inputs=self.inputs, options=self.options)
+        differences = run.differences(RunRecord(inputs=other.inputs, options=other.options))
         mine, theirs = self.clusters, other.clusters
         if mine is not None and theirs is not None and mine.settings != theirs.settings:
             differences.append(f"clusters by {mine.settings}, now by {theirs.settings}")
@@ -265,17 +258,6 @@ def remove_results(directory: Path) -> None:
     for path in directory.iterdir():
         if _RESULT_FILES.fullmatch(path.name) and not path.is_dir():
             path.unlink()
-
-
-def _digests(value: Any) -> Any:
-    """Leave out the names of files, which may be moved."""
-    if isinstance(value, list):
-        return [entry.get("sha256") if isinstance(entry, dict) else entry for entry in value] or None
-    return value
-
-
-def _as_text(value: Any) -> str:
-    return "not given" if value is None else f"{value:g}" if isinstance(value, float) else printable(str(value), 50)
 
 
 def _files(path: Path) -> Iterable[Path]:
