@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import os_errors_as_input_errors, remove_partial_files
-from data_pipeline.json_files import read_json
 from data_pipeline.parse.fasta import directory_name
 from helixfold.apps.predict.search import SOME_FAILED
 from helixfold.config import Method
@@ -28,10 +28,11 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
-from helixfold.results.json_object import AGAIN
+from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
 from helixfold.results.prediction import to_json, write_failures, write_file
+from helixfold.results.record import RunRecord, require_same_settings
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
 
@@ -172,13 +173,15 @@ def _begin(
     if overwrite:
         for old in (*directory.glob("design_*.*"), *directory.glob("trajectory_*.npz"), *directory.glob("check_*.*")):
             old.unlink()
-    elif path.is_file() and (earlier := read_json(path, AGAIN)) != settings:
-        known = earlier if isinstance(earlier, dict) else {}
-        other = ", ".join(name for name, value in settings.items() if known.get(name) != value)
-        raise InputError.at(
-            path, f"designed before with other settings ({other}); add --overwrite, or another --output"
-        )
+    elif path.is_file():
+        earlier = JsonObject.read(path).content
+        require_same_settings(directory, _record(earlier).differences(_record(settings)))
     write_file(path, to_json(settings, indent=1))
+
+
+def _record(settings: Mapping[str, Any]) -> RunRecord:
+    inputs = {name: value for name, value in settings.items() if name in ("target", "chains", "models")}
+    return RunRecord(inputs=inputs, options={name: each for name, each in settings.items() if name not in inputs})
 
 
 def _digest(task: DesignTask) -> str:

@@ -1,7 +1,6 @@
 """One fine-tuning in its directory: held-out scores before, the training, and the adapter with its page at the end."""
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 import helixfold
-from data_pipeline.config import ConfigError
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.json_files import read_json
 from helixfold.execution.device import AUTO
@@ -23,7 +21,8 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.report.training_curves import plot_curves
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import to_json, write_file
-from helixfold.training.config import FREE_SETTINGS, TrainingConfig, require_same_settings
+from helixfold.results.record import RunRecord
+from helixfold.training.config import FREE_SETTINGS, TrainingConfig, require_same_run
 from helixfold.training.evaluate import evaluate_on_ranks
 from helixfold.training.log import LOG_FILE, EvaluationRecord, read_log
 from helixfold.training.progress import print_message
@@ -34,6 +33,8 @@ from helixfold.training.trainer import Trainer
 from helixfold.weights.adapters import AdapterCard, read_adapter, save_adapter
 
 ADAPTER_FILE = "adapter.safetensors"
+# Facts on a run that are digests or lists of names; all others are options.
+_DIGESTS = frozenset({"base", "table", "held_out"})
 _KEPT = ("name", "residues", *TargetScores.SCORES)
 
 
@@ -79,8 +80,8 @@ class Finetuning:
         )
         if mesh.is_first:
             self.files.check()
-            changes = {**trained_numbers(task.config, base), "held_out": list(self.held_out)}
-            require_same_run(task.output, changes, task.config.run)
+            facts = {**trained_numbers(task.config, base), "held_out": list(self.held_out)}
+            require_same_finetuning(task.output, facts, task.config.run)
         self.trainer = Trainer(
             task.config.run,
             self.store,
@@ -215,24 +216,29 @@ class Finetuning:
         )
 
 
-def require_same_run(directory: Path, changes: Mapping[str, Any], given: TrainingConfig) -> None:
+def require_same_finetuning(directory: Path, facts: Mapping[str, Any], given: TrainingConfig) -> None:
     """Raise `ConfigError` if the run in the directory learns something else from something else, or otherwise.
 
-    `changes` are facts of its `config.json` that must be equal, and `given` are the settings of the training.
+    `facts` must be those of its `config.json`, as far as that has them, and `given` are the settings of the training.
     """
     try:
         stored = JsonObject.read(directory / CONFIG_FILE).content
     except ValueError:
         return  # it has not begun yet
-    for name, now in changes.items():
-        if name in stored and stored[name] != now:
-            raise ConfigError(
-                f"{directory}: this run began with another {name.replace('_', '-')} ({json.dumps(stored[name])}, "
-                f"now {json.dumps(now)}); repeat it, or name another directory"
-            )
     before = TrainingConfig.from_dict(stored.get("config", {}))
     # What is chosen for the device stays as it was.
-    require_same_settings(before, replace(given, dtype=before.dtype) if given.dtype == AUTO else given, directory)
+    now = replace(given, dtype=before.dtype) if given.dtype == AUTO else given
+    known = facts.keys() & stored  # earlier versions wrote less
+    require_same_run(
+        directory,
+        *(
+            RunRecord(
+                inputs={name: values[name] for name in known & _DIGESTS},
+                options={**config.record.options, **{name: values[name] for name in known - _DIGESTS}},
+            )
+            for config, values in ((before, stored), (now, facts))
+        ),
+    )
 
 
 def trained_numbers(config: FinetuneConfig, base: FrozenParameters) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from data_pipeline.files import unmoved_directory
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on, limit_threads, pick_device
 from helixfold.finetune.adapted import FrozenParameters, base_file, load_base
-from helixfold.finetune.finetuning import Finetuning, Task, require_same_run, trained_numbers
+from helixfold.finetune.finetuning import Finetuning, Task, require_same_finetuning, trained_numbers
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.memory import RunMemory, fitting, parameter_bytes, run_memory, with_settled_memory
 from helixfold.finetune.options import FinetuneOptions
@@ -407,7 +407,7 @@ def _has_result(task: Task, base: FrozenParameters) -> bool:
     result = read_result(task.output)
     if result is None:
         return False
-    require_same_run(task.output, trained_numbers(task.config, base), task.config.run)
+    require_same_finetuning(task.output, trained_numbers(task.config, base), task.config.run)
     progress = RunProgress(step=result.steps, best_step=result.best_step)
     return result.steps >= task.config.run.steps or progress.is_settled(task.config.run.evaluation)
 

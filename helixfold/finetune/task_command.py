@@ -31,7 +31,7 @@ from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on, limit_threads, pick_device
 from helixfold.execution.slabs import Slabs
 from helixfold.finetune.adapted import FrozenParameters, LowRankTrained, base_file, load_base
-from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_run, trained_numbers
+from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_finetuning, trained_numbers
 from helixfold.finetune.jobs import config_of
 from helixfold.finetune.memory import with_settled_memory
 from helixfold.finetune.options import FinetuneOptions, TaskOptions
@@ -466,7 +466,7 @@ def finetune_task(table: Path, options: FinetuneOptions, values: Mapping[str, ob
         "table": task.digest(),
     }
     files.check()
-    require_same_run(output, facts, task.config.run)
+    require_same_finetuning(output, facts, task.config.run)
     if not _has_ended(output / RESULT_FILE, task):
         with os_errors_as_input_errors(output, "cannot be written"):
             files.checkpoints.mkdir(parents=True, exist_ok=True)

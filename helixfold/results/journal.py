@@ -7,10 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, read_file, system_errors_naming
 from data_pipeline.json_files import parse_json
 from helixfold.results.json_object import JsonObject
+from helixfold.results.record import RunRecord, require_same_settings
 
 MAX_BYTES = 2**30
 
@@ -68,9 +69,9 @@ class Journal:
         except (ValueError, KeyError, TypeError) as error:
             problem = "its first line is damaged, so nobody knows from what its results are; give --overwrite"
             raise InputError.at(self._path, problem) from error
-        if differences := _differences(earlier, json.loads(json.dumps(settings))):
-            problem = f"results there were made with other settings ({differences})"
-            raise InputError.at(self._path, f"{problem}; give another --output, or --overwrite")
+        now = json.loads(json.dumps(settings))
+        before, after = (_record({name: each[name] for name in earlier.keys() & now}) for each in (earlier, now))
+        require_same_settings(self._path, before.differences(after))
         for line in lines:
             try:
                 entry = JsonObject(self._path, parse_json(line))
@@ -94,7 +95,12 @@ class Journal:
             result.optional_number(name)
 
 
-def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> str:
-    """Name the settings that differ; an empty text if none does."""
-    different = [name for name in now if name in earlier and earlier[name] != now[name]]
-    return ", ".join(printable(f"{name} {earlier[name]}, now {now[name]}", 120) for name in different)
+def _record(settings: Mapping[str, Any]) -> RunRecord:
+    """Tell the digests of features and weights from options by their names."""
+    weights = {name: digest for name, digest in settings.items() if name.endswith("weights")}
+    inputs = {name: digest for name, digest in settings.items() if name == "features"}
+    return RunRecord(
+        inputs=inputs,
+        options={name: value for name, value in settings.items() if name not in weights | inputs},
+        weights={str(settings.get(name.replace("weights", "model"))): digest for name, digest in weights.items()},
+    )

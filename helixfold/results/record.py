@@ -1,5 +1,6 @@
 """What identifies the results of a run, and how an earlier run's settings differ from those of this one."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ class RunRecord:
     """The inputs, the options that change results, and the weights from which results are made.
 
     Inputs are digests, objects with a digest such as `{"sha256": ..., "file": ...}`, or lists of these. Names of files
-    do not count, because files may be moved. Values are those of JSON: lists, no tuples.
+    do not count, because files may be moved. Options may be objects of options.
     """
 
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -27,13 +28,14 @@ class RunRecord:
             for name in sorted({*self.inputs, *now.inputs})
             if _digests(self.inputs.get(name)) != _digests(now.inputs.get(name))
         ]
+        mine, theirs = _flat(self.options), _flat(now.options)
         options = [
-            f"{printable(name, 50)} {_as_text(self.options.get(name))}, now {_as_text(now.options.get(name))}"
-            for name in sorted({*self.options, *now.options})
-            if self.options.get(name) != now.options.get(name)
+            f"{printable(name, 50)} {_as_text(mine.get(name))}, now {_as_text(theirs.get(name))}"
+            for name in sorted({*mine, *theirs})
+            if mine.get(name) != theirs.get(name)
         ]
         models = [name for name, digest in now.weights.items() if self.weights.get(name, digest) != digest]
-        return [*inputs, *options, *(f"other weights of {name}" for name in models)]
+        return [*inputs, *options, *(f"other weights of {printable(name, 50)}" for name in models)]
 
 
 def require_same_settings(
@@ -51,7 +53,16 @@ def require_same_settings(
 
 def _another(name: str, *values: Any) -> str:
     shown = printable(name.replace("_", " "), 50)
-    return f"{shown}: other ones" if any(isinstance(value, list) for value in values) else f"another {shown}"
+    is_plural = any(isinstance(value, list) for value in values) or re.search("[^s]s$", shown)
+    return f"{shown}: other ones" if is_plural else f"another {shown}"
+
+
+def _flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the options of nested objects under names such as "losses.con"."""
+    flat = dict[str, Any]()
+    for name, value in options.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _digests(value: Any) -> Any:

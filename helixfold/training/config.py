@@ -13,6 +13,7 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses.config import INTERFACE_TERMS, LossConfig
 from helixfold.optim.config import OptimizerConfig, OuterConfig
 from helixfold.presets import Preset
+from helixfold.results.record import RunRecord, require_same_settings
 
 # Settings that may change when a run resumes: they affect its length, memory and evaluations, not what it computes.
 FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "recompute")
@@ -113,6 +114,13 @@ class TrainingConfig(Config):
         """Return the number of micro-batches of a step, on all ranks together."""
         return self.batch_size // self.micro_batch
 
+    @property
+    def record(self) -> RunRecord:
+        """Return the settings that results depend on."""
+        return RunRecord(
+            options={name: value for name, value in self.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
+        )
+
     def prediction_preset(self, name: str) -> Preset:
         """Return the preset with which a model trained by this run makes predictions."""
         return Preset(
@@ -120,19 +128,7 @@ class TrainingConfig(Config):
         )
 
 
-def require_same_settings(stored: TrainingConfig, given: TrainingConfig, directory: Path) -> None:
+def require_same_run(directory: Path, before: RunRecord, now: RunRecord) -> None:
     """Raise `ConfigError` if a setting that results depend on differs from when the run in `directory` began."""
-    before, now = (
-        {name: value for name, value in config.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
-        for config in (stored, given)
-    )
-    changed = [
-        f"{name} was {before.get(name)!r} and is now {now.get(name)!r}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
-    if changed:
-        raise ConfigError(
-            f"{directory}: this run began with other settings ({'; '.join(changed)}); repeat them, or name another "
-            "directory"
-        )
+    remedy = "repeat them, or give another --output"
+    require_same_settings(directory, before.differences(now), verb="begun", remedy=remedy, error=ConfigError)

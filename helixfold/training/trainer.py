@@ -27,7 +27,7 @@ from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.training.checkpoint import Checkpoints
-from helixfold.training.config import TrainingConfig, require_same_settings
+from helixfold.training.config import TrainingConfig, require_same_run
 from helixfold.training.evaluate import deciding_score, evaluate_on_ranks, mean_scores
 from helixfold.training.forecast import memory_per_rank, recompute_message, with_settled_recompute
 from helixfold.training.loader import TrainingBatch, TrainingLoader
@@ -317,7 +317,8 @@ class Trainer:
         if restored is None:
             return first, []
         record, notes = restored.record, list(restored.damaged)
-        require_same_settings(TrainingConfig.from_dict(record["config"]), self.config, self.files.directory)
+        before = TrainingConfig.from_dict(record["config"])
+        require_same_run(self.files.directory, before.record, self.config.record)
         if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
             raise ConfigError(
                 f"{self.files.directory}: the checkpoints were written with another layout of the parameters; go on "

@@ -145,14 +145,14 @@ def test_a_directory_keeps_its_settings_unless_it_is_overwritten(tmp_path: Path)
     for path in left:
         path.touch()
     changes: list[tuple[Callable[[], None], str]] = [
-        (lambda: begin(options=DesignOptions(seed=1)), "options"),
-        (lambda: begin(made.weighted({"con": 2.0})), "losses"),
-        (lambda: begin(task.hallucination(6)), "chains"),
-        (lambda: begin(task.hallucination(5, cyclic=True)), "cyclic"),
-        (lambda: begin(task.hallucination(5, name="other")), "target"),
+        (lambda: begin(options=DesignOptions(seed=1)), "options.seed 0, now 1"),
+        (lambda: begin(made.weighted({"con": 2.0})), r"losses.con \S+, now 2"),
+        (lambda: begin(task.hallucination(6)), "chains: other ones"),
+        (lambda: begin(task.hallucination(5, cyclic=True)), r"cyclic not given, now \[\]"),
+        (lambda: begin(task.hallucination(5, name="other")), "another target"),
     ]
     for change, what in changes:
-        with pytest.raises(InputError, match=rf"designed before with other settings \({what}\)"):
+        with pytest.raises(InputError, match=rf"{tmp_path}: made before with other settings \({what}\)"):
             change()
     assert all(path.exists() for path in left)
     begin(options=DesignOptions(seed=1), overwrite=True)

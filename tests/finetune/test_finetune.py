@@ -200,9 +200,12 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("--rank=3", "this run began with another low-rank"),
-        ("--adapter=heads", "this run began with another adapter"),
-        ("--learning-rate=0.02", "optimizer.learning_rate was 0.01 and is now 0.02"),
+        ("--rank=3", "begun before with other settings (low_rank.alpha 8, now 6; low_rank.rank 4, now 3)"),
+        ("--adapter=heads", "adapter lora, now heads"),
+        (
+            "--learning-rate=0.02",
+            "begun before with other settings (optimizer.learning_rate 0.01, now 0.02)",
+        ),
     ],
 )
 def test_a_run_does_not_go_on_with_other_settings(

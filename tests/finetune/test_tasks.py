@@ -193,10 +193,12 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert main(command) == 0
     assert capsys.readouterr().out == first.out
     assert main([*command, "--rank=3"]) == 2
-    assert "this run began with another low-rank" in capsys.readouterr().err
+    assert (
+        "begun before with other settings (low_rank.alpha 8, now 6; low_rank.rank 4, now 3)" in capsys.readouterr().err
+    )
     table(file, rows[::-1], ["train"] * 3 + ["test"] * 2)
     assert main(command) == 2
-    assert "this run began with another table" in capsys.readouterr().err
+    assert "begun before with other settings (another table)" in capsys.readouterr().err
     assert files_of(output) == before
 
 

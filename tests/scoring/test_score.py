@@ -94,7 +94,7 @@ def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
     assert folded[5:] == [1] * 4
     assert sorted(path.name for path in (output / "structures" / "decoys").iterdir()) == [f"d{n}.pdb" for n in range(4)]
     assert main([*words, "--seed", "1"]) == 2
-    assert "made with other settings (seed 0, now 1, chain_weights" in capsys.readouterr().err
+    assert "made before with other settings (seed 0, now 1; other weights of tiny" in capsys.readouterr().err
 
 
 @pytest.mark.integration

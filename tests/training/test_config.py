@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.config import ConfigError
-from helixfold.training.config import TrainingConfig, require_same_settings
+from helixfold.training.config import TrainingConfig, require_same_run
 from helixfold.training.presets import training_preset
 
 TINY, COMPLEXES = training_preset("tiny"), training_preset("tiny_multimer")
@@ -62,12 +62,11 @@ def test_a_preset_for_predictions_recycles_as_often_as_the_training() -> None:
 
 def test_only_what_results_do_not_depend_on_may_change() -> None:
     free = ["steps=7", "save_every=3", "keep=9", "max_skipped=4", "evaluation.every=5", "recompute.evoformer=block"]
-    require_same_settings(TINY, TINY.with_settings(free), Path("run"))
+    require_same_run(Path("run"), TINY.record, TINY.with_settings(free).record)
     changed = TINY.with_settings(["seed=5", "optimizer.learning_rate=0.5"])
     with pytest.raises(ConfigError) as caught:
-        require_same_settings(TINY, changed, Path("run"))
-    rate = TINY.optimizer.learning_rate
+        require_same_run(Path("run"), TINY.record, changed.record)
     assert str(caught.value) == (
-        "run: this run began with other settings (optimizer.learning_rate was "
-        f"{rate!r} and is now 0.5; seed was {TINY.seed} and is now 5); repeat them, or name another directory"
+        f"run: begun before with other settings (optimizer.learning_rate {TINY.optimizer.learning_rate:g}, now 0.5; "
+        f"seed {TINY.seed}, now 5); repeat them, or give another --output"
     )
