@@ -28,9 +28,9 @@ from data_pipeline.files import atomic_write
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.intervals import Estimate, mean
-from helixfold.analysis.matching import find_predictions
 from helixfold.relax.flaws import flaws
 from helixfold.relax.pieces import pieces_of
+from helixfold.results.find import find_predictions
 from helixfold.results.relaxed import RELAXATION_FILE
 
 MEASURES = ("lddt_ca", "tm_score")

@@ -12,14 +12,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.analysis.evaluation import Evaluated
-from helixfold.analysis.matching import (
-    Match,
-    StructureFile,
-    by_name,
-    by_sequence,
-    find_predictions,
-    find_references,
-)
+from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError, best_pairing
 from helixfold.analysis.scores import compared
 
@@ -34,13 +27,12 @@ class Comparisons:
     unused: list[str]  # names of the references that no prediction was compared with
 
 
-def compare_files(predictions: Path, references: Path, *, all_ranks: bool = False) -> Comparisons:
-    """Compare each prediction with its reference; of each target only the best prediction, or all with `all_ranks`.
+def compare_files(files: Sequence[StructureFile], references: Path) -> Comparisons:
+    """Compare each prediction with its reference.
 
-    Raise `InputError` if either path has nothing to compare. A single file that cannot be compared is in
-    `Comparisons.failures`.
+    Raise `InputError` if there are no references. A single file that cannot be compared is in `Comparisons.failures`.
     """
-    known, files = find_references(references), find_predictions(predictions, all_ranks=all_ranks)
+    known = find_references(references)
     results: list[Evaluated] = []
     failures: dict[str, str] = {}
     used: set[str] = set()

@@ -1,9 +1,5 @@
-"""Find the structure files to compare, and match predictions with references by their names, else by their sequences.
+"""Find structure files, and match predictions with references by their names, else by their sequences."""
 
-Predictions are those of helixfold, AlphaFold or ColabFold, or any structure files.
-"""
-
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +10,6 @@ from data_pipeline.structure import Structure
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
 from helixfold.analysis.residues import ComparisonError, best_pairing
 
-_RANKED = re.compile(r"ranked_(\d+)\.(cif|pdb)")
-# ColabFold's <target>_relaxed_rank_001_<model>_seed_000.pdb.
-_COLABFOLD = re.compile(r"(?P<target>.+)_(?P<kind>un)?relaxed_rank_(?P<rank>\d+)(_.*)?\.pdb")
 _SEPARATORS = "-_. "
 # Shares of the reference's residues that a match by sequence must cover, and of the covered ones that must be equal.
 _LEAST_COVERAGE, _LEAST_IDENTITY = 0.5, 0.9
@@ -39,29 +32,6 @@ class Match:
     reference: StructureFile
     chain: str | None = None  # the chain that the prediction's name asks for, if it names one
     by_sequence: bool = False
-
-
-def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:
-    """Return the best prediction of each target, or all with `all_ranks`; sorted by name and rank.
-
-    `path` is an output directory of targets, one target's directory, a directory of structure files, or one file. Raise
-    `InputError` if there are no predictions.
-    """
-    if not path.is_dir():
-        return [_named_file(path)]
-    targets = sorted(inside for inside in path.iterdir() if inside.is_dir())
-    found = (
-        _ranked(path, all_ranks=all_ranks)
-        or [each for target in targets for each in _ranked(target, all_ranks=all_ranks)]
-        or _plain(path, all_ranks=all_ranks)
-    )
-    if not found:
-        raise InputError.at(
-            path,
-            "it has no predictions: neither <target>/ranked_0.pdb nor files that end in "
-            f"{', '.join(STRUCTURE_SUFFIXES)}",
-        )
-    return sorted(found, key=lambda each: (each.name, each.rank))
 
 
 def find_references(path: Path) -> list[StructureFile]:
@@ -146,30 +116,6 @@ def by_sequence(prediction: Structure, references: Sequence[tuple[StructureFile,
             f"{len(best)} references have its sequence ({names}{more}); name the one to take after the prediction"
         )
     return [Match(reference=best[0], by_sequence=True)]
-
-
-def _ranked(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
-    """Return the files ranked_<n> in a target's directory; mmCIF first, for it holds what PDB cannot."""
-    found: dict[int, Path] = {}
-    for path in sorted(directory.iterdir()):
-        match = _RANKED.fullmatch(path.name)
-        if match and (all_ranks or int(match[1]) == 0):
-            found.setdefault(int(match[1]), path)
-    return [StructureFile(name=directory.resolve().name, path=path, rank=rank) for rank, path in found.items()]
-
-
-def _plain(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
-    found: dict[tuple[str, int], Path] = {}
-    for path in sorted(directory.iterdir()):
-        if not (path.name.lower().endswith(STRUCTURE_SUFFIXES) and path.is_file()):
-            continue
-        match = _COLABFOLD.fullmatch(path.name)
-        if match is None:
-            found.setdefault((without_suffix(path, STRUCTURE_SUFFIXES), 0), path)
-        elif all_ranks or int(match["rank"]) == 1:
-            # Relaxed ones come first in the order of names, and are what ColabFold's users look at.
-            found.setdefault((match["target"], int(match["rank"]) - 1), path)
-    return [StructureFile(name=name, path=path, rank=rank) for (name, rank), path in found.items()]
 
 
 def _named_file(path: Path) -> StructureFile:

@@ -79,9 +79,10 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     from helixfold.analysis.compare_files import compare_files
     from helixfold.report.evaluation_plot import evaluation_plot
     from helixfold.results.evaluation import complex_table, screen_table, write_evaluation
+    from helixfold.results.find import find_predictions
     from helixfold.results.prediction import write_file
 
-    compared = compare_files(predictions, references, all_ranks=all_ranks)
+    compared = compare_files(find_predictions(predictions, all_ranks=all_ranks), references)
     if compared.results:
         print("\n".join([*screen_table(compared.results), *complex_table(compared.results)]))
     for name, why in compared.failures.items():

@@ -13,12 +13,12 @@ from data_pipeline.parse.structures import read_structure
 from helixfold.analysis.benchmark_groups import Group, TargetSize, grouped
 from helixfold.analysis.compare_files import compare
 from helixfold.analysis.evaluation import Evaluated
-from helixfold.analysis.matching import Match, by_name, find_predictions
+from helixfold.analysis.matching import Match, by_name
 from helixfold.analysis.residues import ComparisonError
-from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.report.index import failures_in
-from helixfold.results.prediction import RANKING_FILE
+from helixfold.results.file_table import FEATURES, RANKING
+from helixfold.results.find import find_predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,13 @@ def compare_benchmark(benchmark: Benchmark, predictions: Path, *, all_ranks: boo
     read = cache(read_structure)
     for each in tqdm(benchmark.targets, desc="comparing", unit="target", leave=False, disable=None):
         name, directory = each.target.name, predictions / directory_name(each.target.name)
-        if not (directory / RANKING_FILE).is_file():
+        if not RANKING.path(directory).is_file():
             failures[name] = not_predicted.get(directory.name, "there is no finished prediction of it")
             continue
         try:
             sizes[name] = TargetSize(
                 residues=len(each.target.sequence),
-                rows=len(read_npz(directory / FEATURES_FILE, names=("msa",))["msa"]),
+                rows=len(read_npz(FEATURES.path(directory), names=("msa",))["msa"]),
             )
             files = [(file, read_structure(file.path)) for file in find_predictions(directory, all_ranks=all_ranks)]
         except InputError as error:

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.datasets.clustering import cluster_chains
 from data_pipeline.datasets.source_files import search_results
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
 from helixfold.folding.prediction import Prediction
+from helixfold.results.file_table import RANKING, SEARCHES
+from helixfold.results.find import best_structure
 from helixfold.results.json_object import JsonObject
-from helixfold.results.prediction import RANKING_FILE, read_finished, write_file
+from helixfold.results.prediction import read_finished, write_file
 
 SELECTED_DIRECTORY, SELECTED_FILE = "selected", "selected.tsv"
 _STRUCTURES, _ALIGNMENTS = "structures", "alignments"
@@ -24,6 +25,7 @@ class Candidate:
 
     name: str
     directory: Path
+    structure: Path
     plddt: float  # mean over the residues, 0 to 100
     sequence: str
     reason: str = ""
@@ -73,19 +75,23 @@ def select_predictions(predictions: Path, output: Path, least_plddt: float) -> S
 def _candidate(folder: Path, least_plddt: float) -> Candidate | None:
     """Return a target's best prediction; None if the directory has no finished target."""
     try:
-        best = JsonObject.read(folder / RANKING_FILE).list_of("order", str)[0]
+        best = JsonObject.read(RANKING.path(folder)).list_of("order", str)[0]
     except (InputError, IndexError):
         return None
-    found = read_finished(folder, best)
-    if found is None:
+    found, structure = read_finished(folder, best), best_structure(folder)
+    if found is None or structure is None:
         return None
-    plddt = float(found.plddt.mean())
     candidate = Candidate(
-        name=folder.name, directory=folder, plddt=plddt, sequence="", reason=_reason(found, least_plddt)
+        name=folder.name,
+        directory=folder,
+        structure=structure,
+        plddt=float(found.plddt.mean()),
+        sequence="",
+        reason=_reason(found, least_plddt),
     )
     if candidate.reason:
         return candidate
-    chains = read_structure(_structure(folder)).chains
+    chains = read_structure(candidate.structure).chains
     if len(chains) != 1:
         return replace(candidate, reason=f"it has {len(chains)} chains")
     return replace(candidate, sequence=chains[0].sequence)
@@ -119,19 +125,15 @@ def _thinned(candidates: Sequence[Candidate]) -> list[Candidate]:
     ]
 
 
-def _structure(folder: Path) -> Path:
-    return next(path for kind in ("pdb", "cif") if (path := folder / f"ranked_0.{kind}").is_file())
-
-
 def _copied(candidate: Candidate, place: Path) -> bool:
     """Copy a target's structure and alignments; return whether it has any."""
-    source = _structure(candidate.directory)
+    source = candidate.structure
     chain = f"{candidate.name}_A"  # as chains of files with one chain are called that are named after it
     structures, alignments = place / _STRUCTURES, place / _ALIGNMENTS / chain
     with os_errors_as_input_errors(place, "cannot be written"):
         structures.mkdir(parents=True, exist_ok=True)
         write_file(structures / f"{chain}{source.suffix}", source.read_bytes())
-        results = candidate.directory / RESULTS_DIRECTORY
+        results = SEARCHES.path(candidate.directory)
         found = search_results(results).alignments if results.is_dir() else ()
         for file in found:
             alignments.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,8 @@ from data_pipeline.pipeline import Target
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
-from helixfold.analysis.matching import StructureFile, find_predictions, structure_files
+from helixfold.analysis.matching import StructureFile, structure_files
+from helixfold.results.find import best_structure, find_predictions
 
 _CA = ATOM_ORDER["CA"]
 # Targets of one name draw the same random masks, so that scores of structures differ by these alone.
@@ -127,7 +128,7 @@ def _plain(path: Path) -> list[ScoredFile]:
     found = [_of_target(each.resolve().name, file) for each in directories for file in _once(structure_files(each))]
     if not found:
         raise InputError.at(path, f"it has no structures: no file ends in {', '.join(STRUCTURE_SUFFIXES)}")
-    if ranked := next((each.path for each in found if each.path.name.startswith("ranked_0.")), None):
+    if ranked := next(filter(None, map(best_structure, directories)), None):
         problem = "it is the output of a prediction program, whose files hold each model more than once; give --rescore"
         raise InputError.at(ranked.parent, problem)
     return found

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.analysis.compare_files import compare_files
+from helixfold.results.find import find_predictions
 from tests.scoring.structure_files import SEQUENCE, write
 
 OTHER = "GSHMWWPDE"
@@ -25,7 +26,8 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_each_prediction_is_compared_with_its_own_reference(files: tuple[Path, Path]) -> None:
-    found = compare_files(*files)
+    predicted, known = files
+    found = compare_files(find_predictions(predicted), known)
     assert (found.count, found.failures, found.unused) == (3, {}, ["c"])
     assert [(each.target, each.rank, each.reference, each.by_sequence) for each in found.results] == [
         ("a", 0, "a", False),
@@ -37,7 +39,7 @@ def test_each_prediction_is_compared_with_its_own_reference(files: tuple[Path, P
     # The chain that the name asks for, though the prediction is the other one.
     assert scores[1].reference_chain == "B"
     assert scores[1].tm_score < 0.99
-    everything = compare_files(*files, all_ranks=True)
+    everything = compare_files(find_predictions(predicted, all_ranks=True), known)
     assert [each.rank for each in everything.results if each.target == "a"] == [0, 1, 2]
     assert everything.count == 5
 
@@ -45,7 +47,7 @@ def test_each_prediction_is_compared_with_its_own_reference(files: tuple[Path, P
 def test_whole_complexes_are_compared_where_the_name_asks_for_no_chain(tmp_path: Path) -> None:
     for directory in ("predicted", "known"):
         write(tmp_path / directory / "pair.pdb", SEQUENCE[:8], SEQUENCE)
-    (result,) = compare_files(tmp_path / "predicted", tmp_path / "known").results
+    (result,) = compare_files(find_predictions(tmp_path / "predicted"), tmp_path / "known").results
     assert result.complex is not None
     assert result.complex.tm_score == pytest.approx(1, abs=1e-4)
 
@@ -56,7 +58,7 @@ def test_what_cannot_be_compared_stops_no_other(files: tuple[Path, Path]) -> Non
     (known / "c.pdb").write_text("nothing")
     write(predicted / "lost" / "ranked_0.pdb", "WWWWWWWWWW")
     write(known / "pair.pdb", "DEDEDEDEDE", "PPPPPPPPPP")
-    found = compare_files(predicted, known, all_ranks=True)
+    found = compare_files(find_predictions(predicted, all_ranks=True), known)
     assert [each.target for each in found.results] == ["a", "a", "unnamed"]
     pair = f"{predicted / 'pair_B' / 'ranked_0.pdb'} and {known / 'pair.pdb'}"
     assert found.failures.keys() == {"a, rank 1", "c.pdb", "lost", pair}

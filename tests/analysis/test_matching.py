@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from data_pipeline.structure import Structure
-from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_predictions, find_references
+from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError
 from tests.analysis.test_residues import FULL, chain
 
@@ -65,38 +65,10 @@ def touched(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_predictions_are_found_as_programs_leave_them(tmp_path: Path) -> None:
-    ours = touched(
-        tmp_path / "ours", "b/ranked_0.pdb", "b/ranked_0.cif", "b/ranked_1.pdb", "a/ranked_0.pdb", "failures.json"
-    )
-    assert [(each.name, each.rank, each.path.name) for each in find_predictions(ours)] == [
-        ("a", 0, "ranked_0.pdb"),
-        ("b", 0, "ranked_0.cif"),
-    ]
-    assert [(each.name, each.rank) for each in find_predictions(ours, all_ranks=True)] == [("a", 0), ("b", 0), ("b", 1)]
-    assert [each.name for each in find_predictions(ours / "b")] == ["b"]
-    colabfold = touched(
-        tmp_path / "colabfold",
-        "x_unrelaxed_rank_001_alphafold2_ptm_model_3_seed_000.pdb",
-        "x_relaxed_rank_001_alphafold2_ptm_model_3_seed_000.pdb",
-        "x_unrelaxed_rank_002_alphafold2_ptm_model_1_seed_000.pdb",
-        "x_scores_rank_001.json",
-    )
-    (best,) = find_predictions(colabfold)
-    assert (best.name, best.path.name.startswith("x_relaxed")) == ("x", True)
-    assert [each.rank for each in find_predictions(colabfold, all_ranks=True)] == [0, 1]
-    plain = touched(tmp_path / "plain", "P.PDB", "q.cif.gz", "notes.txt")
-    assert [each.name for each in find_predictions(plain)] == ["P", "q"]
-    assert [each.name for each in find_predictions(plain / "q.cif.gz")] == ["q"]
-
-
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"it has no predictions: neither <target>/ranked_0\.pdb nor"):
-        find_predictions(tmp_path)
     with pytest.raises(InputError, match="it has no structures"):
         find_references(tmp_path)
-    for find in (find_predictions, find_references):
-        with pytest.raises(InputError, match="there is no such file or directory"):
-            find(tmp_path / "absent")
+    with pytest.raises(InputError, match="there is no such file or directory"):
+        find_references(tmp_path / "absent")
     with pytest.raises(InputError, match=r"A.pdb has the same name; keep one"):
         find_references(touched(tmp_path / "twice", "a.cif", "A.pdb"))

@@ -408,6 +408,7 @@ def test_evaluate_reports_what_was_not_compared(
     record("helixfold.cli.evaluate.require")
     unused = [f"r{number}" for number in range(12)]
     found = SimpleNamespace(results=["a", "b"], failures=failures, unused=unused, count=count)
+    named = record("helixfold.results.find.find_predictions", ["files of a"])
     compared = record("helixfold.analysis.compare_files.compare_files", found)
     record("helixfold.results.evaluation.screen_table", ["a 0.5"])
     record("helixfold.results.evaluation.complex_table", ["b 0.6"])
@@ -415,7 +416,8 @@ def test_evaluate_reports_what_was_not_compared(
     written = record("helixfold.results.evaluation.write_evaluation")
     files = record("helixfold.results.prediction.write_file")
     assert run("evaluate a b -o out") == code
-    assert compared == [((A, B), {"all_ranks": False})]
+    assert named == [((A,), {"all_ranks": False})]
+    assert compared == [((["files of a"], B), {})]
     assert written == [((OUT, ["a", "b"], failures, unused), {})]
     assert files == [((OUT / "scores.png", b"png"), {})]
     said = capsys.readouterr()

@@ -1,0 +1,575 @@
+"""The table of the files of a run's directory: how each is named, what it is for, and who writes and reads it.
+
+Resuming, slimming, archives, the report's list of files, ColabFold's names and docs/outputs.md work from it. Names of
+result files are composed and parsed here alone.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from string import Formatter
+from typing import Final, Literal
+
+PDB, MMCIF = ".pdb", ".cif"
+# Fields of patterns that are numbers; the others are any text.
+_NUMBERS = ("rank", "seed", "part", "parts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileKind:
+    """A kind of file, whose names are made of a pattern and one of several suffixes; a directory's pattern ends in /.
+
+    `writer` and `readers` are modules. Whether a prediction or a whole target has the file depends on the fields of the
+    pattern.
+    """
+
+    pattern: str  # with fields in braces, such as "confidence_{prediction}"
+    suffixes: tuple[str, ...] = ("",)
+    purpose: str  # what it is, for the report's list of files and docs/outputs.md
+    link: str = ""  # to a section of the documentation, from docs/outputs.md
+    place: Literal["target", "output"] = "target"  # the directory of a target, or the one that holds all of these
+    writer: str
+    readers: tuple[str, ...] = ()
+    is_slim: bool = False  # --slim keeps it
+    is_input: bool = False  # stays when a target is predicted again from the start
+    is_required: bool = False  # a prediction without it is made again
+    option: str = ""  # of FoldingOptions: if it is set, a prediction without the file is made again
+    since: str  # version
+
+    def name(self, suffix: str | None = None, **fields: str | int) -> str:
+        """Return the file's name, with the first suffix if None is given."""
+        return self.pattern.format(**fields) + (self.suffixes[0] if suffix is None else suffix)
+
+    def path(self, directory: Path, suffix: str | None = None, **fields: str | int) -> Path:
+        """Return the file's path, with the first suffix if None is given."""
+        return directory / self.name(suffix, **fields)
+
+    def match(self, name: str) -> dict[str, str] | None:
+        """Return the fields of a name of this kind and its `suffix`; None for any other name."""
+        match = self._expression.fullmatch(name)
+        return None if match is None else match.groupdict()
+
+    def files(self, directory: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+        """Yield what has a name of this kind in a directory, sorted by name, with the fields of the name."""
+        for path in sorted(directory.iterdir()):
+            if (fields := self.match(path.name)) is not None:
+                yield path, fields
+
+    @property
+    def fields(self) -> set[str]:
+        """Return the names of the pattern's fields."""
+        return {field for _, field, _, _ in Formatter().parse(self.pattern) if field is not None}
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        parts = [
+            re.escape(text) + ("" if field is None else rf"(?P<{field}>{'[0-9]+' if field in _NUMBERS else '.+'})")
+            for text, field, _, _ in Formatter().parse(self.pattern)
+        ]
+        return re.compile(f"{''.join(parts)}(?P<suffix>{'|'.join(map(re.escape, self.suffixes))})")
+
+
+# In the order in which people look for them.
+REPORT: Final = FileKind(
+    pattern="report",
+    suffixes=(".html",),
+    purpose="everything on one page that needs no network: the structure in 3-D, confidence, alignment, templates, times",
+    link="#the-report",
+    writer="helixfold.report.target_page",
+    since="0.1",
+)
+RANKED: Final = FileKind(
+    pattern="ranked_{rank}",
+    suffixes=(PDB, MMCIF),
+    purpose="structures, the best is 0, relaxed where relaxation was done; B-factors are pLDDT (0 to 100)",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.report.ensemble", "helixfold.results.find", "helixfold.finetune.distillation"),
+    is_slim=True,
+    since="0.1",
+)
+RELAXED: Final = FileKind(
+    pattern="relaxed_{prediction}",
+    suffixes=(PDB, MMCIF),
+    purpose="structures after relaxation",
+    writer="helixfold.results.relaxed",
+    readers=("helixfold.results.prediction", "helixfold.report.files"),
+    since="0.1",
+)
+UNRELAXED: Final = FileKind(
+    pattern="unrelaxed_{prediction}",
+    suffixes=(PDB, MMCIF),
+    purpose="structures as the network predicts them; the mmCIF files follow ModelCIF",
+    link="#what-modelcif-files-tell",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.results.relaxed", "helixfold.report.files"),
+    is_required=True,
+    since="0.1",
+)
+CONFIDENCE: Final = FileKind(
+    pattern="confidence_{prediction}",
+    suffixes=(".json",),
+    purpose="pLDDT of every residue, pTM, ipTM, summaries by chain, pair of chains and domain, depth of the alignment",
+    link="#how-sure-the-model-is",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.report.files", "helixfold.report.pulldown", "helixfold.results.tables"),
+    is_slim=True,
+    is_required=True,
+    since="0.1",
+)
+PAE: Final = FileKind(
+    pattern="pae_{prediction}",
+    suffixes=(".json",),
+    purpose="predicted aligned error, in the format of the AlphaFold DB",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.report.files", "helixfold.report.plot_files", "helixfold.results.tables"),
+    is_slim=True,
+    is_required=True,
+    since="0.1",
+)
+PAE_PAIRS: Final = FileKind(
+    pattern="pae_{prediction}",
+    suffixes=(".bcif.gz",),
+    purpose="the same as ModelCIF has it, for depositions: a row for each pair of residues, in BinaryCIF",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.results.relaxed",),
+    is_slim=True,
+    since="0.3",
+)
+DISTANCES: Final = FileKind(
+    pattern="distances_{prediction}",
+    suffixes=(".npz",),
+    purpose="expected distances and contact probabilities of all residue pairs",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.report.files",),
+    since="0.1",
+)
+RECYCLES: Final = FileKind(
+    pattern="recycles_{prediction}",
+    suffixes=(PDB,),
+    purpose="structures of all passes as models of one file, superimposed on the last, only with --save-recycles and "
+    "where a PDB file can hold them",
+    writer="helixfold.results.prediction",
+    option="save_passes",
+    since="0.3",
+)
+LOGITS: Final = FileKind(
+    pattern="logits_{prediction}",
+    suffixes=(".npz",),
+    purpose="logits of all heads, only with --save-logits",
+    writer="helixfold.results.prediction",
+    is_slim=True,
+    option="logits",
+    since="0.1",
+)
+REPRESENTATIONS: Final = FileKind(
+    pattern="representations_{prediction}",
+    suffixes=(".npz", ".safetensors"),
+    purpose="representations: what the network has made of the target, only with --save-representations",
+    link="#representations",
+    writer="helixfold.results.prediction",
+    is_slim=True,
+    option="representations",
+    since="0.3",
+)
+FEATURES: Final = FileKind(
+    pattern="features",
+    suffixes=(".npz",),
+    purpose="the model's input features: sequence, alignment, templates",
+    writer="helixfold.apps.predict.search",
+    readers=("helixfold.apps.predict.lot", "helixfold.apps.predict.postprocess", "helixfold.report.files"),
+    is_input=True,
+    since="0.1",
+)
+RANKING: Final = FileKind(
+    pattern="ranking_debug",
+    suffixes=(".json",),
+    purpose="order of the predictions; written last, so its presence means that the target is finished",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.apps.predict.resume", "helixfold.report.files", "helixfold.cluster.batch"),
+    is_slim=True,
+    since="0.1",
+)
+TIMINGS: Final = FileKind(
+    pattern="timings",
+    suffixes=(".json",),
+    purpose="time and peak memory of every stage, forecast and measured",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.apps.predict.resume", "helixfold.report.files"),
+    since="0.1",
+)
+TEMPLATES: Final = FileKind(
+    pattern="templates",
+    suffixes=(".json",),
+    purpose="the templates that the models of the run read, and the reason why each other hit was not used",
+    writer="helixfold.apps.predict.search",
+    readers=("helixfold.report.files",),
+    since="0.1",
+)
+RELAXATION: Final = FileKind(
+    pattern="relax_metrics",
+    suffixes=(".json",),
+    purpose="what relaxation changed: energies and violations before and after",
+    writer="helixfold.results.relaxed",
+    readers=("helixfold.report.files", "helixfold.report.index"),
+    is_slim=True,
+    since="0.1",
+)
+SETTINGS: Final = FileKind(
+    pattern="settings",
+    suffixes=(".json",),
+    purpose="what made the results: checksums of inputs and parameters, options, seeds, programs, device, command",
+    link="#what-made-a-result",
+    writer="helixfold.apps.predict.record",
+    readers=("helixfold.apps.predict.resume", "helixfold.report.files", "helixfold.report.provenance_comparison"),
+    is_slim=True,
+    since="0.1",
+)
+ENSEMBLE_PAGE: Final = FileKind(
+    pattern="ensemble",
+    suffixes=(".html",),
+    purpose="conformations of more than five predictions, and how they compare",
+    link="conformations.md#the-ensemble-page",
+    writer="helixfold.report.ensemble",
+    readers=("helixfold.report.target_page",),
+    since="0.3",
+)
+ENSEMBLE_TABLE: Final = FileKind(
+    pattern="ensemble",
+    suffixes=(".tsv",),
+    purpose="the same predictions as a table, with their conformations",
+    writer="helixfold.report.ensemble",
+    since="0.3",
+)
+FLUCTUATIONS_TABLE: Final = FileKind(
+    pattern="ensemble_rmsf",
+    suffixes=(".tsv",),
+    purpose="fluctuations of each residue over the same predictions",
+    writer="helixfold.report.ensemble",
+    since="0.3",
+)
+VARIANTS_TABLE: Final = FileKind(
+    pattern="alignments",
+    suffixes=(".tsv",),
+    purpose="variants of the alignment that were predicted from",
+    link="conformations.md",
+    writer="helixfold.apps.predict.variants",
+    since="0.3",
+)
+CLUSTERS_TABLE: Final = FileKind(
+    pattern="clusters",
+    suffixes=(".tsv",),
+    purpose="the cluster of each row of the alignment",
+    writer="helixfold.apps.predict.variants",
+    since="0.3",
+)
+PLDDT_PLOT: Final = FileKind(
+    pattern="plddt",
+    suffixes=(".png",),
+    purpose="plot of pLDDT along the chain",
+    writer="helixfold.report.plot_files",
+    readers=("helixfold.results.colabfold",),
+    since="0.1",
+)
+PAE_PLOT: Final = FileKind(
+    pattern="pae",
+    suffixes=(".png",),
+    purpose="plot of the predicted aligned error",
+    writer="helixfold.report.plot_files",
+    readers=("helixfold.results.colabfold",),
+    since="0.1",
+)
+COVERAGE_PLOT: Final = FileKind(
+    pattern="coverage",
+    suffixes=(".png",),
+    purpose="plot of the alignment's coverage",
+    writer="helixfold.report.plot_files",
+    readers=("helixfold.results.colabfold",),
+    since="0.1",
+)
+PLDDT_TABLE: Final = FileKind(
+    pattern="{target}_plddt",
+    suffixes=(".tsv",),
+    purpose="pLDDT as a table of nf-core/proteinfold",
+    link="#tables-for-nf-coreproteinfold",
+    writer="helixfold.results.tables",
+    since="0.1",
+)
+PTM_TABLE: Final = FileKind(
+    pattern="{target}_ptm",
+    suffixes=(".tsv",),
+    purpose="pTM as a table of nf-core/proteinfold",
+    writer="helixfold.results.tables",
+    since="0.1",
+)
+PAE_TABLE: Final = FileKind(
+    pattern="{target}_{rank}_pae",
+    suffixes=(".tsv",),
+    purpose="predicted aligned error of the best prediction (rank 0) as a table of nf-core/proteinfold",
+    writer="helixfold.results.tables",
+    since="0.1",
+)
+MSA_TABLE: Final = FileKind(
+    pattern="{target}_msa",
+    suffixes=(".tsv",),
+    purpose="the alignment as a table of nf-core/proteinfold",
+    writer="helixfold.report.plot_files",
+    since="0.1",
+)
+INTERFACES_TABLE: Final = FileKind(
+    pattern="{target}_interfaces",
+    suffixes=(".tsv",),
+    purpose="of a complex: a line for each pair of chains of each prediction, with its scores",
+    writer="helixfold.results.tables",
+    since="0.3",
+)
+SEARCHES: Final = FileKind(
+    pattern="msas/",
+    purpose="search results, with a record of which search made each file",
+    writer="data_pipeline.search.result_files",
+    readers=("data_pipeline.complexes.result_directory",),
+    is_slim=True,
+    is_input=True,
+    since="0.1",
+)
+
+# In the output directory, next to the directories of the targets.
+INDEX: Final = FileKind(
+    pattern="index",
+    suffixes=(".html",),
+    purpose="all targets on one page, with links to their reports",
+    place="output",
+    writer="helixfold.report.index",
+    since="0.1",
+)
+FAILURES: Final = FileKind(
+    pattern="failures",
+    suffixes=(".json",),
+    purpose="targets that failed, and why",
+    place="output",
+    writer="helixfold.results.prediction",
+    readers=("helixfold.report.index",),
+    since="0.1",
+)
+ARCHIVE: Final = FileKind(
+    pattern="{target}.result",
+    suffixes=(".zip",),
+    purpose="all files of a finished target, only with --zip",
+    place="output",
+    writer="helixfold.results.archive",
+    since="0.1",
+)
+PULLDOWN_PAGE: Final = FileKind(
+    pattern="pulldown",
+    suffixes=(".html",),
+    purpose="complexes of a pulldown, the best first",
+    link="predicting.md#pulldowns",
+    place="output",
+    writer="helixfold.report.pulldown",
+    since="0.3",
+)
+PULLDOWN_TABLE: Final = FileKind(
+    pattern="pulldown",
+    suffixes=(".tsv",),
+    purpose="the same as a table",
+    place="output",
+    writer="helixfold.report.pulldown",
+    since="0.3",
+)
+PULLDOWN: Final = FileKind(
+    pattern="pulldown",
+    suffixes=(".json",),
+    purpose="names of the baits and preys, for later runs",
+    place="output",
+    writer="helixfold.report.pulldown",
+    since="0.3",
+)
+CHAIN_SEARCHES: Final = FileKind(
+    pattern="chain_searches/",
+    purpose="search results of chains that several complexes share",
+    place="output",
+    writer="data_pipeline.search.result_files",
+    readers=("helixfold.apps.predict.targets",),
+    since="0.3",
+)
+STATUS_PAGE: Final = FileKind(
+    pattern="status",
+    suffixes=(".html",),
+    purpose="progress of a run on a cluster",
+    link="cluster.md",
+    place="output",
+    writer="helixfold.cluster.progress",
+    since="0.3",
+)
+CLUSTER: Final = FileKind(
+    pattern=".cluster/",
+    purpose="state of a run on a cluster",
+    place="output",
+    writer="helixfold.cluster.progress",
+    since="0.3",
+)
+CLAIMS: Final = FileKind(
+    pattern=".claims/",
+    purpose="which run of several predicts each target",
+    place="output",
+    writer="data_pipeline.claims",
+    since="0.3",
+)
+LOCK: Final = FileKind(
+    pattern=".helixfold",
+    suffixes=(".lock",),
+    purpose="lock of the run that writes here; may be deleted when no run does",
+    place="output",
+    writer="helixfold.results.lock",
+    since="0.1",
+)
+PART_LOCK: Final = FileKind(
+    pattern=".helixfold-{part:04d}-of-{parts:04d}",
+    suffixes=(".lock",),
+    purpose="lock of a run with --shard",
+    place="output",
+    writer="helixfold.results.lock",
+    since="0.3",
+)
+CLUSTER_LOCK: Final = FileKind(
+    pattern=".helixfold-cluster",
+    suffixes=(".lock",),
+    purpose="lock of a run with --cluster",
+    place="output",
+    writer="helixfold.cluster.run",
+    since="0.3",
+)
+
+# ColabFold's names, in the output directory.
+COLABFOLD_RELAXED: Final = FileKind(
+    pattern="{target}_relaxed_rank_{rank:03d}_{tag}",
+    suffixes=(PDB,),
+    purpose="relaxed structures, the best is rank_001",
+    place="output",
+    writer="helixfold.results.colabfold",
+    readers=("helixfold.results.find",),
+    since="0.2",
+)
+COLABFOLD_UNRELAXED: Final = FileKind(
+    pattern="{target}_unrelaxed_rank_{rank:03d}_{tag}",
+    suffixes=(PDB,),
+    purpose="structures as the network predicts them",
+    place="output",
+    writer="helixfold.results.colabfold",
+    readers=("helixfold.results.find",),
+    since="0.2",
+)
+COLABFOLD_SCORES: Final = FileKind(
+    pattern="{target}_scores_rank_{rank:03d}_{tag}",
+    suffixes=(".json",),
+    purpose="plddt, ptm, pae, max_pae; notes if the prediction has any",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_PAE: Final = FileKind(
+    pattern="{target}_predicted_aligned_error_v1",
+    suffixes=(".json",),
+    purpose="PAE of the best prediction",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_PLDDT_PLOT: Final = FileKind(
+    pattern="{target}_plddt",
+    suffixes=(".png",),
+    purpose="our plot of pLDDT",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_PAE_PLOT: Final = FileKind(
+    pattern="{target}_pae",
+    suffixes=(".png",),
+    purpose="our plot of the PAE",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_COVERAGE_PLOT: Final = FileKind(
+    pattern="{target}_coverage",
+    suffixes=(".png",),
+    purpose="our plot of the alignment's coverage",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_ALIGNMENT: Final = FileKind(
+    pattern="{target}",
+    suffixes=(".a3m",),
+    purpose="the alignment's columns; names and insertions of its rows are not in our features",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_DONE: Final = FileKind(
+    pattern="{target}.done",
+    suffixes=(".txt",),
+    purpose="written last, so its presence means that the target is finished",
+    place="output",
+    writer="helixfold.results.colabfold",
+    readers=("helixfold.apps.predict.postprocess", "helixfold.apps.predict.resume"),
+    since="0.2",
+)
+COLABFOLD_CONFIG: Final = FileKind(
+    pattern="config",
+    suffixes=(".json",),
+    purpose="settings of the run",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_LOG: Final = FileKind(
+    pattern="log",
+    suffixes=(".txt",),
+    purpose="lines with times",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+COLABFOLD_WORKS: Final = FileKind(
+    pattern="cite",
+    suffixes=(".bibtex",),
+    purpose="works to cite",
+    place="output",
+    writer="helixfold.results.colabfold",
+    since="0.2",
+)
+
+FILES: Final = tuple(value for value in [*globals().values()] if isinstance(value, FileKind))  # in the order above
+
+
+def kind_of(name: str, place: Literal["target", "output"] = "target") -> FileKind | None:
+    """Return the kind of a name, with / at the end for a directory; of several kinds, the one with the longest text."""
+    kinds = [kind for kind in FILES if kind.place == place and kind.match(name) is not None]
+    return max(kinds, key=lambda kind: sum(len(text) for text, *_ in Formatter().parse(kind.pattern)), default=None)
+
+
+def remove_results(directory: Path) -> None:
+    """Remove what an earlier run made, first the mark that it is finished; features and results of searches stay."""
+    if not directory.is_dir():
+        return
+    RANKING.path(directory).unlink(missing_ok=True)
+    for path in directory.iterdir():
+        kind = kind_of(path.name)
+        if kind is not None and not kind.is_input and not path.is_dir():
+            path.unlink()
+
+
+def slim_down(directory: Path) -> None:
+    """Remove all files of a finished target but those of a slim one; directories, such as msas/, stay."""
+    for path in directory.iterdir():
+        kind = kind_of(path.name)
+        if not path.is_dir() and (kind is None or not kind.is_slim):
+            path.unlink()
+
+
+def is_slim(directory: Path) -> bool:
+    """Return whether a finished target has only the files that --slim keeps: it has no features."""
+    return RANKING.path(directory).is_file() and not FEATURES.path(directory).is_file()
