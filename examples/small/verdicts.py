@@ -30,8 +30,8 @@ from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.intervals import Estimate, mean
 from helixfold.relax.flaws import flaws
 from helixfold.relax.pieces import pieces_of
+from helixfold.results.file_table import RELAXATION
 from helixfold.results.find import find_predictions
-from helixfold.results.relaxed import RELAXATION_FILE
 
 MEASURES = ("lddt_ca", "tm_score")
 HOMOLOGY = (25.0, 60.0)  # per cent of identity to the best template, between which a template should help
@@ -150,7 +150,7 @@ def violations(predictions: Path) -> dict[str, dict[str, Violations]]:
         protein = protein_from_chains(read_structure(file.path).chains)
         wrong, _ = flaws(protein.atom_positions, pieces_of(protein))
         # A relaxation that was refused leaves the prediction as it was.
-        metrics = file.path.parent / RELAXATION_FILE
+        metrics = RELAXATION.path(file.path.parent)
         refused = metrics.is_file() and any("failed" in each for each in json.loads(metrics.read_text()).values())
         group = found[NOT_RELAXED if refused else RELAXED]
         group[file.name] = Violations(1, len(protein.aatype), wrong.residues)

@@ -33,25 +33,24 @@ def report(
     reference
         Structures (mmCIF or PDB), such as two known conformations; ensemble.html compares all predictions with them.
     """
-    from helixfold.report.ensemble import PAGE_FILE as ENSEMBLE_FILE
     from helixfold.report.ensemble import write_ensemble
-    from helixfold.report.files import RANKING
-    from helixfold.report.index import INDEX_FILE, write_index
+    from helixfold.report.index import write_index
     from helixfold.report.page import counted
-    from helixfold.report.pulldown import PAGE_FILE, write_pulldown
-    from helixfold.report.target_page import REPORT_FILE, write_report
+    from helixfold.report.pulldown import write_pulldown
+    from helixfold.report.target_page import write_report
+    from helixfold.results.file_table import ENSEMBLE_PAGE, INDEX, PULLDOWN_PAGE, RANKING, REPORT
 
     if not directory.is_dir():
         raise InputError.at(directory, "no such directory; name one that `helixfold predict` wrote")
-    if (directory / RANKING).is_file():
+    if RANKING.path(directory).is_file():
         if write_ensemble(directory, references=reference):
-            print(directory / ENSEMBLE_FILE)
+            print(ENSEMBLE_PAGE.path(directory))
         write_report(directory)
-        print(directory / REPORT_FILE)
+        print(REPORT.path(directory))
         return 0
-    targets = sorted(path.parent for path in directory.glob(f"*/{RANKING}"))
+    targets = sorted(path.parent for path in directory.glob(f"*/{RANKING.name()}"))
     if not targets:
-        raise InputError.at(directory, f"no finished target is here or one level below (there is no {RANKING})")
+        raise InputError.at(directory, f"no finished target is here or one level below (there is no {RANKING.name()})")
     failed = 0
     for target in targets:
         try:
@@ -61,7 +60,7 @@ def report(
             failed += 1
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
     write_index(directory)
-    print(f"{directory / INDEX_FILE}: {len(targets) - failed} of {counted(len(targets), 'report')} written")
+    print(f"{INDEX.path(directory)}: {len(targets) - failed} of {counted(len(targets), 'report')} written")
     if write_pulldown(directory):
-        print(directory / PAGE_FILE)
+        print(PULLDOWN_PAGE.path(directory))
     return SOME_FAILED if failed else 0

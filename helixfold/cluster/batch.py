@@ -16,7 +16,6 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.apps.predict.record import read_record
-from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.apps.predict.settings import folding_of
 from helixfold.apps.predict.targets import requested_targets
@@ -31,7 +30,7 @@ from helixfold.options import given
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry
-from helixfold.results.prediction import RANKING_FILE
+from helixfold.results.file_table import FEATURES, RANKING
 from helixfold.weights.find import find_parameters
 
 # Options that say how one machine divides its work, or whose files concern all targets.
@@ -76,7 +75,7 @@ class ClusterBatch:
     def is_finished(self, number: int) -> bool:
         """Return whether a target has all predictions that are wanted, made with whatever settings."""
         directory = self.output / self.names[number]
-        if not (directory / RANKING_FILE).is_file() or (record := read_record(directory)) is None:
+        if not RANKING.path(directory).is_file() or (record := read_record(directory)) is None:
             return False
         found = expected_variants(self.variants, Job(target=self.targets[number]), record.clusters)
         if found.clusters is not None and found.clusters.count is None:
@@ -92,11 +91,11 @@ class ClusterBatch:
 
     def is_marked(self, number: int) -> bool:
         """Return whether a target is finished, perhaps with other settings."""
-        return (self.output / self.names[number] / RANKING_FILE).is_file()
+        return (RANKING.path(self.output / self.names[number])).is_file()
 
     def has_features(self, number: int) -> bool:
         """Return whether a target was searched for, perhaps otherwise; whoever folds it looks at the results again."""
-        return (self.output / self.names[number] / FEATURES_FILE).is_file()
+        return (FEATURES.path(self.output / self.names[number])).is_file()
 
     @cached_property
     def dtype(self) -> DtypeOrAuto:

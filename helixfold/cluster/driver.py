@@ -20,8 +20,9 @@ from helixfold.apps.predict.runner import write_pages
 from helixfold.cluster import worker
 from helixfold.cluster.batch import ClusterBatch
 from helixfold.cluster.engine import Engine, PoolError
-from helixfold.cluster.progress import DIRECTORY, BatchStatus, PoolStatus
+from helixfold.cluster.progress import BatchStatus, PoolStatus
 from helixfold.cluster.schedule import Schedule, Task
+from helixfold.results.file_table import CLUSTER
 from helixfold.results.prediction import write_failures
 
 # Tasks of a pool in a row that may end without having done anything, by whether they said why.
@@ -57,7 +58,7 @@ class Driver:
         pools = [self._pools[name] for name in self._names]
         bar_format = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
         with (
-            Engine(batch.site, pools, batch.output / DIRECTORY / "runs") as engine,
+            Engine(batch.site, pools, CLUSTER.path(batch.output) / "runs") as engine,
             tqdm(total=len(batch.targets), desc="targets", bar_format=bar_format, disable=None) as bar,
             self._interrupted_is_told(),
         ):
@@ -127,7 +128,7 @@ class Driver:
         if self._is_search(task):
             return worker.search, here, targets, batch.search_options(pool), batch.output
         self._tasks += 1
-        file = batch.output / DIRECTORY / "failures" / f"{os.getpid()}-{self._tasks}.json"
+        file = CLUSTER.path(batch.output) / "failures" / f"{os.getpid()}-{self._tasks}.json"
         return worker.fold, here, targets, batch.fold_options(pool, file)
 
     def _note_end(self, task: Task, future: "Future[Any]") -> None:

@@ -13,14 +13,13 @@ from typing import Final
 from data_pipeline.errors import InputError, printable
 from helixfold import __version__
 from helixfold.apps.predict.screen import format_duration
-from helixfold.report.files import FEATURES, RANKING
-from helixfold.report.index import INDEX_FILE, failures_in
+from helixfold.report.index import failures_in
 from helixfold.report.page import counted, page
+from helixfold.results.file_table import CLUSTER, FAILURES, FEATURES, INDEX, RANKING, STATUS_PAGE
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import to_json, write_file
 
-DIRECTORY: Final = ".cluster"  # in the output directory: everything of a batch on a cluster but results
-STATUS_FILE, PAGE_FILE = "status.json", "status.html"
+STATUS_FILE: Final = "status.json"
 # A status that was not written for so long is that of a driver that has ended.
 _SILENT_SECONDS = 60.0
 _SECONDS_BETWEEN_LOADS = 15  # of the page in a browser
@@ -64,7 +63,7 @@ class BatchStatus:
 
     def write(self, output: Path) -> None:
         """Write status.json and status.html."""
-        write_file(output / DIRECTORY / STATUS_FILE, to_json(asdict(self), indent=1))
+        write_file(CLUSTER.path(output) / STATUS_FILE, to_json(asdict(self), indent=1))
         text = page(
             "status.html",
             styles=("page.css", "index.css"),
@@ -74,14 +73,14 @@ class BatchStatus:
             status=self,
             written=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time)),
             refresh=_SECONDS_BETWEEN_LOADS if self.state == "running" else None,
-            has_index=(output / INDEX_FILE).is_file(),
+            has_index=INDEX.path(output).is_file(),
         )
-        write_file(output / PAGE_FILE, text)
+        write_file(STATUS_PAGE.path(output), text)
 
 
 def read_status(output: Path) -> BatchStatus | None:
     """Return the status that a driver has written, or None if there is none, or a damaged one."""
-    path = output / DIRECTORY / STATUS_FILE
+    path = CLUSTER.path(output) / STATUS_FILE
     if not path.is_file():
         return None
     try:
@@ -109,8 +108,8 @@ def status_lines(output: Path) -> Iterator[str]:
     if not output.is_dir():
         raise InputError.at(output, "there is no such directory; name the --output of helixfold predict")
     directories = [path for path in output.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    finished = sum((path / RANKING).is_file() for path in directories)
-    prepared = sum((path / FEATURES).is_file() for path in directories)
+    finished = sum(RANKING.path(path).is_file() for path in directories)
+    prepared = sum(FEATURES.path(path).is_file() for path in directories)
     failures = failures_in(output)
     status = read_status(output)
     targets = len(directories) if status is None else status.targets
@@ -142,4 +141,4 @@ def _failure_lines(failures: Mapping[str, str], most: int = 10) -> Iterator[str]
     for name, why in list(failures.items())[:most]:
         yield f"{name}: failed: {printable(why, 300)}"
     if len(failures) > most:
-        yield f"and {len(failures) - most:,} more, see failures.json"
+        yield f"and {len(failures) - most:,} more, see {FAILURES.name()}"

@@ -15,10 +15,9 @@ from helixfold.cluster.batch import read_batch
 from helixfold.cluster.schedule import Schedule, describe_forecast
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
+from helixfold.results.file_table import CLUSTER_LOCK
 from helixfold.results.lock import locked_directory, only_run
 from helixfold.standard_streams import optional_output
-
-LOCK_FILE = ".helixfold-cluster.lock"
 
 
 def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
@@ -42,7 +41,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
         with (
             optional_output(),
             locked_directory(batch.output, is_shared=True),
-            only_run(batch.output, LOCK_FILE),
+            only_run(batch.output, CLUSTER_LOCK.name()),
             closing(Claims.in_directory(batch.output)) as claims,
         ):
             if batch.pulldown:

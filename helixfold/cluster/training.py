@@ -9,9 +9,9 @@ from parsl.providers.errors import SubmitException
 
 from data_pipeline.errors import InputError
 from helixfold.cluster.engine import PoolError, last_words
-from helixfold.cluster.progress import DIRECTORY
 from helixfold.cluster.providers import SUBMITTERS, provider_of, python_of
 from helixfold.cluster.site import Pool, Site, read_site
+from helixfold.results.file_table import CLUSTER
 
 # The shell's words for the first of several nodes, by provider; others give a job of one node.
 _FIRST_NODE = {"slurm": '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'}
@@ -31,7 +31,7 @@ def submit_training(path: Path, words: Sequence[str], output: Path) -> str:
         raise InputError.at(path, "there is no table [train], which says on what nodes to train")
     command = training_command(site, pool, words)
     provider = provider_of(pool, site, nodes_per_job=pool.nodes, launcher=SimpleLauncher(debug=False))
-    scripts = output.absolute() / DIRECTORY
+    scripts = CLUSTER.path(output.absolute())
     try:
         scripts.mkdir(parents=True, exist_ok=True)
     except OSError as error:

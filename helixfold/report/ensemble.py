@@ -28,12 +28,14 @@ from helixfold.analysis.ensemble import (
     tm_map,
 )
 from helixfold.folding.prediction import CONFIDENCE_BANDS
-from helixfold.report.files import MMCIF, TargetFiles, read_order, read_target, structures_of
+from helixfold.report.files import TargetFiles, read_order, read_target, structures_of
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed, packed_asset, page
 from helixfold.report.provenance import made_by
 from helixfold.report.structures import MOST_BYTES, Superposer, alphas_of
 from helixfold.report.tables import band_of, headed, mark_of, notes_of
-from helixfold.report.target_page import ENSEMBLE_FILE, REPORT_FILE, Blobs, chains_in
+from helixfold.report.target_page import Blobs, chains_in
+from helixfold.results.file_table import ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE, REPORT
+from helixfold.results.find import best_structure
 from helixfold.results.prediction import write_file
 from helixfold.results.text_tables import rounded, tab_separated
 
@@ -144,10 +146,8 @@ def read_samples(target: TargetFiles) -> list[Sample]:
     for rank, prediction in enumerate(target.predictions):
         identity = prediction.identity
         # A slim target has ranked structures alone.
-        ranked = [target.directory / f"ranked_{rank}{suffix}" for suffix in (".pdb", MMCIF)]
-        structure = structures_of(target.directory, prediction.name).get("unrelaxed") or next(
-            filter(Path.is_file, ranked), None
-        )
+        structures = structures_of(target.directory, prediction.name)
+        structure = structures.get("unrelaxed") or best_structure(target.directory, rank)
         if structure is None:
             raise InputError.at(target.directory, f"{prediction.name} has no structure file; fold the target again")
         found.append(
@@ -201,8 +201,6 @@ def _references(
     return found, refused
 
 
-PAGE_FILE: Final = ENSEMBLE_FILE
-TABLE_FILE, RMSF_FILE = "ensemble.tsv", "ensemble_rmsf.tsv"
 # The five models of AlphaFold are no ensemble yet.
 LEAST_SAMPLES: Final = 6
 _MOST_STRUCTURES = 12
@@ -237,16 +235,16 @@ def write_ensemble(directory: Path, order: Sequence[str] | None = None, referenc
         return False
     target = read_target(directory, names)
     ensemble = read_ensemble(target, references)
-    write_file(directory / TABLE_FILE, samples_table(ensemble))
-    write_file(directory / RMSF_FILE, rmsf_table(target, ensemble))
-    write_file(directory / PAGE_FILE, _page(target, ensemble))
+    write_file(ENSEMBLE_TABLE.path(directory), samples_table(ensemble))
+    write_file(FLUCTUATIONS_TABLE.path(directory), rmsf_table(target, ensemble))
+    write_file(ENSEMBLE_PAGE.path(directory), _page(target, ensemble))
     return True
 
 
 def remove_ensemble(directory: Path) -> None:
     """Remove the page and the tables that an earlier run wrote of a target that is no ensemble any more."""
-    for name in (PAGE_FILE, TABLE_FILE, RMSF_FILE):
-        (directory / name).unlink(missing_ok=True)
+    for kind in (ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE):
+        kind.path(directory).unlink(missing_ok=True)
 
 
 def samples_table(ensemble: Ensemble) -> str:
@@ -307,8 +305,8 @@ def _page(target: TargetFiles, ensemble: Ensemble) -> str:
         ensemble=ensemble,
         conformations=_conformations(ensemble),
         best=ensemble.samples[:_MOST_LISTED],
-        report=REPORT_FILE,
-        table=TABLE_FILE,
+        report=REPORT.name(),
+        table=ENSEMBLE_TABLE.name(),
         mean_tm=float(pairs.mean()),
         same=SAME_CONFORMATION,
         bands=CONFIDENCE_BANDS,

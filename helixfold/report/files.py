@@ -22,17 +22,17 @@ from data_pipeline.residues import RESTYPES, THREE_LETTER
 from helixfold.folding.prediction import ConfidenceSummary, Prediction, PredictionIdentity
 from helixfold.folding.provenance import read_provenance
 from helixfold.results.confidence import read_prediction
+from helixfold.results.file_table import (
+    FEATURES,
+    MMCIF,
+    RANKING,
+    RELAXATION,
+    SETTINGS,
+    TEMPLATES,
+    TIMINGS,
+)
 from helixfold.results.json_object import JsonObject
 
-RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION, SETTINGS = (
-    "ranking_debug.json",
-    "timings.json",
-    "features.npz",
-    "templates.json",
-    "relax_metrics.json",
-    "settings.json",
-)
-MMCIF = ".cif"
 _PREDICTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _LETTERS = dict(zip(THREE_LETTER, RESTYPES, strict=False))
 
@@ -66,7 +66,7 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
 
     Raise `InputError` if a file is damaged, or if files disagree about the number of residues.
     """
-    settings = read_record(directory / SETTINGS)
+    settings = read_record(SETTINGS.path(directory))
     read = (read_prediction(directory, name) for name in order or read_order(directory))
     predictions = tuple(_with_record(prediction, settings) for prediction in read)
     length = len(predictions[0].plddt)
@@ -75,29 +75,29 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
             raise InputError.at(
                 directory, f"{prediction.name} has {len(prediction.plddt)} residues, others {length}; fold it again"
             )
-    features = load_features(directory / FEATURES) if (directory / FEATURES).is_file() else None
+    features = load_features(FEATURES.path(directory)) if FEATURES.path(directory).is_file() else None
     if features is not None and len(_residues(features)) != length:
-        raise InputError.at(directory / FEATURES, f"its sequence has other than {length} residues; fold it again")
+        raise InputError.at(FEATURES.path(directory), f"its sequence has other than {length} residues; fold it again")
     return TargetFiles(
         directory=directory,
         name=summary_of(predictions[0]).target,
         sequence=_sequence(directory, predictions[0], features),
         predictions=predictions,
         features=None if features is None else alignment_of(features),
-        templates=read_record(directory / TEMPLATES),
-        relaxation=read_record(directory / RELAXATION),
-        timings=read_record(directory / TIMINGS),
+        templates=read_record(TEMPLATES.path(directory)),
+        relaxation=read_record(RELAXATION.path(directory)),
+        timings=read_record(TIMINGS.path(directory)),
         settings=settings,
     )
 
 
 def read_order(directory: Path) -> tuple[str, ...]:
     """Return the names of a finished target's predictions, the best first. Raise `InputError` for a damaged ranking."""
-    order = JsonObject.read(directory / RANKING).list_of("order", str)
+    order = JsonObject.read(RANKING.path(directory)).list_of("order", str)
     if not all(map(_PREDICTION_NAME.fullmatch, order)):
-        raise InputError.at(directory / RANKING, "a prediction's name is no part of a file name; fold it again")
+        raise InputError.at(RANKING.path(directory), "a prediction's name is no part of a file name; fold it again")
     if not order:
-        raise InputError.at(directory / RANKING, "it names no prediction; fold the target again")
+        raise InputError.at(RANKING.path(directory), "it names no prediction; fold the target again")
     return order
 
 
@@ -149,16 +149,16 @@ def summary_of(prediction: Prediction) -> ConfidenceSummary:
 
 def structures_of(directory: Path, name: str) -> dict[str, Path]:
     """Return the files of a prediction's structures, PDB or else mmCIF, by "relaxed" and "unrelaxed" if they exist."""
-    found = {kind: _structure(directory, f"{kind}_{name}") for kind in ("relaxed", "unrelaxed")}
-    return {kind: path for kind, path in found.items() if path is not None}
+    found = {
+        title: next(
+            filter(None, (present(kind.path(directory, suffix, prediction=name)) for suffix in kind.suffixes)), None
+        )
+        for title, kind in (("relaxed", RELAXED), ("unrelaxed", UNRELAXED))
+    }
+    return {title: path for title, path in found.items() if path is not None}
 
 
 def present(path: Path) -> Path | None:
     """Return the path of a file if there is one and it is no link."""
     # A page holds whole files and may be sent to others: it must not include what a symbolic link points to.
     return path if path.is_file() and not path.is_symlink() else None
-
-
-def _structure(directory: Path, stem: str) -> Path | None:
-    """Return the PDB file of a structure, or the mmCIF file where PDB cannot hold it; None if there is none."""
-    return next(filter(None, (present(directory / f"{stem}{suffix}") for suffix in (".pdb", MMCIF))), None)

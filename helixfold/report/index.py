@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -16,24 +15,14 @@ from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
-from helixfold.report.files import (
-    FEATURES,
-    RANKING,
-    RELAXATION,
-    TIMINGS,
-    read_order,
-    read_record,
-    structures_of,
-    summary_of,
-)
+from helixfold.report.files import read_order, read_record, structures_of, summary_of
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of, stage_records
-from helixfold.report.target_page import REPORT_FILE
 from helixfold.results.confidence import read_prediction
+from helixfold.results.file_table import FAILURES, FEATURES, INDEX, RANKING, RELAXATION, REPORT, TIMINGS
 from helixfold.results.json_object import AGAIN
-from helixfold.results.prediction import FAILURES_FILE, write_file
+from helixfold.results.prediction import write_file
 
-INDEX_FILE: Final = "index.html"
 _STRIP = 100
 
 
@@ -88,27 +77,27 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
         band=band_of,
         width=_STRIP,
     )
-    write_file(output / INDEX_FILE, text)
+    write_file(INDEX.path(output), text)
 
 
 def failures_in(output: Path) -> dict[str, str]:
     """Return the reasons of the targets that failed, from failures.json of an output directory."""
-    path = output / FAILURES_FILE
+    path = FAILURES.path(output)
     if not path.is_file():
         return {}
     try:
         content = read_json(path, AGAIN)
     except InputError as error:
-        return {FAILURES_FILE: str(error)}
+        return {FAILURES.name(): str(error)}
     return {str(name): str(why) for name, why in content.items()} if isinstance(content, dict) else {}
 
 
 def _line(output: Path, name: str, failure: str | None) -> Line:
     directory = output / name
-    has_report = (directory / REPORT_FILE).is_file()
+    has_report = REPORT.path(directory).is_file()
     if failure is not None:
         return Line(name=name, problem=failure, has_report=has_report)
-    states = tuple(file_state(directory / file) for file in (RANKING, REPORT_FILE, TIMINGS, RELAXATION))
+    states = tuple(file_state(kind.path(directory)) for kind in (RANKING, REPORT, TIMINGS, RELAXATION))
     try:
         return _read_line(directory, states)
     except (InputError, OSError) as error:
@@ -118,10 +107,10 @@ def _line(output: Path, name: str, failure: str | None) -> Line:
 @cache
 def _read_line(directory: Path, _: object) -> Line:
     """Read the line of a target; while the states of its files stay the same, it is not read again."""
-    if not (directory / RANKING).is_file():
+    if not RANKING.path(directory).is_file():
         return Line(name=directory.name)
     best = read_prediction(directory, read_order(directory)[0])
-    timings = read_record(directory / TIMINGS)
+    timings = read_record(TIMINGS.path(directory))
     times = [stage for _, stage in stage_records(timings)]
     summary, structures = summary_of(best), structures_of(directory, best.name)
     rows = summary.rows
@@ -130,7 +119,7 @@ def _read_line(directory: Path, _: object) -> Line:
     return Line(
         name=directory.name,
         title=summary.target,
-        has_report=(directory / REPORT_FILE).is_file(),
+        has_report=REPORT.path(directory).is_file(),
         residues=len(best.plddt),
         mean_plddt=best.mean_plddt,
         ptm=best.ptm,
@@ -146,7 +135,7 @@ def _read_line(directory: Path, _: object) -> Line:
 
 def _was_relaxed(directory: Path, prediction: str) -> bool:
     """Return whether a prediction of a slim target, which has only ranked structures, was relaxed."""
-    metrics = read_record(directory / RELAXATION)
+    metrics = read_record(RELAXATION.path(directory))
     found = None if metrics is None else metrics.content.get(prediction)
     return isinstance(found, dict) and "failed" not in found
 
@@ -165,7 +154,7 @@ def _strip(prediction: Prediction) -> tuple[tuple[str, str], ...]:
 
 def _is_target(path: Path) -> bool:
     """Return whether a directory is that of a target that was started."""
-    return path.is_dir() and any((path / file).is_file() for file in (RANKING, FEATURES, TIMINGS))
+    return path.is_dir() and any(kind.path(path).is_file() for kind in (RANKING, FEATURES, TIMINGS))
 
 
 def file_state(path: Path) -> tuple[int, int] | None:

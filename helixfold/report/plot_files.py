@@ -11,6 +11,7 @@ from data_pipeline.features.schema import Features
 from helixfold.folding.prediction import Prediction
 from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
+from helixfold.results.file_table import COVERAGE_PLOT, MSA_TABLE, PAE, PAE_PLOT, PLDDT_PLOT
 from helixfold.results.prediction import all_notes, read_pae, write_file
 from helixfold.results.tables import msa_table
 
@@ -25,14 +26,14 @@ def write_plots(directory: Path, order: Sequence[Prediction]) -> None:
     """
     best = order[:_MOST_DRAWN]
     notes = all_notes(order)
-    write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
+    write_file(PLDDT_PLOT.path(directory), plddt_plot({each.name: each.plddt for each in best}, notes))
     paes = {
-        each.name: read_pae(directory / f"pae_{each.name}.json", len(each.plddt))[0]
+        each.name: read_pae(PAE.path(directory, prediction=each.name), len(each.plddt))[0]
         for each in best
         if each.ptm is not None
     }
     if paes:
-        write_file(directory / "pae.png", pae_plot(paes, LARGEST_ERROR, notes))
+        write_file(PAE_PLOT.path(directory), pae_plot(paes, LARGEST_ERROR, notes))
 
 
 def write_alignment(directory: Path, features: Features | ComplexFeatures) -> AlignmentDepth:
@@ -40,7 +41,7 @@ def write_alignment(directory: Path, features: Features | ComplexFeatures) -> Al
 
     All models read the same alignment, so its depth is the same for all predictions of the target.
     """
-    write_file(directory / f"{directory.resolve().name}_msa.tsv", msa_table(features.msa))
+    write_file(MSA_TABLE.path(directory, target=directory.resolve().name), msa_table(features.msa))
     return alignment_depth(features.msa)
 
 
@@ -50,4 +51,4 @@ def write_coverage(directory: Path, features: Features | ComplexFeatures, depth:
     if isinstance(features, ComplexFeatures):
         paired, ends = features.paired_rows, np.cumsum(np.bincount(features.asym_id)[1:])[:-1]
     plot = coverage_plot(features.msa, depth, paired=paired, chain_ends=ends.tolist())
-    write_file(directory / "coverage.png", plot)
+    write_file(COVERAGE_PLOT.path(directory), plot)

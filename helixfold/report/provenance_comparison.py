@@ -10,9 +10,9 @@ from typing import Any
 
 from data_pipeline.errors import InputError, printable
 from helixfold.folding.provenance import Provenance, read_provenance, without_output
-from helixfold.report.files import SETTINGS
 from helixfold.report.page import counted
 from helixfold.report.provenance import databases_text, device_text, earlier_version
+from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import JsonObject
 
 _NONE, _NOT_RECORDED = "none", "not recorded"
@@ -100,9 +100,9 @@ def _pairs(one: Mapping[str, str], other: Mapping[str, str], absent: Sequence[st
 
 def _read(path: Path) -> JsonObject:
     """Read the settings.json of a result, or of the only one in a directory."""
-    file = path / SETTINGS if path.is_dir() else path
+    file = SETTINGS.path(path) if path.is_dir() else path
     if not file.is_file():
-        found = sorted(path.glob(f"*/{SETTINGS}")) if path.is_dir() else []
+        found = sorted(path.glob(f"*/{SETTINGS.name()}")) if path.is_dir() else []
         if len(found) > 1:
             raise InputError.at(path, f"holds {len(found)} results; name one of them, such as {found[0].parent}")
         if not found:

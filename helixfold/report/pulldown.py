@@ -8,21 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from data_pipeline.errors import InputError
 from helixfold import __version__
-from helixfold.report.files import RANKING, read_order
+from helixfold.report.files import read_order
 from helixfold.report.index import failures_in, file_state
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
-from helixfold.report.target_page import REPORT_FILE
+from helixfold.results.file_table import CONFIDENCE, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE, RANKING, REPORT
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import to_json, write_file
 from helixfold.results.text_tables import rounded, tab_separated
 
-PULLDOWN_FILE: Final = "pulldown.json"
-TABLE_FILE, PAGE_FILE = "pulldown.tsv", "pulldown.html"
 # Shares of ipTM and pTM in AlphaFold-Multimer's ranking (Evans et al. 2022, Sec. 2.5).
 _IPTM_SHARE, _PTM_SHARE = 0.8, 0.2
 _SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "interface_pae")
@@ -108,12 +106,12 @@ def write_entries(output: Path, entries: Iterable[PulldownEntry]) -> None:
         }
         for entry in known.values()
     ]
-    write_file(output / PULLDOWN_FILE, to_json({"complexes": content}, indent=1) + "\n")
+    write_file(PULLDOWN.path(output), to_json({"complexes": content}, indent=1) + "\n")
 
 
 def read_entries(output: Path) -> list[PulldownEntry]:
     """Return the complexes in `pulldown.json`, none if there is no such file; raise `InputError` if it is damaged."""
-    path = output / PULLDOWN_FILE
+    path = PULLDOWN.path(output)
     if not path.is_file():
         return []
     return [
@@ -137,7 +135,7 @@ def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> b
         return False
     failed = failures_in(output) if failures is None else failures
     lines = ranked([_line(output, entry, failed.get(entry.name)) for entry in entries])
-    write_file(output / TABLE_FILE, table(lines))
+    write_file(PULLDOWN_TABLE.path(output), table(lines))
     finished = [line for line in lines if line.prediction is not None]
     text = page(
         "pulldown.html",
@@ -153,7 +151,7 @@ def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> b
         demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
         scored=any(line.score is not None for line in finished),
     )
-    write_file(output / PAGE_FILE, text)
+    write_file(PULLDOWN_PAGE.path(output), text)
     return True
 
 
@@ -189,11 +187,11 @@ def _cells(rank: int | None, line: PulldownLine) -> list[object]:
 
 def _line(output: Path, entry: PulldownEntry, failure: str | None) -> PulldownLine:
     directory = output / entry.name
-    has_report = (directory / REPORT_FILE).is_file()
+    has_report = REPORT.path(directory).is_file()
     if failure is not None:
         return PulldownLine(entry=entry, problem=failure, has_report=has_report)
     try:
-        return _read_line(directory, entry, file_state(directory / RANKING), has_report=has_report)
+        return _read_line(directory, entry, file_state(RANKING.path(directory)), has_report=has_report)
     except (InputError, OSError) as error:
         return PulldownLine(entry=entry, problem=str(error), has_report=has_report)
 
@@ -201,10 +199,10 @@ def _line(output: Path, entry: PulldownEntry, failure: str | None) -> PulldownLi
 @cache
 def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: bool) -> PulldownLine:
     """Read the line of a complex; while the state of its ranking stays the same, it is not read again."""
-    if not (directory / RANKING).is_file():
+    if not RANKING.path(directory).is_file():
         return PulldownLine(entry=entry)
     best = read_order(directory)[0]
-    confidence = JsonObject.read(directory / f"confidence_{best}.json")
+    confidence = JsonObject.read(CONFIDENCE.path(directory, prediction=best))
     interface = _best_interface(confidence.children("interfaces"), entry.bait_chains)
     return PulldownLine(
         entry=entry,

@@ -7,8 +7,7 @@ from data_pipeline.complexes.pipeline import PreparedComplex
 from data_pipeline.pipeline import PreparedTarget
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UsedTemplate
 from helixfold.report.page import counted
-
-TEMPLATES_FILE = "templates.json"
+from helixfold.results.file_table import TEMPLATES
 
 
 def template_report(
@@ -99,7 +98,7 @@ def _templates(result: TemplateResult | None, chain: str | None, read: Collectio
     words = [f"{counted(len(used), 'template')}{_names(used)}"]
     if unread:
         words.append(f"{len(unread)}{_names(unread)} that no model of this run reads")
-    words.append(f"{counted(len(result.rejected), 'hit')} not used, see {TEMPLATES_FILE}")
+    words.append(f"{counted(len(result.rejected), 'hit')} not used, see {TEMPLATES.name()}")
     return f"; {', '.join(words)}"
 
 

@@ -14,8 +14,8 @@ from data_pipeline.files import read_file
 from data_pipeline.parse.mmcif import parse_mmcif
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import best_rotation
-from helixfold.report.files import MMCIF
 from helixfold.report.page import packed
+from helixfold.results.file_table import MMCIF
 
 # A browser takes too long to draw a larger file; the page names it instead.
 MOST_BYTES = 32 * 2**20

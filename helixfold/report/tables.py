@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from helixfold.folding.prediction import CONFIDENCE_BANDS, ConfidenceBand
-from helixfold.report.files import RANKING, TargetFiles
+from helixfold.report.files import TargetFiles
 from helixfold.report.page import counted
+from helixfold.results.file_table import FILES, RANKING, REPORT, kind_of
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import natural_key
 
@@ -217,52 +218,24 @@ def _words(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-_PURPOSES = (
-    (r"ranked_\d+\.(pdb|cif)", "structure by rank, 0 is the best; B-factors are pLDDT"),
-    (r"relaxed_.+\.(pdb|cif)", "structure after relaxation"),
-    (r"unrelaxed_.+\.(pdb|cif)", "structure as the model gave it"),
-    (r"confidence_.+\.json", "pLDDT of each residue, pTM, chains, domains, coverage"),
-    (r"pae_.+\.json", "predicted aligned error, as AlphaFold DB writes it"),
-    (r"pae_.+\.bcif\.gz", "predicted aligned error, as ModelCIF has it"),
-    (r"distances_.+\.npz", "expected distances and probabilities of contacts"),
-    (r"recycles_.+\.pdb", "structures of all passes"),
-    (r"logits_.+\.npz", "logits of all heads"),
-    (r"representations_.+\.(npz|safetensors)", "representations of the network"),
-    (r"features\.npz", "what the models read: alignment and templates"),
-    (r"ranking_debug\.json", "order of the models"),
-    (r"timings\.json", "seconds and memory of each stage"),
-    (r"templates\.json", "templates used, and why other hits were not"),
-    (r"relax_metrics\.json", "energies and violations before and after relaxation"),
-    (r"settings\.json", "what the target was made from"),
-    (r"ensemble\.html", "conformations of all samples, and how they compare"),
-    (r"ensemble(_rmsf)?\.tsv", "samples and fluctuations of an ensemble, as tables"),
-    (r"(alignments|clusters)\.tsv", "variants of the alignment that were predicted from"),
-    (r".+\.png", "pictures"),
-    (r".+\.tsv", "tables for nf-core/proteinfold"),
-    (r".+\.(pdb|cif)", "structure"),
-    (r".+\.json", "data"),
-    (r".+\.zip", "all of it in one file"),
-)
+def described_files(directory: Path) -> list[FileLine]:
+    """Return a line for each file in a target's directory but the report, those that people look for first.
 
-
-def described_files(directory: Path, own: str) -> list[FileLine]:
-    """Return a line for each file in a target's directory, those that people look for first.
-
-    `own` is the report itself, which is left out. The ranking is listed even if it has yet to be written.
+    The ranking is listed even if it has yet to be written.
     """
-    found = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
-    found.setdefault(RANKING, directory / RANKING)
-    found.pop(own, None)
-    lines = [_line(name, path) for name, path in sorted(found.items(), key=lambda item: natural_key(item[0]))]
+    paths = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
+    paths.setdefault(RANKING.name(), RANKING.path(directory))
+    paths.pop(REPORT.name(), None)
+    lines = [_line(name, path) for name, path in sorted(paths.items(), key=lambda item: natural_key(item[0]))]
     return sorted(lines, key=lambda line: line.order)
 
 
 def _line(name: str, path: Path) -> FileLine:
-    if path.is_dir():
-        purpose = "results of the searches" if name == "msas" else ""
-        return FileLine(name=f"{name}/", size=None, purpose=purpose, order=len(_PURPOSES))
-    size = path.stat().st_size if path.is_file() else None
-    for order, (pattern, purpose) in enumerate(_PURPOSES):
-        if re.fullmatch(pattern, name):
-            return FileLine(name=name, size=size, purpose=purpose, order=order)
-    return FileLine(name=name, size=size, purpose="", order=len(_PURPOSES) + 1)
+    name = f"{name}/" if path.is_dir() else name
+    kind = kind_of(name)
+    return FileLine(
+        name=name,
+        size=path.stat().st_size if path.is_file() else None,
+        purpose="" if kind is None else kind.purpose,
+        order=len(FILES) if kind is None else FILES.index(kind),
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from data_pipeline.residues import GAP
 from helixfold import __version__
@@ -26,10 +26,9 @@ from helixfold.report.tables import (
     templates_of,
     warnings_of,
 )
+from helixfold.results.file_table import DISTANCES, ENSEMBLE_PAGE, PAE, REPORT
 from helixfold.results.prediction import write_file
 
-REPORT_FILE: Final = "report.html"
-ENSEMBLE_FILE: Final = "ensemble.html"
 # Predictions beyond these are in the page of their ensemble.
 _MOST_PREDICTIONS = 20
 # Predictions are added from the best on until this many characters are used, so that a page can still be mailed.
@@ -72,7 +71,7 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     that are damaged.
     """
     names = tuple(order or read_order(directory))
-    write_file(directory / REPORT_FILE, _page(read_target(directory, names[:_MOST_PREDICTIONS]), len(names)))
+    write_file(REPORT.path(directory), _page(read_target(directory, names[:_MOST_PREDICTIONS]), len(names)))
 
 
 def _page(target: TargetFiles, predictions: int) -> str:
@@ -101,7 +100,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
         earlier_version=earlier_version(target.settings),
         target=target,
         predictions=predictions,
-        ensemble=ENSEMBLE_FILE if (target.directory / ENSEMBLE_FILE).is_file() else None,
+        ensemble=ENSEMBLE_PAGE.name() if ENSEMBLE_PAGE.path(target.directory).is_file() else None,
         best=best,
         chains=chains,
         rows=len(features.msa) if features is not None else target.summary.rows,
@@ -121,7 +120,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
             ("How each prediction was computed", table_of(target.timings, "models", names)),
             ("What each was made from", table_of(target.settings, "predictions", names)),
         ],
-        files=described_files(target.directory, REPORT_FILE),
+        files=described_files(target.directory),
         data=data,
         blobs=blobs.texts,
         licence=asset(VIEWER_LICENCE),
@@ -147,7 +146,7 @@ def _models(target: TargetFiles, blobs: Blobs) -> list[dict[str, Any]]:
             "plddt": [round(value, 2) for value in prediction.plddt.tolist()],
             "structures": {} if blobs.full else _structures(target.directory, prediction, superposer, blobs),
             "maps": []
-            if blobs.full or (pae := present(target.directory / f"pae_{prediction.name}.json")) is None
+            if blobs.full or (pae := present(PAE.path(target.directory, prediction=prediction.name))) is None
             else [_packed(pae_map(pae, length), blobs)],
             "domains": [
                 {"name": domain.name, "ranges": domain.ranges, "chains": domain.chains}
@@ -157,7 +156,7 @@ def _models(target: TargetFiles, blobs: Blobs) -> list[dict[str, Any]]:
         for prediction in target.predictions
     ]
     for prediction, model in zip(target.predictions, models, strict=True):
-        distances = present(target.directory / f"distances_{prediction.name}.npz")
+        distances = present(DISTANCES.path(target.directory, prediction=prediction.name))
         if distances is not None and not blobs.full:
             model["maps"] += [_packed(found, blobs) for found in distance_maps(distances, length)]
     return models

@@ -6,8 +6,8 @@ import zipfile
 from pathlib import Path
 
 from data_pipeline.files import atomic_write
+from helixfold.results.file_table import ARCHIVE
 
-ARCHIVE_SUFFIX = ".result.zip"
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has, so that equal files give equal archives
 
 
@@ -16,7 +16,7 @@ def write_archive(directory: Path) -> None:
 
     An archive that is newer than all of them stays, unless its time lies ahead: the clock was set back since.
     """
-    target = directory.with_name(directory.name + ARCHIVE_SUFFIX)
+    target = ARCHIVE.path(directory.parent, target=directory.name)
     newest = max((path.stat().st_mtime_ns for path in _files(directory)), default=0)
     if target.is_file() and newest < target.stat().st_mtime_ns <= time.time_ns():
         return

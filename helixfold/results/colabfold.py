@@ -20,9 +20,29 @@ from data_pipeline.parse.fasta import directory_name
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold import __version__
 from helixfold.folding.prediction import Prediction
+from helixfold.results.file_table import (
+    COLABFOLD_ALIGNMENT,
+    COLABFOLD_CONFIG,
+    COLABFOLD_COVERAGE_PLOT,
+    COLABFOLD_DONE,
+    COLABFOLD_LOG,
+    COLABFOLD_PAE,
+    COLABFOLD_PAE_PLOT,
+    COLABFOLD_PLDDT_PLOT,
+    COLABFOLD_RELAXED,
+    COLABFOLD_SCORES,
+    COLABFOLD_UNRELAXED,
+    COLABFOLD_WORKS,
+    COVERAGE_PLOT,
+    PAE,
+    PAE_PLOT,
+    PDB,
+    PLDDT_PLOT,
+    RELAXED,
+    UNRELAXED,
+)
 from helixfold.results.prediction import all_notes, read_pae, to_json, write_file
 
-LOG_FILE: Final = "log.txt"
 # Key, authors, title, journal, year and DOI of each work.
 _WORKS: Final = {
     "alphafold": (
@@ -39,14 +59,19 @@ _WORKS: Final = {
         *("PLOS Computational Biology", 2017, "10.1371/journal.pcbi.1005659"),
     ),
 }
-
-
+# Each of our files with ColabFold's copy.
+_STRUCTURES: Final = {UNRELAXED: COLABFOLD_UNRELAXED, RELAXED: COLABFOLD_RELAXED}
+_PLOTS: Final = {
+    PLDDT_PLOT: COLABFOLD_PLDDT_PLOT,
+    PAE_PLOT: COLABFOLD_PAE_PLOT,
+    COVERAGE_PLOT: COLABFOLD_COVERAGE_PLOT,
+}
 _MODEL = re.compile(r"(model_[1-5])(_ptm|_multimer(?:_v[23])?)?")
 
 
 def done_file(directory: Path) -> Path:
     """Return the file that marks the target in a directory as finished, as ColabFold does."""
-    return directory.parent / f"{directory_name(directory.name)}.done.txt"
+    return COLABFOLD_DONE.path(directory.parent, target=directory_name(directory.name))
 
 
 def model_type(model: str) -> str:
@@ -70,50 +95,51 @@ def write_colabfold(
     """
     output, job = directory.parent, directory_name(directory.name)
     done_file(directory).unlink(missing_ok=True)
-    earlier = re.compile(rf"{re.escape(job)}_((un)?relaxed|scores)_rank_\d{{3}}_.+\.(pdb|json)")
-    for path in output.iterdir():
-        if earlier.fullmatch(path.name) and not path.is_dir():
-            path.unlink()
+    for kind in (*_STRUCTURES.values(), COLABFOLD_SCORES):
+        for path, fields in kind.files(output):
+            if fields["target"] == job and not path.is_dir():
+                path.unlink()
     residues = len(features.sequence.replace(CHAIN_SEPARATOR, ""))
     metric = "plddt" if order[0].iptm is None else "multimer"
     lines = [f"Query: {job} (length {residues})", f"reranking models by '{metric}' metric"]
     for rank, prediction in enumerate(order, start=1):
         model, seed = origins[prediction.name]
         number = found[1] if (found := _MODEL.fullmatch(model)) is not None else model
-        tag = f"rank_{rank:03d}_{model_type(model)}_{number}_seed_{seed:03d}"
-        for kind in ("unrelaxed", "relaxed"):
-            _copy(directory / f"{kind}_{prediction.name}.pdb", output / f"{job}_{kind}_{tag}.pdb")
+        tag = f"{model_type(model)}_{number}_seed_{seed:03d}"
+        for source, kind in _STRUCTURES.items():
+            copy = kind.path(output, target=job, rank=rank, tag=tag)
+            _copy(source.path(directory, PDB, prediction=prediction.name), copy)
         scores = _scores(directory, prediction)
-        write_file(output / f"{job}_scores_{tag}.json", to_json(scores))
+        write_file(COLABFOLD_SCORES.path(output, target=job, rank=rank, tag=tag), to_json(scores))
         if rank == 1 and "pae" in scores:
             pae = {"predicted_aligned_error": scores["pae"], "max_predicted_aligned_error": scores["max_pae"]}
-            write_file(output / f"{job}_predicted_aligned_error_v1.json", to_json(pae))
+            write_file(COLABFOLD_PAE.path(output, target=job), to_json(pae))
         ptm = "" if prediction.ptm is None else f" pTM={prediction.ptm:.3g}"
         ptm += "" if prediction.iptm is None else f" ipTM={prediction.iptm:.3g}"
-        lines.append(f"{tag} pLDDT={prediction.plddt.mean():.3g}{ptm}")
-    for plot in ("plddt", "pae", "coverage"):
-        _copy(directory / f"{plot}.png", output / f"{job}_{plot}.png")
-    write_file(output / f"{job}.a3m", _a3m(features))
+        lines.append(f"rank_{rank:03d}_{tag} pLDDT={prediction.plddt.mean():.3g}{ptm}")
+    for plot, kind in _PLOTS.items():
+        _copy(plot.path(directory), kind.path(output, target=job))
+    write_file(COLABFOLD_ALIGNMENT.path(output, target=job), _a3m(features))
     write_log(output, *lines, *all_notes(order))
     write_file(done_file(directory), "")
 
 
 def write_run(output: Path, config: Mapping[str, object], works: Sequence[str]) -> None:
     """Write config.json and cite.bibtex, with the works of these names, and begin or go on with log.txt."""
-    write_file(output / "config.json", to_json({**config, "version": f"helixfold {__version__}"}, indent=4))
+    write_file(COLABFOLD_CONFIG.path(output), to_json({**config, "version": f"helixfold {__version__}"}, indent=4))
     fields = ("author", "title", "journal", "year", "doi")
     entries = (zip(fields, _WORKS[work][1:], strict=True) for work in works)
     texts = (
         f"@article{{{_WORKS[work][0]},\n" + "".join(f"{field} = {{{value}}},\n" for field, value in entry) + "}\n"
         for work, entry in zip(works, entries, strict=True)
     )
-    write_file(output / "cite.bibtex", "".join(texts))
+    write_file(COLABFOLD_WORKS.path(output), "".join(texts))
     write_log(output, f"Running helixfold {__version__}")
 
 
 def write_log(output: Path, *lines: str) -> None:
     """Add lines with the time to log.txt."""
-    path = output / LOG_FILE
+    path = COLABFOLD_LOG.path(output)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         path.unlink()  # what is written through a link would leave the output directory, and a pipe waits for a reader
     seconds = time.time()
@@ -126,7 +152,7 @@ def _scores(directory: Path, prediction: Prediction) -> dict[str, Any]:
     """Return the content of a scores file, rounded as ColabFold's, and with the notes of a prediction that has any."""
     scores: dict[str, Any] = {"plddt": np.around(prediction.plddt.astype(np.float64), 2).tolist()}
     if prediction.ptm is not None:
-        errors, _ = read_pae(directory / f"pae_{prediction.name}.json", len(prediction.plddt))
+        errors, _ = read_pae(PAE.path(directory, prediction=prediction.name), len(prediction.plddt))
         pae = np.around(errors.astype(np.float64), 2)
         scores |= {"max_pae": float(pae.max()), "pae": pae.tolist(), "ptm": round(prediction.ptm, 2)}
     if prediction.iptm is not None:

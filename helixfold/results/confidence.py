@@ -21,6 +21,7 @@ from helixfold.folding.prediction import (
     PredictionIdentity,
 )
 from helixfold.results.chains import split_chains
+from helixfold.results.file_table import CONFIDENCE
 from helixfold.results.json_object import AGAIN, JsonObject
 
 # The key of the sentence that says why there is no PDB file; it is not there if there is one.
@@ -165,7 +166,7 @@ def read_prediction(directory: Path, name: str) -> Prediction:
 
     Raise `InputError` if the file is missing or damaged.
     """
-    content = JsonObject.read(directory / f"confidence_{name}.json")
+    content = JsonObject.read(CONFIDENCE.path(directory, prediction=name))
     plddt, numbers = content.list_of("plddt", float), content.list_of("residueNumber", float)
     if not plddt or len(numbers) != len(plddt):
         raise InputError.at(content.path, f"{len(plddt)} pLDDT for {len(numbers)} residues; fold the target again")

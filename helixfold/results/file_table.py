@@ -75,7 +75,7 @@ class FileKind:
 REPORT: Final = FileKind(
     pattern="report",
     suffixes=(".html",),
-    purpose="everything on one page that needs no network: the structure in 3-D, confidence, alignment, templates, times",
+    purpose="everything below on one page that needs no network: structure in 3-D, confidence, MSA, templates, times",
     link="#the-report",
     writer="helixfold.report.target_page",
     since="0.1",
@@ -351,6 +351,14 @@ FAILURES: Final = FileKind(
     writer="helixfold.results.prediction",
     readers=("helixfold.report.index",),
     since="0.1",
+)
+PART_FAILURES: Final = FileKind(
+    pattern="failures-{part:04d}-of-{parts:04d}",
+    suffixes=(".json",),
+    purpose="the same of one part of the targets, with features --shard",
+    place="output",
+    writer="helixfold.apps.predict.search",
+    since="0.3",
 )
 ARCHIVE: Final = FileKind(
     pattern="{target}.result",

@@ -26,6 +26,7 @@ from helixfold.folding.provenance import SearchPurpose
 from helixfold.folding.templates import AlignedTemplate
 from helixfold.results.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
 from helixfold.results.cif_text import cif_line, cif_text, cif_word
+from helixfold.results.file_table import PAE, PAE_PAIRS
 from helixfold.results.model_scores import HELIXFOLD, ModelScores, add_scores
 from helixfold.results.origin import ModelOrigin
 
@@ -394,7 +395,8 @@ def entry_id(name: str) -> str:
 def _error_files(model: str) -> list[modelcif.associated.File]:
     return [
         _PairwiseFile(
-            f"pae_{model}.bcif.gz", "Predicted aligned errors in the category ma_qa_metric_local_pairwise, BinaryCIF"
+            PAE_PAIRS.name(prediction=model),
+            "Predicted aligned errors in the category ma_qa_metric_local_pairwise, BinaryCIF",
         ),
-        _JsonFile(f"pae_{model}.json", "Predicted aligned errors in the format of AlphaFold DB"),
+        _JsonFile(PAE.name(prediction=model), "Predicted aligned errors in the format of AlphaFold DB"),
     ]

@@ -6,10 +6,10 @@ has it is finished.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -23,23 +23,54 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.templates import pseudo_beta
 from helixfold import __version__
 from helixfold.analysis.metrics import superposition
+from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Distances, Prediction
 from helixfold.options import RepresentationFormat
 from helixfold.results.chains import split_chains
 from helixfold.results.confidence import confidence_content, read_prediction
+from helixfold.results.file_table import (
+    CONFIDENCE,
+    DISTANCES,
+    FAILURES,
+    FILES,
+    LOGITS,
+    PAE,
+    PAE_PAIRS,
+    PDB,
+    RANKED,
+    RANKING,
+    RECYCLES,
+    RELAXED,
+    REPRESENTATIONS,
+    TIMINGS,
+    UNRELAXED,
+    FileKind,
+    is_slim,
+)
 from helixfold.results.json_object import AGAIN, JsonObject
 from helixfold.results.mmcif import entry_id, to_mmcif
 from helixfold.results.model_scores import PAE_METRIC, ModelScores
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.pairwise_errors import pairwise_errors
 from helixfold.results.pdb import models_to_pdb, plain_text, to_pdb
-from helixfold.results.representations import write_representations
+from helixfold.results.representations import PASSES, representation_names, write_representations
 
-RANKING_FILE: Final = "ranking_debug.json"
-TIMINGS_FILE: Final = "timings.json"
-FAILURES_FILE: Final = "failures.json"
 # AlphaFold's own program writes tenths of an Angstrom; AlphaFold DB rounds to whole ones, in the same layout.
 _PAE_STEPS_PER_ANGSTROM = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    """A prediction, and what its files tell besides; `pdb` is None for a structure that a PDB file cannot hold."""
+
+    prediction: Prediction
+    target: str
+    depth: AlignmentDepth | None
+    origin: ModelOrigin | None
+    remark: str
+    pdb: str | None
+    no_pdb_file: str | None
+    representations_format: RepresentationFormat
 
 
 def write_prediction(
@@ -51,65 +82,117 @@ def write_prediction(
     *,
     representations_format: RepresentationFormat = "npz",
 ) -> str | None:
-    """Write one model's structure (PDB and mmCIF) and confidences of target `name`, if None that of its directory.
+    """Write all files of one prediction of target `name`, if None that of its directory.
 
-    Files are unrelaxed_<model>.pdb and .cif, which tells the model's `origin`, confidence_<model>.json with the
-    alignment's `depth`, and, for what else the prediction has, pae_<model>.json and .bcif.gz, distances_<model>.npz,
-    logits_<model>.npz, representations_<model>.npz (or .safetensors) and recycles_<model>.pdb. A structure that a PDB
-    file cannot hold is in the mmCIF file only; return the sentence that says why, which is also in the confidence
-    file, and else None.
+    The confidence file has the MSA's `depth`, and the mmCIF file the prediction's `origin`. A structure that a PDB file
+    cannot hold is in the mmCIF file only; return the reason, which is also in the confidence file, and else None.
     """
     # A ranking made before this prediction no longer says that the target is finished.
-    (directory / RANKING_FILE).unlink(missing_ok=True)
-    model, protein, notes = prediction.name, prediction.protein, prediction.notes
-    name = name or directory.resolve().name
-    write_file(
-        directory / f"unrelaxed_{model}.cif",
-        to_mmcif(
-            protein,
-            name=name,
-            model=model,
-            notes=notes,
-            scores=ModelScores(
-                plddt=prediction.plddt,
-                ptm=prediction.ptm,
-                iptm=prediction.iptm,
-                tm_by_chain=prediction.tm_by_chain,
-                has_pae=prediction.pae is not None,
-            ),
-            chain_ids=prediction.chain_ids,
-            origin=origin,
-        ),
-    )
-    remark = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
+    RANKING.path(directory).unlink(missing_ok=True)
+    remark = f"Predicted by helixfold {__version__}, {prediction.name}. The B-factor column holds pLDDT, 0 to 100."
     pdb, no_pdb_file = None, None
     try:
-        pdb = to_pdb(protein, [remark, *notes], chain_ids=prediction.chain_ids)
+        pdb = to_pdb(prediction.protein, [remark, *prediction.notes], chain_ids=prediction.chain_ids)
     except ValueError as error:
         no_pdb_file = str(error)
-    content = {"target": name, **confidence_content(prediction, depth, no_pdb_file)}
-    write_file(directory / f"confidence_{model}.json", to_json(content))
-    if prediction.pae is not None:
-        write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
-        chains = split_chains(protein, prediction.chain_ids)
-        pairs = pairwise_errors(
-            prediction.pae, protein, chains, entry=entry_id(name), metric=PAE_METRIC, notes=list(map(plain_text, notes))
-        )
-        write_file(directory / f"pae_{model}.bcif.gz", pairs)
-    if prediction.distances is not None:
-        with atomic_write(directory / f"distances_{model}.npz") as temporary, temporary.open("wb") as archive:
-            np.savez_compressed(archive, allow_pickle=False, **_distance_arrays(prediction, prediction.distances))
-    if prediction.logits is not None:
-        with atomic_write(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
-            np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
-    if prediction.representations is not None:
-        write_representations(directory, prediction, representations_format)
-    if pdb is not None and prediction.passes is not None:
-        passes = [_superposed(each, protein) for each in prediction.passes]
-        text = models_to_pdb([*passes, protein], [remark, *notes], chain_ids=prediction.chain_ids)
-        write_file(directory / f"recycles_{model}.pdb", text)
-    write_file(directory / f"unrelaxed_{model}.pdb", pdb)
+    content = _Content(
+        prediction=prediction,
+        target=name or directory.resolve().name,
+        depth=depth,
+        origin=origin,
+        remark=remark,
+        pdb=pdb,
+        no_pdb_file=no_pdb_file,
+        representations_format=representations_format,
+    )
+    for kind, write in _WRITERS.items():
+        for suffix in kind.suffixes:
+            write(content, kind.path(directory, suffix, prediction=prediction.name))
     return no_pdb_file
+
+
+def _write_structure(content: _Content, path: Path) -> None:
+    if path.suffix == PDB:
+        write_file(path, content.pdb)
+        return
+    prediction = content.prediction
+    scores = ModelScores(
+        plddt=prediction.plddt,
+        ptm=prediction.ptm,
+        iptm=prediction.iptm,
+        tm_by_chain=prediction.tm_by_chain,
+        has_pae=prediction.pae is not None,
+    )
+    text = to_mmcif(
+        prediction.protein,
+        name=content.target,
+        model=prediction.name,
+        notes=prediction.notes,
+        scores=scores,
+        chain_ids=prediction.chain_ids,
+        origin=content.origin,
+    )
+    write_file(path, text)
+
+
+def _write_pae(content: _Content, path: Path) -> None:
+    """Write the PAE in AlphaFold DB's format."""
+    if content.prediction.pae is not None:
+        write_file(path, _pae_json(content.prediction, content.prediction.pae))
+
+
+def _write_pae_pairs(content: _Content, path: Path) -> None:
+    prediction = content.prediction
+    if prediction.pae is not None:
+        chains, notes = split_chains(prediction.protein, prediction.chain_ids), [*map(plain_text, prediction.notes)]
+        entry = entry_id(content.target)
+        pairs = pairwise_errors(prediction.pae, prediction.protein, chains, entry=entry, metric=PAE_METRIC, notes=notes)
+        write_file(path, pairs)
+
+
+def _write_distances(content: _Content, path: Path) -> None:
+    if content.prediction.distances is not None:
+        with atomic_write(path) as temporary, temporary.open("wb") as archive:
+            arrays = _distance_arrays(content.prediction, content.prediction.distances)
+            np.savez_compressed(archive, allow_pickle=False, **arrays)
+
+
+def _write_logits(content: _Content, path: Path) -> None:
+    if content.prediction.logits is not None:
+        notes = np.array(content.prediction.notes, dtype=np.str_)
+        with atomic_write(path) as temporary, temporary.open("wb") as archive:
+            np.savez(archive, allow_pickle=False, **content.prediction.logits, notes=notes)
+
+
+def _write_representations(content: _Content, path: Path) -> None:
+    if content.prediction.representations is not None and path.suffix == f".{content.representations_format}":
+        write_representations(path, content.prediction)
+
+
+def _write_recycles(content: _Content, path: Path) -> None:
+    """Write the structures of all recycling iterations, superposed on the last."""
+    prediction = content.prediction
+    if content.pdb is not None and prediction.passes is not None:
+        proteins = [*(_superposed(each, prediction.protein) for each in prediction.passes), prediction.protein]
+        write_file(path, models_to_pdb(proteins, [content.remark, *prediction.notes], chain_ids=prediction.chain_ids))
+
+
+def _write_confidence(content: _Content, path: Path) -> None:
+    measures = confidence_content(content.prediction, content.depth, content.no_pdb_file)
+    write_file(path, to_json({"target": content.target, **measures}))
+
+
+# Confidences are written last, because a prediction that has them counts as written.
+_WRITERS: Mapping[FileKind, Callable[[_Content, Path], None]] = {
+    UNRELAXED: _write_structure,
+    PAE: _write_pae,
+    PAE_PAIRS: _write_pae_pairs,
+    DISTANCES: _write_distances,
+    LOGITS: _write_logits,
+    REPRESENTATIONS: _write_representations,
+    RECYCLES: _write_recycles,
+    CONFIDENCE: _write_confidence,
+}
 
 
 def _superposed(protein: Protein, onto: Protein) -> Protein:
@@ -148,10 +231,10 @@ def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
 
 def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
     """Write the duration of each stage, and other measurements, to timings.json."""
-    write_file(directory / TIMINGS_FILE, to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
+    write_file(TIMINGS.path(directory), to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 
-def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES_FILE) -> None:
+def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES.name()) -> None:
     """Write the reasons of failures by target name to failures.json; delete the file if there are none."""
     write_file(directory / file, to_json(failures, indent=4) if failures else None)
 
@@ -178,14 +261,6 @@ def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
     return json.dumps(content, indent=indent, separators=(",", ":") if indent is None else None, allow_nan=False)
 
 
-def remove_ranks_from(directory: Path, first: int) -> None:
-    """Remove structures of rank `first` and lower, which an earlier run with more models wrote."""
-    for path in directory.glob("ranked_*.*"):
-        match = re.fullmatch(r"ranked_(\d+)\.(pdb|cif)", path.name)
-        if match and int(match[1]) >= first:
-            path.unlink()
-
-
 def write_file(path: Path, content: str | bytes | Iterator[bytes] | None) -> None:
     """Write a file atomically, from its content or from pieces of it; with None, remove the file if there is one."""
     if content is None:
@@ -207,21 +282,42 @@ def read_finished(directory: Path, name: str) -> Prediction | None:
     """Read a prediction whose files are all present and intact; return None if it must be made again."""
     try:
         prediction = read_prediction(directory, name)
-        if not all(path.is_file() for path in _structures(directory, name, prediction.kinds)):
-            return None
+        required = [kind for kind in FILES if kind.is_required and (kind is not PAE or prediction.ptm is not None)]
+        has_files = all(path.is_file() for path in _files(directory, prediction, required))
     except InputError:
         return None
-    has_pae = prediction.ptm is None or (directory / f"pae_{name}.json").is_file()
-    return prediction if has_pae else None
+    return prediction if has_files else None
 
 
-def _structures(directory: Path, name: str, kinds: Sequence[str]) -> list[Path]:
-    """Return the structure files of a prediction; a slim target, which has no features, has only ranked ones."""
-    stem = f"unrelaxed_{name}"
-    if not (directory / "features.npz").is_file() and (directory / RANKING_FILE).is_file():
-        order = JsonObject.read(directory / RANKING_FILE).list_of("order", str)
-        stem = f"ranked_{order.index(name)}" if name in order else stem
-    return [directory / f"{stem}.{kind}" for kind in kinds]
+def has_requested_files(
+    directory: Path,
+    prediction: Prediction,
+    options: FoldingOptions,
+    representations_format: RepresentationFormat,
+) -> bool:
+    """Return whether a prediction has all files that these options ask for, with all that they ask for."""
+    requested = [kind for kind in FILES if kind.option and getattr(options, kind.option)]
+    if REPRESENTATIONS in requested:
+        requested.remove(REPRESENTATIONS)
+        path = REPRESENTATIONS.path(directory, f".{representations_format}", prediction=prediction.name)
+        names = {*options.representations, *([PASSES] if options.save_passes else [])}
+        if not names <= representation_names(path):
+            return False
+    return all(path.is_file() for path in _files(directory, prediction, requested))
+
+
+def _files(directory: Path, prediction: Prediction, kinds: Iterable[FileKind]) -> Iterator[Path]:
+    """Yield the files of these kinds that a prediction has: of a slim target ranked structures, and what it keeps."""
+    fields: dict[str, str | int] = {"prediction": prediction.name}
+    if is_slim(directory):
+        order = JsonObject.read(RANKING.path(directory)).list_of("order", str)
+        if prediction.name in order:
+            kinds = [RANKED if kind is UNRELAXED else kind for kind in kinds if kind.is_slim or kind is UNRELAXED]
+            fields["rank"] = order.index(prediction.name)
+    for kind in kinds:
+        for suffix in kind.suffixes:
+            if suffix != PDB or "pdb" in prediction.kinds:
+                yield kind.path(directory, suffix, **fields)
 
 
 def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -238,15 +334,18 @@ def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def write_ranked(directory: Path, order: Sequence[Prediction]) -> None:
-    """Copy structures, relaxed ones if there are any, to ranked_<n>.pdb and .cif, where 0 is the best."""
+    """Copy structures, relaxed ones if there are any, to ranked_<n>.pdb and .cif, where 0 is the best.
+
+    Ranked structures of an earlier order that this one does not have are removed.
+    """
     for rank, prediction in enumerate(order):
-        if "pdb" not in prediction.kinds:
-            (directory / f"ranked_{rank}.pdb").unlink(missing_ok=True)  # of an earlier order
-        for kind in prediction.kinds:
-            relaxed = directory / f"relaxed_{prediction.name}.{kind}"
-            predicted = directory / f"unrelaxed_{prediction.name}.{kind}"
-            write_file(directory / f"ranked_{rank}.{kind}", (relaxed if relaxed.is_file() else predicted).read_bytes())
-    remove_ranks_from(directory, len(order))
+        for suffix in RANKED.suffixes:
+            sources = [kind.path(directory, suffix, prediction=prediction.name) for kind in (RELAXED, UNRELAXED)]
+            source = next(filter(Path.is_file, sources), None)
+            write_file(RANKED.path(directory, suffix, rank=rank), None if source is None else source.read_bytes())
+    for path, fields in RANKED.files(directory):
+        if int(fields["rank"]) >= len(order):
+            path.unlink()
 
 
 def write_ranking(directory: Path, order: Sequence[Prediction]) -> None:
@@ -262,7 +361,7 @@ def write_ranking(directory: Path, order: Sequence[Prediction]) -> None:
         "order": [prediction.name for prediction in order],
         "notes": all_notes(order),
     }
-    write_file(directory / RANKING_FILE, to_json(content, indent=4))
+    write_file(RANKING.path(directory), to_json(content, indent=4))
 
 
 def all_notes(order: Sequence[Prediction]) -> list[str]:

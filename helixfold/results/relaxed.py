@@ -4,16 +4,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
-from helixfold.folding.prediction import STRUCTURE_KINDS, Prediction
+from helixfold.folding.prediction import Prediction
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
+from helixfold.results.file_table import MMCIF, PAE_PAIRS, PDB, RELAXATION, RELAXED, UNRELAXED
 from helixfold.results.json_object import JsonObject
 from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import ModelScores
@@ -21,15 +22,13 @@ from helixfold.results.origin import ModelOrigin
 from helixfold.results.pdb import to_pdb
 from helixfold.results.prediction import to_json, write_file
 
-RELAXATION_FILE: Final = "relax_metrics.json"
-
 
 def read_unrelaxed(directory: Path, prediction: Prediction) -> Protein:
     """Read a predicted structure from its file; the B-factors are pLDDT.
 
     Raise `RelaxationError` if a chain has no atoms, as one of unknown residues only: reading leaves it out.
     """
-    protein = protein_from_chains(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
+    protein = protein_from_chains(read_structure(UNRELAXED.path(directory, MMCIF, prediction=prediction.name)).chains)
     if len(protein.aatype) != len(prediction.plddt):
         raise RelaxationError("one of its chains has no atoms, because it has unknown residues only")
     return protein
@@ -52,7 +51,7 @@ def write_relaxed(
     )
     notes = (*relaxation_notes(relaxed), *prediction.notes)
     write_file(
-        directory / f"relaxed_{prediction.name}.cif",
+        RELAXED.path(directory, MMCIF, prediction=prediction.name),
         to_mmcif(
             relaxed.protein,
             name=name or directory.resolve().name,
@@ -63,7 +62,7 @@ def write_relaxed(
                 ptm=prediction.ptm,
                 iptm=prediction.iptm,
                 tm_by_chain=prediction.tm_by_chain,
-                has_pae=(directory / f"pae_{prediction.name}.bcif.gz").is_file(),
+                has_pae=PAE_PAIRS.path(directory, prediction=prediction.name).is_file(),
             ),
             hydrogens=relaxed.hydrogens,
             chain_ids=prediction.chain_ids,
@@ -72,7 +71,7 @@ def write_relaxed(
     )
     if "pdb" in prediction.kinds:
         write_file(
-            directory / f"relaxed_{prediction.name}.pdb",
+            RELAXED.path(directory, PDB, prediction=prediction.name),
             to_pdb(relaxed.protein, [remark, *notes], relaxed.hydrogens, prediction.chain_ids),
         )
 
@@ -111,13 +110,13 @@ def relaxation_metrics(relaxed: Relaxed) -> dict[str, Any]:
 
 def write_metrics(directory: Path, metrics: Mapping[str, Mapping[str, Any]]) -> None:
     """Write relax_metrics.json with an entry for each prediction."""
-    write_file(directory / RELAXATION_FILE, to_json(dict(metrics), indent=4))
+    write_file(RELAXATION.path(directory), to_json(dict(metrics), indent=4))
 
 
 def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
     """Read the entries of relax_metrics.json for predictions that failed or whose relaxed structures exist."""
     try:
-        content = JsonObject.read(directory / RELAXATION_FILE).content
+        content = JsonObject.read(RELAXATION.path(directory)).content
     except InputError:
         return {}
     return {
@@ -129,8 +128,11 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
 
 def _is_relaxed(directory: Path, name: str) -> bool:
     """Return whether the files of a relaxed structure are there; there is a PDB file only if it was predicted so."""
-    kinds = [kind for kind in STRUCTURE_KINDS if kind != "pdb" or (directory / f"unrelaxed_{name}.pdb").is_file()]
-    return all((directory / f"relaxed_{name}.{kind}").is_file() for kind in kinds)
+    return all(
+        RELAXED.path(directory, suffix, prediction=name).is_file()
+        for suffix in RELAXED.suffixes
+        if suffix != PDB or UNRELAXED.path(directory, PDB, prediction=name).is_file()
+    )
 
 
 def _finite(energy: float) -> float | None:

@@ -9,15 +9,9 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
 from data_pipeline.npz import npz_names
 from helixfold.folding.prediction import Prediction
-from helixfold.options import RepresentationFormat
 
 # The array that says how many passes came before the last, in a file that has their representations.
 PASSES = "passes"
-
-
-def representations_file(directory: Path, name: str, form: RepresentationFormat) -> Path:
-    """Return the file of the representations of a prediction."""
-    return directory / f"representations_{name}.{form}"
 
 
 def representation_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
@@ -35,11 +29,11 @@ def representation_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
     return arrays
 
 
-def write_representations(directory: Path, prediction: Prediction, form: RepresentationFormat) -> None:
+def write_representations(path: Path, prediction: Prediction) -> None:
     """Write the representations of a prediction and its notes, which .safetensors holds in its metadata."""
     arrays = representation_arrays(prediction)
-    with atomic_write(representations_file(directory, prediction.model, form)) as temporary:
-        if form == "npz":
+    with atomic_write(path) as temporary:
+        if path.suffix == ".npz":
             notes = np.array(prediction.notes, dtype=np.str_)
             with temporary.open("wb") as archive:
                 np.savez(archive, allow_pickle=False, **arrays, notes=notes)

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold.folding.prediction import Prediction
+from helixfold.results.file_table import CONFIDENCE, INTERFACES_TABLE, PAE, PAE_TABLE, PLDDT_TABLE, PTM_TABLE
 from helixfold.results.json_object import JsonObject
 from helixfold.results.pdb import plain_text
 from helixfold.results.prediction import all_notes, pae_rows, read_pae, write_file
@@ -32,16 +33,18 @@ _SCORES = ("iptm", "ipsae", "pdockq", "pdockq2", "lis", "interface_plddt", "inte
 def write_tables(directory: Path, order: Sequence[Prediction]) -> None:
     """Write tables of pLDDT and pTM of all predictions, the best first, and of the PAE of the best one."""
     target, notes = directory.resolve().name, all_notes(order)
-    write_file(directory / f"{target}_plddt.tsv", plddt_table([each.plddt for each in order], notes))
+    write_file(PLDDT_TABLE.path(directory, target=target), plddt_table([each.plddt for each in order], notes))
     # Rank, from 0, and pTM, without a header.
     ptms = [f"{rank}\t{each.ptm:.3f}\n" for rank, each in enumerate(order) if each.ptm is not None]
-    write_file(directory / f"{target}_ptm.tsv", "".join(ptms) if len(ptms) == len(order) and not notes else None)
+    write_file(
+        PTM_TABLE.path(directory, target=target), "".join(ptms) if len(ptms) == len(order) and not notes else None
+    )
     pae = None
     if order[0].ptm is not None:
-        errors, _ = read_pae(directory / f"pae_{order[0].name}.json", len(order[0].plddt))
+        errors, _ = read_pae(PAE.path(directory, prediction=order[0].name), len(order[0].plddt))
         pae = pae_table(errors, order[0].notes)
-    write_file(directory / f"{target}_0_pae.tsv", pae)
-    write_file(directory / f"{target}_interfaces.tsv", interface_table(directory, order))
+    write_file(PAE_TABLE.path(directory, target=target, rank=0), pae)
+    write_file(INTERFACES_TABLE.path(directory, target=target), interface_table(directory, order))
 
 
 def interface_table(directory: Path, order: Sequence[Prediction]) -> str | None:
@@ -52,7 +55,7 @@ def interface_table(directory: Path, order: Sequence[Prediction]) -> str | None:
     lines = [
         [rank, prediction.name, *interface.list_of("chains", str), *map(interface.content.get, _SCORES), notes]
         for rank, prediction in enumerate(order)
-        for interface in JsonObject.read(directory / f"confidence_{prediction.name}.json").children("interfaces")
+        for interface in JsonObject.read(CONFIDENCE.path(directory, prediction=prediction.name)).children("interfaces")
         for notes in [plain_text(" ".join(prediction.notes))]
     ]
     return tab_separated([*_FIRST_COLUMNS, *_SCORES, "notes"], lines) if lines else None

@@ -11,7 +11,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.protein import Protein
 from helixfold.cli.main import main
 from helixfold.report import ensemble
-from helixfold.report.ensemble import PAGE_FILE, RMSF_FILE, TABLE_FILE, write_ensemble
+from helixfold.report.ensemble import write_ensemble
 from helixfold.report.target_page import write_report
 from tests.report.browser import Browser
 from tests.report.reported import HAIRPIN, chain_of, write_target
@@ -54,7 +54,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_samples_are_grouped_and_compared_to_the_best_and_to_references(target: Path) -> None:
     assert write_ensemble(target, references=[HAIRPIN, STRUCTURES / "polyproline.pdb"])
-    lines = {line["prediction"]: line for line in table(target / TABLE_FILE)}
+    lines = {line["prediction"]: line for line in table(target / "ensemble.tsv")}
     ranked = json.loads((target / "ranking_debug.json").read_text())["order"]
     assert list(lines) == ranked
     assert [lines[name]["conformation"] for name in NAMES] == [str(1 + state) for state in STATES]
@@ -66,10 +66,10 @@ def test_samples_are_grouped_and_compared_to_the_best_and_to_references(target: 
     assert float(near[f"tm_to_{stem}"]) > 0.9
     assert float(far[f"tm_to_{stem}"]) < 0.7
     assert float(near[f"rmsd_to_{stem}"]) < 1 < float(far[f"rmsd_to_{stem}"])
-    rmsf = [float(line["rmsf"]) for line in table(target / RMSF_FILE)]
+    rmsf = [float(line["rmsf"]) for line in table(target / "ensemble_rmsf.tsv")]
     assert len(rmsf) == len(chain_of(HAIRPIN).aatype)
     assert max(rmsf[-4:]) > 2 * min(rmsf)
-    page = (target / PAGE_FILE).read_text()
+    page = (target / "ensemble.html").read_text()
     assert "polyproline is not compared: they have" in page
     assert "cluster 3 (1)" in page
 
@@ -84,21 +84,21 @@ def test_more_samples_than_are_compared_get_the_conformation_that_they_are_like(
     write_target(target, models=NAMES, noise=0.1, states=[bent(2.2 * by_name[name]) for name in NAMES])
     monkeypatch.setattr(ensemble, "_MOST_COMPARED", 4)
     write_ensemble(target)
-    assert [line["conformation"] for line in table(target / TABLE_FILE)] == [str(1 + state) for state in states]
-    assert "4 of 7, evenly chosen by rank" in (target / PAGE_FILE).read_text()
+    assert [line["conformation"] for line in table(target / "ensemble.tsv")] == [str(1 + state) for state in states]
+    assert "4 of 7, evenly chosen by rank" in (target / "ensemble.html").read_text()
 
 
 def test_five_models_are_no_ensemble_without_a_reference(tmp_path: Path) -> None:
     write_target(tmp_path / "five", models=[f"model_{number}_ptm" for number in range(1, 6)])
     assert not write_ensemble(tmp_path / "five")
-    assert not (tmp_path / "five" / PAGE_FILE).exists()
+    assert not (tmp_path / "five" / "ensemble.html").exists()
     assert write_ensemble(tmp_path / "five", references=[HAIRPIN])
 
 
 def test_the_command_writes_it_from_what_is_there(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(target), "--reference", str(HAIRPIN)]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(target / PAGE_FILE), str(target / "report.html")]
-    assert f"tm_to_{HAIRPIN.stem}" in (target / TABLE_FILE).read_text()
+    assert capsys.readouterr().out.splitlines() == [str(target / "ensemble.html"), str(target / "report.html")]
+    assert f"tm_to_{HAIRPIN.stem}" in (target / "ensemble.tsv").read_text()
     assert 'href="./ensemble.html"' in (target / "report.html").read_text()
     assert main(["report", str(target), "--reference", "missing.pdb"]) == 2
     assert "missing.pdb" in capsys.readouterr().err
@@ -128,12 +128,12 @@ def test_the_page_is_drawn(target: Path, browser: Browser) -> None:
     write_ensemble(target, references=[HAIRPIN])
     with browser.without_webgl():
         for width, dark in ((920, False), (390, True)):
-            browser.open(target / PAGE_FILE, width=width, dark=dark)
+            browser.open(target / "ensemble.html", width=width, dark=dark)
             assert browser.complaints() == []
             assert browser.too_wide() == 0
             for canvas in ("#heat", "#scatter"):
                 assert len(np.unique(browser.picture(canvas).reshape(-1, 3), axis=0)) > 20
-    assert browser.fetched() == [(target / PAGE_FILE).resolve().as_uri()]
+    assert browser.fetched() == [(target / "ensemble.html").resolve().as_uri()]
     browser.point("#heat", 60, 60)
     assert "TM-score" in browser.find("#heat-readout").text
     browser.point("#rmsf", 200, 60)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.report import index
-from helixfold.report.index import INDEX_FILE, write_index
+from helixfold.report.index import write_index
 from helixfold.report.target_page import write_report
 from tests.report.reported import write_dimer, write_target
 
@@ -32,7 +32,7 @@ def output(batch: Path, tmp_path: Path) -> Path:
 
 def rows_of(output: Path) -> dict[str, str]:
     """The text of each row, by target."""
-    body = (output / INDEX_FILE).read_text(encoding="utf-8").partition("<tbody>")[2].partition("</tbody>")[0]
+    body = (output / "index.html").read_text(encoding="utf-8").partition("<tbody>")[2].partition("</tbody>")[0]
     rows = {}
     for row in body.split("</tr>")[:-1]:
         words = re.sub(r"<[^>]*>", " ", row).split()
@@ -48,17 +48,17 @@ def test_each_target_has_a_line_with_its_figures(output: Path) -> None:
     best = json.loads((output / "good" / f"confidence_{order[0]}.json").read_text())
     assert f"{best['mean_plddt']:.1f}" in rows["good"]
     assert rows["good"].startswith(f"{len(best['plddt'])} ")
-    page = (output / INDEX_FILE).read_text()
+    page = (output / "index.html").read_text()
     assert 'href="./good/report.html"' in page
     assert 'href="./poor/report.html"' not in page
 
 
 def test_ip_tm_has_a_column_where_there_are_complexes(output: Path) -> None:
     write_index(output)
-    assert "ipTM" not in (output / INDEX_FILE).read_text()
+    assert "ipTM" not in (output / "index.html").read_text()
     write_dimer(output / "dimer")
     write_index(output, ["waiting"])
-    page = (output / INDEX_FILE).read_text()
+    page = (output / "index.html").read_text()
     heads = re.findall(r'data-kind="\w+">(.*?)</button>', page)
     assert heads[3:6] == ["pTM", "ipTM", "MSA rows"]
     assert f'colspan="{len(heads)}"' in page
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_a_line_that_says_so(output: Path, file: str, content:
 
 def test_names_and_reasons_are_text(output: Path) -> None:
     write_index(output, ["javascript:alert(1)"], {HOSTILE: HOSTILE, "x": "\u202e<b>"})
-    page = (output / INDEX_FILE).read_text(encoding="utf-8")
+    page = (output / "index.html").read_text(encoding="utf-8")
     assert page.count("<script>") == 1
     assert "<b>" not in page
     assert 'href="javascript' not in page
@@ -132,7 +132,7 @@ def test_what_has_not_changed_is_not_read_again(output: Path, monkeypatch: pytes
     write_report(output / "poor")
     write_index(output)
     assert read == ["poor"]
-    assert 'href="./poor/report.html"' in (output / INDEX_FILE).read_text()
+    assert 'href="./poor/report.html"' in (output / "index.html").read_text()
 
 
 def test_nothing_else_in_the_directory_is_taken_for_a_target(output: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.report.index import INDEX_FILE, write_index
+from helixfold.report.index import write_index
 from helixfold.report.target_page import write_report
 from tests.report.browser import Browser
 from tests.report.reported import write_target
@@ -20,7 +20,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_report(output / name)
     reason = "InputError: sequence with a letter that is no residue, and a very long reason "
     write_index(output, failures={"broken": reason * 3})
-    return output / INDEX_FILE
+    return output / "index.html"
 
 
 def names(browser: Browser) -> list[str]:

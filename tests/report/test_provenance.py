@@ -12,7 +12,7 @@ import pytest
 from data_pipeline.search.database import SearchedDatabase
 from helixfold import __version__
 from helixfold.folding.provenance import Provenance, RecordedSearch, provenance_entries
-from helixfold.report.target_page import REPORT_FILE, write_report
+from helixfold.report.target_page import write_report
 from tests.report.reported import write_target, write_templates
 
 UNIREF = SearchedDatabase(name="uniref30_2302_db", version="2302", size=1234)
@@ -50,7 +50,7 @@ def foot(plain_target: Path, tmp_path: Path, settings: object) -> str:
     if settings is not None:
         (target / "settings.json").write_text(json.dumps(settings))
     write_report(target)
-    (found,) = re.findall(r"<footer.*?</footer>", (target / REPORT_FILE).read_text(), re.DOTALL)
+    (found,) = re.findall(r"<footer.*?</footer>", (target / "report.html").read_text(), re.DOTALL)
     assert f"Page by helixfold {__version__}." in found
     return found
 
@@ -114,5 +114,5 @@ def test_templates_that_no_prediction_read_are_not_shown_as_used(plain_target: P
         made = provenance_entries(dict.fromkeys(MODELS, replace(RECORD, templates=read)))
         (target / "settings.json").write_text(json.dumps({"predictions": {}, "provenance": made}))
         write_report(target)
-        unread = "Chosen, but none of the models reads templates" in (target / REPORT_FILE).read_text()
+        unread = "Chosen, but none of the models reads templates" in (target / "report.html").read_text()
         assert unread == (not read)

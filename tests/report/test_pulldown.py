@@ -8,9 +8,6 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.report.pulldown import (
-    PAGE_FILE,
-    PULLDOWN_FILE,
-    TABLE_FILE,
     PulldownEntry,
     read_entries,
     write_entries,
@@ -43,7 +40,7 @@ def finish(
 
 def rows(output: Path) -> dict[str, dict[str, str]]:
     """The lines of the table, by complex, in their order."""
-    header, *lines = (output / TABLE_FILE).read_text().splitlines()
+    header, *lines = (output / "pulldown.tsv").read_text().splitlines()
     found = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
     return {line["complex"]: line for line in found}
 
@@ -60,7 +57,7 @@ def test_finished_complexes_are_ranked_by_iptm_and_ptm_and_others_come_last(tmp_
     assert found["high"]["score"] == "0.82"
     assert (found["failed"]["status"], found["failed"]["problem"]) == ("failed", "MemoryError: too long")
     assert (found["waiting"]["status"], found["waiting"]["score"]) == ("not finished", "NA")
-    assert "0.8 ipTM + 0.2 pTM" in (tmp_path / PAGE_FILE).read_text()
+    assert "0.8 ipTM + 0.2 pTM" in (tmp_path / "pulldown.html").read_text()
 
 
 def test_without_aligned_errors_complexes_are_ranked_by_pdockq(tmp_path: Path) -> None:
@@ -69,7 +66,7 @@ def test_without_aligned_errors_complexes_are_ranked_by_pdockq(tmp_path: Path) -
     finish(tmp_path, "b", [interface("AB", None, 0.2)], plddt=50)
     write_pulldown(tmp_path)
     assert list(rows(tmp_path)) == ["b", "a"]
-    assert "by pDockQ" in (tmp_path / PAGE_FILE).read_text()
+    assert "by pDockQ" in (tmp_path / "pulldown.html").read_text()
 
 
 def test_the_scores_are_those_of_the_best_interface_of_a_bait_and_a_prey(tmp_path: Path) -> None:
@@ -111,7 +108,7 @@ def test_damaged_files_make_lines_and_no_failures(tmp_path: Path) -> None:
     found = rows(tmp_path)
     assert [line["status"] for line in found.values()] == ["finished", "failed", "failed"]
     assert "a list is expected" in found["a"]["problem"]
-    (tmp_path / PULLDOWN_FILE).write_text('{"complexes": [{"name": 1}]}')
+    (tmp_path / "pulldown.json").write_text('{"complexes": [{"name": 1}]}')
     with pytest.raises(InputError, match=r"complexes\[0\]\.name: text is expected"):
         write_pulldown(tmp_path)
 
@@ -120,7 +117,7 @@ def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
     pairs = [entry(f"{bait}_{prey}", (bait,), (prey,)) for bait in (HOSTILE, "b") for prey in (HOSTILE, "p")]
     write_entries(tmp_path, pairs)
     write_pulldown(tmp_path, {f"b_{HOSTILE}": HOSTILE})
-    text = (tmp_path / PAGE_FILE).read_text()
+    text = (tmp_path / "pulldown.html").read_text()
     assert HOSTILE not in text
     assert "&lt;/td&gt;&lt;script&gt;" in text
 
@@ -131,7 +128,7 @@ def test_the_matrix_has_every_bait_and_prey(tmp_path: Path) -> None:
     finish(tmp_path, "b_y", [interface("AB", 0.3, 0.1)], iptm=1.0)
     finish(tmp_path, "again", [interface("AB", 0.3, 0.1)], iptm=0.5)
     write_pulldown(tmp_path)
-    matrix = (tmp_path / PAGE_FILE).read_text().partition('class="matrix"')[2].partition("</table>")[0]
+    matrix = (tmp_path / "pulldown.html").read_text().partition('class="matrix"')[2].partition("</table>")[0]
     assert re.findall(r'scope="row">(\w)<', matrix) == ["a", "b", "c"]
     assert re.findall(r"<span>(\w)<", matrix) == ["x", "y", "z"]
     assert re.findall(r'class="level(\d)" title="(\w+)">([\d.]+)<', matrix) == [("4", "b_y", "0.90")]

@@ -16,12 +16,10 @@ import pytest
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
 from helixfold.folding.prediction import Distances
-from helixfold.report.ensemble import PAGE_FILE as ENSEMBLE_PAGE
-from helixfold.report.ensemble import RMSF_FILE, TABLE_FILE, write_ensemble
-from helixfold.report.index import INDEX_FILE, write_index
-from helixfold.report.pulldown import TABLE_FILE as PULLDOWN_TABLE
+from helixfold.report.ensemble import write_ensemble
+from helixfold.report.index import write_index
 from helixfold.report.pulldown import PulldownEntry, write_entries, write_pulldown
-from helixfold.report.target_page import REPORT_FILE, write_report
+from helixfold.report.target_page import write_report
 from helixfold.results.prediction import (
     ranked,
     read_finished,
@@ -141,7 +139,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(target: Path) -> Page:
-    return Page((target / REPORT_FILE).read_text())
+    return Page((target / "report.html").read_text())
 
 
 def test_residues_and_chains_of_the_page_are_those_of_the_complex(page: Page) -> None:
@@ -239,7 +237,7 @@ def test_the_tables_of_the_page_have_the_numbers_of_the_files(page: Page, target
 
 
 def test_the_share_of_each_band_is_that_of_its_residues(target: Path) -> None:
-    text = (target / REPORT_FILE).read_text()
+    text = (target / "report.html").read_text()
     counts = [sum(band(plddt) == letter for plddt in plddt_of(ORDER[0])) for letter in "HMLD"]
     shares = re.findall(r'<rect x="([\d.]+)" width="([\d.]+)" height="1" class="fill (\w)"', text)
     starts = np.cumsum([0, *counts[:-1]])
@@ -250,12 +248,12 @@ def test_the_share_of_each_band_is_that_of_its_residues(target: Path) -> None:
 
 
 def test_links_and_sizes_are_those_of_the_directory(page: Page, target: Path) -> None:
-    there = {path.name: path for path in target.iterdir() if path.name != REPORT_FILE}
+    there = {path.name: path for path in target.iterdir() if path.name != "report.html"}
     links = {unquote(href.removeprefix("./")): words for href, words in page.links.items() if href.startswith("./")}
     assert links == {
         f"{name}/" if path.is_dir() else name: f"{name}/" if path.is_dir() else name for name, path in there.items()
     }
-    text = (target / REPORT_FILE).read_text()
+    text = (target / "report.html").read_text()
     for name, path in there.items():
         if path.is_file():
             size = path.stat().st_size
@@ -265,7 +263,7 @@ def test_links_and_sizes_are_those_of_the_directory(page: Page, target: Path) ->
 
 def test_a_line_of_the_index_has_the_best_predictions_numbers_and_bands(target: Path) -> None:
     write_index(target.parent)
-    text = (target.parent / INDEX_FILE).read_text()
+    text = (target.parent / "index.html").read_text()
     row = text.partition("<tbody>")[2].partition("</tr>")[0]
     values = dict(re.findall(r'data-label="([^"]+)" data-value="([^"]*)"', row))
     assert float(values["residues"]) == 26
@@ -292,7 +290,7 @@ def test_a_line_of_a_pulldown_has_every_number_of_the_best_interface_of_bait_and
     output = target.parent
     write_entries(output, [PulldownEntry(name="T 1", baits=("b", "b"), preys=("p", "q"), bait_chains=("H", "L"))])
     write_pulldown(output)
-    (line,) = lines_of(output / PULLDOWN_TABLE)
+    (line,) = lines_of(output / "pulldown.tsv")
     confidence = json.loads((target / f"confidence_{ORDER[0]}.json").read_text())
     across = [pair for pair in confidence["interfaces"] if len({"H", "L"} & set(pair["chains"])) == 1]
     best = max(across, key=lambda pair: (pair["ipsae"], pair["pdockq"]))
@@ -312,13 +310,13 @@ def test_a_line_of_a_pulldown_has_every_number_of_the_best_interface_of_bait_and
 def test_tables_of_an_ensemble_have_the_chain_and_the_number_of_each_residue(target: Path) -> None:
     """The samples are one structure that moves along z, so that nothing fluctuates; unknown residues have no atoms."""
     assert write_ensemble(target, references=[target / f"unrelaxed_{ORDER[2]}.pdb"])
-    lines = lines_of(target / RMSF_FILE)
+    lines = lines_of(target / "ensemble_rmsf.tsv")
     assert [(line["chain"], int(line["residue"]), float(line["plddt_of_best"])) for line in lines] == [
         (residue.chain, residue.number, plddt) for residue, plddt in zip(RESIDUES, plddt_of(ORDER[0]), strict=True)
     ]
     assert [line["rmsf"] == "NA" for line in lines] == ["CA" not in residue.atoms for residue in RESIDUES]
     assert max(float(line["rmsf"]) for line in lines if line["rmsf"] != "NA") < 1e-3
-    samples = lines_of(target / TABLE_FILE)
+    samples = lines_of(target / "ensemble.tsv")
     assert [(line["rank"], line["prediction"], line["ptm"]) for line in samples] == [
         ("0", ORDER[0], "0.325"),
         ("1", ORDER[1], "0.45"),
@@ -328,7 +326,7 @@ def test_tables_of_an_ensemble_have_the_chain_and_the_number_of_each_residue(tar
     assert [(float(line[f"tm_to_{stem}"]), float(line["rmsd_to_best"])) for line in samples] == [
         (pytest.approx(1, abs=1e-3), pytest.approx(0, abs=1e-3))
     ] * 3
-    rmsf = Page((target / ENSEMBLE_PAGE).read_text()).data["rmsf"]
+    rmsf = Page((target / "ensemble.html").read_text()).data["rmsf"]
     assert [value is None for value in rmsf] == [line["rmsf"] == "NA" for line in lines]
 
 

@@ -22,7 +22,7 @@ from data_pipeline.features.schema import Features
 from helixfold.report import maps
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
-from helixfold.report.target_page import REPORT_FILE, write_report
+from helixfold.report.target_page import write_report
 from tests.report.reported import many_chains, write_dimer, write_relaxation, write_target, write_templates
 
 # build/3Dmol-min.js of the npm package 3dmol.
@@ -32,7 +32,7 @@ VIEWER_SHA256 = "f7cc78921ae72e7623e89cdd111434f58c2efddd2ffda1cd212644b406fb801
 
 def page_of(directory: Path) -> str:
     write_report(directory)
-    return (directory / REPORT_FILE).read_text(encoding="utf-8")
+    return (directory / "report.html").read_text(encoding="utf-8")
 
 
 def data_of(page: str) -> dict:
@@ -293,12 +293,12 @@ def test_a_missing_file_leaves_out_its_part(target: Path, missing: str) -> None:
     ],
 )
 def test_a_damaged_file_is_named(target: Path, file: str, content: str, says: str) -> None:
-    (target / REPORT_FILE).write_text("earlier")
+    (target / "report.html").write_text("earlier")
     (target / file).write_text(content)
     with pytest.raises(InputError, match=re.escape(file)) as caught:
         write_report(target)
     assert says in str(caught.value)
-    assert (target / REPORT_FILE).read_text() == "earlier"
+    assert (target / "report.html").read_text() == "earlier"
 
 
 def test_what_a_link_points_to_is_not_taken_in(target: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.protein import Protein
-from helixfold.report.target_page import REPORT_FILE, write_report
+from helixfold.report.target_page import write_report
 from tests.report.browser import Browser
 from tests.report.reported import (
     HAIRPIN,
@@ -31,7 +31,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_templates(directory)
     write_relaxation(directory, *order)
     write_report(directory)
-    return directory / REPORT_FILE
+    return directory / "report.html"
 
 
 # Let go of what is pinned, and draw the first model as at first: from nothing, so that it is seen when it is there.
@@ -214,7 +214,7 @@ def test_atoms_that_form_no_chain_are_drawn_all_the_same(browser: Browser, tmp_p
     apart = protein.atom_positions + 12.0 * np.arange(len(protein.aatype))[:, None, None] * np.array([1.0, 0.3, 0.1])
     write_target(tmp_path / "apart", protein=replace(protein, atom_positions=apart), notes=[UNTRAINED])
     write_report(tmp_path / "apart")
-    browser.open(tmp_path / "apart" / REPORT_FILE)
+    browser.open(tmp_path / "apart" / "report.html")
     drawn = browser.picture("#viewer")
     assert (np.abs(drawn - 255).sum(-1) > 60).sum() > 500
     assert "Random parameters, no prediction" in browser.find(".banner").text
@@ -230,9 +230,9 @@ def test_a_banner_is_one_line_on_a_phone_and_whole_elsewhere(browser: Browser, t
         return str(browser.run("return document.querySelector('.banner').innerText"))
 
     with browser.without_webgl():
-        browser.open(tmp_path / "it" / REPORT_FILE)
+        browser.open(tmp_path / "it" / "report.html")
         assert words in shown()
-        browser.open(tmp_path / "it" / REPORT_FILE, width=390)
+        browser.open(tmp_path / "it" / "report.html", width=390)
     assert words not in shown()
     assert "not a prediction" in shown().lower()
     assert browser.find(".banner").size["height"] < 40
@@ -247,7 +247,7 @@ def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> No
     one = Protein(**{name: getattr(chain, name)[:1] for name in RESIDUE_ARRAYS})
     write_target(tmp_path / "one", protein=one, rows=1)
     write_report(tmp_path / "one")
-    browser.open(tmp_path / "one" / REPORT_FILE)
+    browser.open(tmp_path / "one" / "report.html")
     assert browser.complaints() == []
     assert len(browser.run("return viewer.viewer.selectedAtoms({})")) > 3
 
@@ -255,7 +255,7 @@ def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> No
 def test_more_chains_than_pdb_can_name_are_drawn(browser: Browser, tmp_path: Path) -> None:
     write_target(tmp_path / "many", protein=many_chains(63), rows=1)
     write_report(tmp_path / "many")
-    browser.open(tmp_path / "many" / REPORT_FILE)
+    browser.open(tmp_path / "many" / "report.html")
     assert browser.complaints() == []
     atoms = browser.run("return viewer.viewer.selectedAtoms({}).map(({chain, place, b}) => [chain, place, b])")
     assert len({chain for chain, _, _ in atoms}) == 63
@@ -269,7 +269,7 @@ def test_a_page_without_maps_structures_and_alignment_says_so(browser: Browser, 
         for path in (tmp_path / "bare").glob(pattern):
             path.unlink()
     write_report(tmp_path / "bare")
-    browser.open(tmp_path / "bare" / REPORT_FILE, width=390)
+    browser.open(tmp_path / "bare" / "report.html", width=390)
     assert browser.complaints() == []
     assert browser.too_wide() == 0
     assert "No structure is in this page" in browser.find("#viewer-message").text
@@ -288,7 +288,7 @@ def test_nothing_has_to_be_scrolled_sideways(browser: Browser, report: Path, wid
 def test_the_contacts_of_two_chains_are_counted_and_drawn(browser: Browser, tmp_path: Path) -> None:
     contacts = write_dimer(tmp_path / "dimer")
     write_report(tmp_path / "dimer")
-    browser.open(tmp_path / "dimer" / REPORT_FILE)
+    browser.open(tmp_path / "dimer" / "report.html")
     assert browser.run("return viewer.dataset.contacts ?? '0'") == "0"
     browser.find("[data-pair]").click()
     assert browser.run("return viewer.dataset.contacts") == str(contacts)

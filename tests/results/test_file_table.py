@@ -1,4 +1,4 @@
-"""Names of files are composed and parsed by one table; what does not fit it exactly is a stranger's, and stays alone."""
+"""Names of files are composed and parsed by one table; files whose names do not fit exactly stay alone."""
 
 import importlib.util
 import re

@@ -14,12 +14,13 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import save_features
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.parse.fasta import directory_name
-from helixfold.apps.predict.search import FEATURES_FILE, prepare_in, write_templates
+from helixfold.apps.predict.search import prepare_in, write_templates
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.templates import templates_read as templates_read_by
 from helixfold.report.searches import summary
+from helixfold.results.file_table import FEATURES
 from helixfold.weights.find import ReadyModel
 
 
@@ -88,7 +89,7 @@ class Job:
             write_templates(directory, prepared, read)
             settings.say(f"{self.name}: {summary(prepared, read)}")
             return prepared.features
-        save_features(directory / FEATURES_FILE, self.given_features)
+        save_features(FEATURES.path(directory), self.given_features)
         return self.given_features
 
     def guessed_positions(self, features: TargetFeatures) -> Float[np.ndarray, "r 37 3"] | None:

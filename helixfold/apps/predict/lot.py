@@ -27,7 +27,6 @@ from helixfold.apps.predict.jobs import Job, features_digest
 from helixfold.apps.predict.postprocess import PredictedTarget, postprocess
 from helixfold.apps.predict.record import model_origin
 from helixfold.apps.predict.resume import resume_target
-from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.apps.predict.search_plan import recorded_searches
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import find_variants
@@ -45,6 +44,7 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.presets import Preset
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
+from helixfold.results.file_table import FEATURES
 from helixfold.results.prediction import write_prediction, write_timings
 
 # The most targets of a lot on a GPU.
@@ -334,7 +334,7 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
             if "target" in asked:
                 job, directory = by_name[asked["target"]], settings.options.targets.output / asked["target"]
                 with group.together():
-                    features = load_features(directory / FEATURES_FILE)
+                    features = load_features(FEATURES.path(directory))
                     guess = job.guessed_positions(features)
                     found = find_variants(settings.variants, job, features, None)
                     predictions = {each.key: each for each in settings.predictions(found.variants)}

@@ -3,7 +3,6 @@
 Every step reads files and writes files, so that a target that was interrupted makes up for missing steps later.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from data_pipeline.complexes.feature_file import load_features
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.record import model_origin, read_record
-from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.execution.stages import Stages
 from helixfold.folding.prediction import Prediction
@@ -20,6 +18,7 @@ from helixfold.report.ensemble import remove_ensemble, write_ensemble
 from helixfold.report.plot_files import write_plots
 from helixfold.report.target_page import write_report
 from helixfold.results.colabfold import done_file, model_type, write_colabfold
+from helixfold.results.file_table import FEATURES, RANKED, slim_down
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.prediction import (
     all_notes,
@@ -68,7 +67,7 @@ def _relax(target: PredictedTarget, order: list[Prediction]) -> None:
 def _origin(directory: Path, name: str) -> ModelOrigin | None:
     """Return what made a prediction, from its target's files."""
     record = read_record(directory)
-    return None if record is None else model_origin(record, name, load_features(directory / FEATURES_FILE))
+    return None if record is None else model_origin(record, name, load_features(FEATURES.path(directory)))
 
 
 def _write_ensemble(target: PredictedTarget, order: list[Prediction]) -> None:
@@ -85,7 +84,7 @@ def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
     record = read_record(target.directory)
     if target.settings.options.targets.output_format == "colabfold" and record is not None:
         origins = {name: (origin.model, origin.seed) for name, origin in record.predictions.items()}
-        write_colabfold(target.directory.resolve(), load_features(target.directory / FEATURES_FILE), order, origins)
+        write_colabfold(target.directory.resolve(), load_features(FEATURES.path(target.directory)), order, origins)
 
 
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
@@ -103,25 +102,14 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[Prediction]], None]], ..
 )
 
 
-# Steps that make files which a slim target has not, and the files that it has: logits are there only if asked for.
+# Steps that make files which a slim target has not.
 _NOT_SLIM = ("plots", "tables", "timings", "ensemble", "report")
-_SLIM_FILES = re.compile(
-    r"ranked_\d+\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|logits_.+\.npz|representations_.+\.(npz|safetensors)"
-    r"|(ranking_debug|settings|relax_metrics)\.json"
-)
-
-
-def slim_down(directory: Path) -> None:
-    """Remove all files of a finished target but those of a slim one; directories, such as msas/, stay."""
-    for path in directory.iterdir():
-        if not path.is_dir() and not _SLIM_FILES.fullmatch(path.name):
-            path.unlink()
 
 
 def is_postprocessed(directory: Path, predictions: Sequence[Prediction], settings: RunSettings) -> bool:
     """Return whether a target that is marked as finished has all files that these settings ask for."""
     is_ranked = all(
-        (directory / f"ranked_{rank}.{kind}").is_file()
+        RANKED.path(directory, f".{kind}", rank=rank).is_file()
         for rank, prediction in enumerate(ranked(predictions))
         for kind in prediction.kinds
     )

@@ -24,19 +24,13 @@ from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.folding.prediction import WEIGHTS_PROVENANCES, Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance, provenance_entries, read_provenance
 from helixfold.folding.templates import templates_in
+from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import AGAIN
 from helixfold.results.origin import ModelOrigin
-from helixfold.results.prediction import (
-    RANKING_FILE,
-    TIMINGS_FILE,
-    read_finished,
-    to_json,
-    write_file,
-)
+from helixfold.results.prediction import read_finished, to_json, write_file
 from helixfold.results.record import RunRecord
 from helixfold.weights.find import WeightsProvenance
 
-SETTINGS_FILE = "settings.json"
 _DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "untrained": "untrained parameters",
     "demonstration": "the demonstration model",
@@ -44,14 +38,6 @@ _DESCRIPTIONS: dict[WeightsProvenance, str] = {
 }
 # No alignment falls into more; a damaged file could say so.
 _MOST_CLUSTERS = 1_000_000
-# What a run writes, but for its features and the results of its searches; longer names of others are left alone.
-_RESULT_FILES = re.compile(
-    r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|pae_.+\.bcif\.gz|(distances|logits)_.+\.npz"
-    r"|representations_.+\.(npz|safetensors)|recycles_.+\.pdb"
-    r"|.+_(plddt|pae|ptm|msa|interfaces)\.tsv|(alignments|clusters|ensemble)\.tsv|(plddt|pae|coverage)\.png"
-    r"|(report|ensemble)\.html"
-    rf"|(relax_metrics|templates|{re.escape(TIMINGS_FILE[:-5])}|{re.escape(SETTINGS_FILE[:-5])})\.json"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +156,7 @@ class TargetRecord:
             "provenance": provenance_entries(made),
             "notes": list(notes),
         }
-        write_file(directory / SETTINGS_FILE, to_json(content, indent=2))
+        write_file(SETTINGS.path(directory), to_json(content, indent=2))
 
 
 def record_for(
@@ -221,7 +207,7 @@ def record_for(
 def read_record(directory: Path) -> TargetRecord | None:
     """Read settings.json of a target; return None if it is missing or damaged."""
     try:
-        content: Any = read_json(directory / SETTINGS_FILE, AGAIN)
+        content: Any = read_json(SETTINGS.path(directory), AGAIN)
         predictions = {str(name): PredictionIdentity.from_dict(entry) for name, entry in content["predictions"].items()}
         record = TargetRecord(
             inputs=dict(content["inputs"]),
@@ -248,16 +234,6 @@ def model_origin(record: TargetRecord, name: str, features: TargetFeatures) -> M
         return known
     templates = (each for each in templates_in(alignment_of(features)) if each.label in made.templates)
     return replace(known, software=made.software, searches=made.searches, templates=tuple(templates))
-
-
-def remove_results(directory: Path) -> None:
-    """Remove what an earlier run made, first the mark that it is finished; results of searches stay."""
-    if not directory.is_dir():
-        return
-    (directory / RANKING_FILE).unlink(missing_ok=True)
-    for path in directory.iterdir():
-        if _RESULT_FILES.fullmatch(path.name) and not path.is_dir():
-            path.unlink()
 
 
 def _files(path: Path) -> Iterable[Path]:

@@ -9,16 +9,16 @@ from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.postprocess import is_postprocessed
-from helixfold.apps.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
+from helixfold.apps.predict.record import TargetRecord, read_record, record_for
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import TargetVariants, expected_variants
 from helixfold.execution.device import DTYPES
 from helixfold.execution.stages import Stage
 from helixfold.folding.prediction import Prediction
 from helixfold.results.colabfold import done_file
+from helixfold.results.file_table import RANKING, SETTINGS, TIMINGS, remove_results
 from helixfold.results.json_object import AGAIN
-from helixfold.results.prediction import RANKING_FILE, TIMINGS_FILE, to_json
-from helixfold.results.representations import PASSES, representation_names, representations_file
+from helixfold.results.prediction import has_requested_files, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class ResumedTarget:
         before = self.record.clusters
         if before is not None and before.count is not None and found.clusters not in (None, before):
             raise InputError.at(
-                directory / SETTINGS_FILE,
+                SETTINGS.path(directory),
                 f"an earlier run found {before.count} clusters, and now there are {found.clusters.count}: the "
                 "alignment is another one; --overwrite begins anew",
             )
@@ -90,7 +90,7 @@ def resume_status(job: Job, directory: Path, settings: RunSettings) -> ResumeSta
     requested = record_for(job, settings, predictions, found.clusters)
     # At least one cluster, as long as nobody knows how many there are.
     unknown = 0 if found.clusters is None or found.clusters.count is not None else len(settings.predictions())
-    is_marked = (directory / RANKING_FILE).is_file()
+    is_marked = RANKING.path(directory).is_file()
     if overwrite or (earlier is None and not is_marked):
         return ResumeStatus(name=job.name, finished=False, missing=len(predictions) + unknown)
     remark = _mismatch(earlier, requested, is_marked=is_marked)
@@ -125,7 +125,7 @@ def begun_dtype(jobs: Sequence[Job], settings: RunSettings) -> str | None:
 def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marked: bool) -> str | None:
     """Say why earlier results are not the requested ones, and what becomes of them; None if they are."""
     if earlier is None:
-        return f"finished before, but {SETTINGS_FILE} there is missing or damaged, so nobody knows from what"
+        return f"finished before, but {SETTINGS.name()} there is missing or damaged, so nobody knows from what"
     if earlier.is_superseded_by(requested):
         return f"made before with {earlier.made_with}; begins anew"
     differences = "; ".join(earlier.differences(requested))
@@ -148,7 +148,7 @@ def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTa
         found = _expected(job, settings, None)
         record = record_for(job, settings, settings.predictions(found.variants), found.clusters)
     else:
-        (directory / RANKING_FILE).unlink(missing_ok=True)
+        RANKING.path(directory).unlink(missing_ok=True)
         record = earlier.extended(requested)
         models, stages = _earlier_timings(directory)
     notes = job.notes(settings.models)
@@ -176,37 +176,18 @@ def _missing(
     """Return the requested predictions that are to be made; none if one that is done has the score that ends a run."""
     if _has_score(done, settings):
         return []
-    renamed = [replace(prediction, name=record.name_of(prediction)) for prediction in requested]
-    return [
-        prediction
-        for prediction in renamed
-        if prediction.name not in done
-        or (settings.folding.logits and not (directory / f"logits_{prediction.name}.npz").is_file())
-        or (settings.folding.save_passes and not _has_passes(directory, prediction.name))
-        or not _has_representations(directory, prediction.name, settings)
+    form = settings.options.compute.representations_format
+    complete = [
+        name for name, prediction in done.items() if has_requested_files(directory, prediction, settings.folding, form)
     ]
-
-
-def _has_passes(directory: Path, name: str) -> bool:
-    """Return whether the structures of all passes are there, if a PDB file can hold them."""
-    return (directory / f"recycles_{name}.pdb").is_file() or not (directory / f"unrelaxed_{name}.pdb").is_file()
-
-
-def _has_representations(directory: Path, name: str, settings: RunSettings) -> bool:
-    """Return whether the file of a prediction holds all representations that the settings ask for."""
-    wanted: set[str] = set(settings.folding.representations)
-    if not wanted:
-        return True
-    if settings.folding.save_passes:
-        wanted.add(PASSES)
-    file = representations_file(directory, name, settings.options.compute.representations_format)
-    return wanted <= representation_names(file)
+    renamed = (replace(prediction, name=record.name_of(prediction)) for prediction in requested)
+    return [prediction for prediction in renamed if prediction.name not in complete]
 
 
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
     """Read what timings.json says of each model and stage; nothing if it is missing or damaged."""
     try:
-        content: Any = read_json(directory / TIMINGS_FILE, AGAIN)
+        content: Any = read_json(TIMINGS.path(directory), AGAIN)
         stages = [
             Stage(name=str(name), seconds=float(row["seconds"]), peak_memory=int(row["peak_memory_gib"] * 2**30))
             for name, row in content["stages"].items()

@@ -22,7 +22,7 @@ from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
 from helixfold.apps.predict.memory_plan import print_forecast
 from helixfold.apps.predict.options import Order, PredictOptions
-from helixfold.apps.predict.postprocess import colabfold_run, slim_down
+from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, close_part
 from helixfold.apps.predict.screen import logged_screen, print_warning
@@ -49,6 +49,7 @@ from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry, write_entries
 from helixfold.results.colabfold import write_log, write_run
+from helixfold.results.file_table import slim_down
 from helixfold.results.lock import locked_directory
 from helixfold.standard_streams import optional_output
 from helixfold.weights.adapters import parse_adapters

@@ -25,11 +25,12 @@ from helixfold.folding.prediction import Prediction
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.parallel.worker_group import OtherRankError
-from helixfold.report.index import INDEX_FILE, write_index
+from helixfold.report.index import write_index
 from helixfold.report.page import counted
-from helixfold.report.pulldown import PAGE_FILE, PULLDOWN_FILE, TABLE_FILE, write_pulldown
+from helixfold.report.pulldown import write_pulldown
 from helixfold.results.archive import write_archive
-from helixfold.results.prediction import FAILURES_FILE, write_failures
+from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE
+from helixfold.results.prediction import write_failures
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
@@ -221,11 +222,11 @@ def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
     try:
         write_failures(output, failures)
     except OSError as error:
-        tqdm.write(f"helixfold: {output / FAILURES_FILE}: not written: {error.strerror}", file=sys.stderr)
+        tqdm.write(f"helixfold: {FAILURES.path(output)}: not written: {error.strerror}", file=sys.stderr)
     if write_pages(output, failures) and count:
-        print(f"all targets on one page: {output / INDEX_FILE}")
-        if (output / PULLDOWN_FILE).is_file():
-            print(f"baits and preys, ranked: {output / PAGE_FILE}, {output / TABLE_FILE}")
+        print(f"all targets on one page: {INDEX.path(output)}")
+        if PULLDOWN.path(output).is_file():
+            print(f"baits and preys, ranked: {PULLDOWN_PAGE.path(output)}, {PULLDOWN_TABLE.path(output)}")
     if failures:
         print(f"helixfold: {len(failures)} of {counted(count, 'target')} failed, see {output}", file=sys.stderr)
     return exit_code_for(failures)
@@ -238,7 +239,7 @@ def write_pages(output: Path, failures: Mapping[str, str], names: Iterable[str] 
         write_pulldown(output, failures)
     except (OSError, InputError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
-        tqdm.write(f"helixfold: {output / INDEX_FILE}: not written: {problem}", file=sys.stderr)
+        tqdm.write(f"helixfold: {INDEX.path(output)}: not written: {problem}", file=sys.stderr)
         return False
     return True
 

@@ -16,7 +16,6 @@ from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
-from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.complexes.target_files import check_names, directory_in
 from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
@@ -31,14 +30,12 @@ from data_pipeline.search.result_files import RECORD_FILE
 from data_pipeline.search.tool import BatchSearch
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.report.pulldown import PulldownEntry, read_entries, write_entries
-from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of
+from helixfold.report.searches import summary, templates_of
+from helixfold.results.file_table import CHAIN_SEARCHES, FAILURES, FEATURES, PART_FAILURES, SEARCHES, TEMPLATES
 from helixfold.results.lock import locked_directory
-from helixfold.results.prediction import FAILURES_FILE, to_json, write_failures, write_file
+from helixfold.results.prediction import to_json, write_failures, write_file
 from helixfold.standard_streams import optional_output
 
-FEATURES_FILE = "features.npz"
-# In the output directory of a pulldown: the results of searches, a directory for each different sequence.
-SEARCHES_DIRECTORY = "chain_searches"
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 # Errors that a target is known to end with; any other is a mistake in the program.
 EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
@@ -49,7 +46,7 @@ _TARGETS_PER_CLAIM = 32
 def written_directories(output: Path, names: Iterable[str]) -> tuple[Path, ...]:
     """Return the directories that a run writes to: the output directory, and those of targets and of their searches."""
     targets = [output / name for name in names]
-    searches = [target / RESULTS_DIRECTORY for target in targets]
+    searches = [SEARCHES.path(target) for target in targets]
     # Of a complex, each chain that is searched has its own.
     chains = [path for each in searches if each.is_dir() for path in sorted(each.iterdir()) if path.is_dir()]
     return output, *targets, *searches, *chains
@@ -69,7 +66,7 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
     unpaired, paired, shared = dict[Path, Target](), dict[Path, Target](), dict[Path, Target]()
     complexes: list[tuple[Sequence[str], Sequence[Path]]] = []
     for target in targets:
-        results = directory_in(output, target.name) / RESULTS_DIRECTORY
+        results = SEARCHES.path(directory_in(output, target.name))
         if not isinstance(target, ComplexInput):
             unpaired[results] = target
             continue
@@ -117,8 +114,8 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
 
 def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:
     """Return a target's features; write them and the results of searches into its directory."""
-    prepared = prepare_any(target, plan, directory / RESULTS_DIRECTORY)
-    save_features(directory / FEATURES_FILE, prepared.features)
+    prepared = prepare_any(target, plan, SEARCHES.path(directory))
+    save_features(FEATURES.path(directory), prepared.features)
     return prepared
 
 
@@ -127,7 +124,7 @@ def write_templates(
 ) -> None:
     """Write templates.json into a target's directory if there are template results; see `templates_of` for `read`."""
     if (templates := templates_of(prepared, read)) is not None:
-        write_file(directory / TEMPLATES_FILE, to_json(templates, indent=2) + "\n")
+        write_file(TEMPLATES.path(directory), to_json(templates, indent=2) + "\n")
 
 
 @optional_output()
@@ -149,10 +146,10 @@ def make_features(
     target from the i-th on, and records failures in a file of its own. With `is_shared`, any number of runs do so, and
     each claims targets before it begins with them.
     """
-    failures_file = FAILURES_FILE
+    failures_file = FAILURES.name()
     if part is not None:
         targets = targets[part[0] :: part[1]]
-        failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
+        failures_file = PART_FAILURES.name(part=part[0], parts=part[1])
     directories = {target.name: directory_in(output, target.name) for target in targets}
     check_output(output, {directories[target.name].name: target.sequence for target in targets})
     with locked_directory(output, part, is_shared=is_shared):
@@ -214,12 +211,12 @@ def _make_lot(
     for target in tqdm(targets, desc="targets", unit="target", disable=None):
         directory = directory_in(output, target.name)
         if isinstance(target, Target):
-            _copy_results(searched.get(target.sequence), directory / RESULTS_DIRECTORY)
+            _copy_results(searched.get(target.sequence), SEARCHES.path(directory))
         failure = _make_features_of(target, directory, output, plan)
         if failure is not None:
             failures[target.name] = failure
         elif isinstance(target, Target):
-            searched.setdefault(target.sequence, directory / RESULTS_DIRECTORY)
+            searched.setdefault(target.sequence, SEARCHES.path(directory))
         report(target.name, failure)
     return failures
 
@@ -281,7 +278,7 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
     with locked_directory(output):
         remove_partial_files(written_directories(output, [directory.name for directory in directories]))
         for directory, (path, features) in zip(directories, found, strict=True):
-            features.save(directory / FEATURES_FILE)
+            features.save(FEATURES.path(directory))
             print(f"{printable(str(path))}: {features.domain_name}, {len(features.sequence)} residues -> {directory}")
     return 0
 
@@ -295,7 +292,7 @@ def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
                 raise InputError.at(each, LINK_PROBLEM)
         if os.path.exists(directory) and not os.path.isdir(directory):
             raise InputError.at(directory, "is not a directory, and a target's files go there; choose another --output")
-        earlier = directory / FEATURES_FILE
+        earlier = FEATURES.path(directory)
         if earlier.is_file() and _sequence_of(earlier) not in (None, sequence):
             raise InputError(
                 f"{earlier.parent} holds another protein of the name '{name}'; choose another --output directory"
@@ -334,9 +331,9 @@ def read_features(paths: Sequence[Path]) -> list[tuple[Path, TargetFeatures]]:
     for path in paths:
         files = [path]
         if os.path.isdir(path):
-            files = sorted({*path.glob(f"*/{FEATURES_FILE}"), *path.glob(FEATURES_FILE)})
+            files = sorted({*path.glob(f"*/{FEATURES.name()}"), *path.glob(FEATURES.name())})
             if not files:
-                raise InputError.at(path, f"there is no {FEATURES_FILE} here or in a directory below")
+                raise InputError.at(path, f"there is no {FEATURES.name()} here or in a directory below")
         found += [(file, load_features(file)) for file in files]
     for file, features in found:
         # The name becomes a directory, and whoever made the file chose it.
@@ -352,10 +349,10 @@ def unfinished_features(paths: Sequence[Path]) -> list[Path]:
     return [
         directory
         for path in paths
-        if os.path.isdir(path) and not (path / FEATURES_FILE).is_file()
+        if os.path.isdir(path) and not FEATURES.path(path).is_file()
         for directory in sorted(path.iterdir())
-        if directory.is_dir() and not directory.name.startswith(".") and not (directory / FEATURES_FILE).is_file()
-        if directory.name != SEARCHES_DIRECTORY
+        if directory.is_dir() and not directory.name.startswith(".") and not FEATURES.path(directory).is_file()
+        if CHAIN_SEARCHES.match(f"{directory.name}/") is None
     ]
 
 

@@ -29,8 +29,6 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions
 from helixfold.apps.predict.search import (
-    FEATURES_FILE,
-    SEARCHES_DIRECTORY,
     pulldown_of_features,
     read_features,
     unfinished_features,
@@ -40,6 +38,7 @@ from helixfold.folding.initial_guess import guess_of
 from helixfold.options import given, part_of
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
+from helixfold.results.file_table import CHAIN_SEARCHES, FEATURES
 
 _LONGEST_NAME = 60  # letters of a protein's name in the name of a directory of searches
 
@@ -57,7 +56,7 @@ def read_jobs(
     targets, pulldown = requested_targets(options, given_targets, announce=announce)
     ready = read_features(options.targets.features)
     if announce and (unfinished := unfinished_features(options.targets.features)):
-        text = f"left out, as they have no {FEATURES_FILE}: {', '.join(map(str, unfinished))}"
+        text = f"left out, as they have no {FEATURES.name()}: {', '.join(map(str, unfinished))}"
         print(f"helixfold: {printable(text, 1000)}; helixfold features makes the rest", file=sys.stderr)
     pulldown += pulldown_of_features(options.targets.features, {directory_name(each.domain_name) for _, each in ready})
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
@@ -156,7 +155,7 @@ def pulldown_targets(options: PredictOptions) -> tuple[list[AnyTarget], list[Pul
         raise InputError(f"--pulldown has its own files; give {options.inputs[0]} to a command of its own")
     complexes = read_pulldown(*targets.pulldown, targets.pulldown_table)
     for each in complexes:
-        if filesystem_key(each.name) == SEARCHES_DIRECTORY:
+        if CHAIN_SEARCHES.match(f"{filesystem_key(each.name)}/"):
             raise InputError(f"a complex named '{each.name}' would be where results of searches are; rename it")
     inputs = _in_complexes(complexes, options)
     entries = [_entry(each, options.targets.output) for each in complexes]
@@ -171,7 +170,7 @@ def _in_complexes(complexes: Sequence[PulldownComplex], options: PredictOptions)
             names.setdefault(sequence, protein)
     proteins = [Target(name=name, sequence=sequence) for sequence, name in names.items()]
     files = {each.sequence: tuple(alignments_of(each, options.search.msa, only=False)) for each in proteins}
-    searches = options.targets.output / SEARCHES_DIRECTORY
+    searches = CHAIN_SEARCHES.path(options.targets.output)
     found = [
         ComplexInput(
             target=each.target,

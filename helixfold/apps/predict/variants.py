@@ -31,10 +31,10 @@ from data_pipeline.transforms.alignment_clusters import (
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import ConformationOptions
 from helixfold.apps.predict.record import ClusterRecord
+from helixfold.results.file_table import CLUSTERS_TABLE, VARIANTS_TABLE
 from helixfold.results.prediction import write_file
 from helixfold.results.text_tables import rounded, tab_separated
 
-VARIANTS_FILE, CLUSTERS_FILE = "alignments.tsv", "clusters.tsv"
 Value = TypeVar("Value")
 _GROUPS = {NO_CLUSTER: "none", LEFT_OUT: "left out"}
 
@@ -110,9 +110,9 @@ def find_variants(
         variants += cluster_variants(settings.clusters, clusters)
         record = ClusterRecord(settings=str(settings.clusters), count=clusters.count, eps=clusters.eps)
     if directory is not None and not settings.is_empty:
-        write_file(directory / VARIANTS_FILE, _variants_table(variants, features))
+        write_file(VARIANTS_TABLE.path(directory), _variants_table(variants, features))
     if directory is not None and clusters is not None:
-        write_file(directory / CLUSTERS_FILE, _clusters_table(clusters, features))
+        write_file(CLUSTERS_TABLE.path(directory), _clusters_table(clusters, features))
     return TargetVariants(variants=variants, clusters=record)
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from data_pipeline.errors import InputError
+from helixfold.results.file_table import PDB, RANKED
 from helixfold.serve.alignment_request import UNIREF_FILE, AlignmentRequest
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service, User
@@ -128,13 +129,10 @@ async def _structures(
 
 
 def _ranked(service: Service, job: Job) -> list[str]:
-    sizes = {
-        path: size
-        for path, size in service.storage.results(job)
-        if path.startswith("ranked_") and path.endswith(".pdb")
-    }
-    names = sorted(sizes, key=lambda path: (len(path), path))[:_MAX_PREDICTIONS]
-    if sum(sizes[name] for name in names) > _MAX_TEXT:
+    sizes = dict(service.storage.results(job))
+    ranks = [int(fields["rank"]) for fields in map(RANKED.match, sizes) if fields and fields["suffix"] == PDB]
+    names = [RANKED.name(PDB, rank=rank) for rank in sorted(ranks)[:_MAX_PREDICTIONS]]
+    if sum(sizes.get(name, 0) for name in names) > _MAX_TEXT:
         raise HTTPException(502, "the structures are too large for one answer; fetch them from the history")
     paths = [service.storage.result_file(job, name) for name in names]
     found = [path.read_text(errors="replace") for path in paths if path is not None]

@@ -33,7 +33,6 @@ from helixfold.apps.predict.options import (
     TargetOptions,
 )
 from helixfold.apps.predict.run import run
-from helixfold.apps.predict.search import FEATURES_FILE
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
 from helixfold.folding.options import FoldingOptions
@@ -45,8 +44,8 @@ from helixfold.presets import Preset
 from helixfold.report.files import read_order
 from helixfold.report.tables import mark_of
 from helixfold.results.confidence import read_prediction
+from helixfold.results.file_table import FAILURES, FEATURES, RANKING
 from helixfold.results.json_object import AGAIN
-from helixfold.results.prediction import RANKING_FILE
 from helixfold.serve.alignment_request import (
     ARCHIVE_FILE,
     ENVIRONMENTAL_FILE,
@@ -257,7 +256,7 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
     Raise `InputError` with the reason if the target fails.
     """
     (directory / "target.fasta").write_text(fasta_of(request))
-    output, failures = directory / "predictions", directory / "failures.json"
+    output, failures = directory / "predictions", FAILURES.path(directory)
     shutil.rmtree(output, ignore_errors=True)
     here = os.getcwd()
     os.chdir(directory)
@@ -268,10 +267,10 @@ def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions)
     found = read_json(failures, AGAIN) if failures.is_file() else {}
     for reason in dict(found).values():
         raise InputError(str(reason))
-    (target,) = (path for path in output.iterdir() if (path / RANKING_FILE).is_file())
+    (target,) = (path for path in output.iterdir() if RANKING.path(path).is_file())
     best = read_prediction(target, read_order(target)[0])
     # The search results that they are made of are there, and features are large.
-    (target / FEATURES_FILE).unlink(missing_ok=True)
+    FEATURES.path(target).unlink(missing_ok=True)
     summary = {
         "plddt": round(best.mean_plddt, 2),
         "ptm": best.ptm,
