@@ -35,6 +35,7 @@ REMOVED = BASELINE / "removed.toml"
 RELATIVE, ABSOLUTE = 0.03, 0.03
 # A parameter in the text of a signature, such as `rows`, `*, seed=0` or `**more`.
 _PARAMETER = re.compile(r"""(?:\*, )?\*{0,2}\w+(?:=(?:'[^']*'|"[^"]*"|[^,]*))?""")
+_OTHER_OUTPUTS = ("scan/", "scores/")
 # Items that a file's digest holds are written below it, separated by this.
 _BELOW = " > "
 
@@ -55,6 +56,8 @@ def main(words: Sequence[str] | None = None) -> int:
     differences, additions = [], []
     for part, found in collect(options.only, options.runs, options.printed):
         expected = read_part(part)
+        if part == "runs":
+            differences += unknown_files(found)
         if options.write:
             kept = expected if options.runs and part == "runs" else {}
             (BASELINE / f"{part}.json").write_text(to_text({**kept, **found}))
@@ -65,7 +68,8 @@ def main(words: Sequence[str] | None = None) -> int:
         differences += lost
         additions += new
     if options.write:
-        return 0
+        print("\n".join(f"{name}: {what}" for name, what in differences))
+        return int(bool(differences))
     left, unused = without_removals(differences, read_removals())
     is_whole = options.only == [*PARTS] and not options.runs
     for name in additions:
@@ -121,6 +125,30 @@ def _runs(root: Path, names: Sequence[str] | None = None) -> dict[str, Any]:
             seconds = after.children_user + after.children_system - before.children_user - before.children_system
             print(f"{run.name}: exit codes {found[run.name]['exit codes']}, {seconds:.1f} s", file=sys.stderr)
     return found
+
+
+def unknown_files(runs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the files that runs wrote into output directories and that the table of files does not know.
+
+    Output directories are those with a lock. Those of `score` and `scan` have other files.
+    """
+    from helixfold.results.file_table import LOCK, kind_of  # noqa: PLC0415
+
+    unknown = []
+    for run, files in runs.items():
+        outputs = [name.removesuffix(LOCK.name()) for name in files if Path(name).name == LOCK.name()]
+        for name in files:
+            output = next((each for each in outputs if name.startswith(each) and each not in _OTHER_OUTPUTS), None)
+            if output is None:
+                continue
+            first, *inner = name.removeprefix(output).split("/")
+            places = ("designs", "output") if run.startswith("design ") else ("output",)
+            if inner and not kind_of(f"{first}/", "output"):
+                first, *inner = inner
+                places = ("design",) if run.startswith("design ") else ("target",)
+            if not any(kind_of(f"{first}/" if inner else first, place) for place in places):
+                unknown.append((f"runs{_BELOW}{run}{_BELOW}{name}", "is not in helixfold/results/file_table.py"))
+    return unknown
 
 
 def _bad_inputs(root: Path) -> dict[str, Any]:

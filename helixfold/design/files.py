@@ -14,42 +14,45 @@ from helixfold.design.check import CONTROLS, Agreement, Checked, strictest
 from helixfold.design.designer import Design
 from helixfold.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
+from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, DESIGN_SETTINGS, DESIGN_STATE, MMCIF, PDB
 from helixfold.results.json_object import JsonObject
 from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import ModelScores
 from helixfold.results.pdb import to_pdb
 from helixfold.results.prediction import to_json, write_file
 
-SETTINGS_FILE: Final = "settings.json"
+SETTINGS_FILE: Final = DESIGN_SETTINGS.name()
 
 
 def trajectory_file(directory: Path, number: int) -> Path:
     """Return the file of the state of a design, from which it goes on."""
-    return directory / f"trajectory_{number}.npz"
+    return DESIGN_STATE.path(directory, index=number)
 
 
 def design_file(directory: Path, number: int) -> Path:
     """Return the file of a finished design's scores; the design is finished once it is there."""
-    return directory / f"design_{number}.json"
+    return DESIGN_SCORES.path(directory, index=number)
 
 
 def write_design(
     directory: Path, task: DesignTask, design: Design, *, model: str, known_tm_score: float | None, notes: Sequence[str]
 ) -> None:
     """Write a design's structure as PDB and mmCIF, and its scores as JSON, last."""
-    name, protein = f"design_{design.number}", design.protein
+    protein = design.protein
     remark = f"Designed by helixfold {__version__} with {model}. The B-factor column holds pLDDT, 0 to 100."
     scores = ModelScores(plddt=design.plddt, ptm=design.ptm, iptm=design.iptm)
     text = to_mmcif(
         protein,
-        name=f"{task.name} {name}",
+        name=f"{task.name} design_{design.number}",
         model=model,
         notes=[remark, *notes],
         scores=scores,
         chain_ids=design.chain_ids,
     )
-    write_file(directory / f"{name}.cif", text)
-    write_file(directory / f"{name}.pdb", to_pdb(protein, [remark, *notes], chain_ids=design.chain_ids))
+    write_file(DESIGN.path(directory, MMCIF, index=design.number), text)
+    write_file(
+        DESIGN.path(directory, PDB, index=design.number), to_pdb(protein, [remark, *notes], chain_ids=design.chain_ids)
+    )
     content = {
         "target": task.name,
         "protocol": task.protocol,
@@ -72,13 +75,13 @@ def write_design(
 def read_design(directory: Path, number: int) -> tuple[dict[str, str], Protein]:
     """Read the sequences by chain and the structure of a finished design; raise `InputError` for damaged files."""
     letters = JsonObject.read(design_file(directory, number)).child("sequences")
-    structure = read_structure(directory / f"design_{number}.cif")
+    structure = read_structure(DESIGN.path(directory, MMCIF, index=number))
     return {name: letters.get(name, str) for name in letters.content}, protein_from_chains(structure.chains)
 
 
 def check_file(directory: Path, number: int) -> Path:
     """Return the file of a design's check by other models."""
-    return directory / f"check_{number}.json"
+    return DESIGN_CHECK.path(directory, index=number)
 
 
 def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:

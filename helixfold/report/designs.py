@@ -3,17 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
 
 from helixfold import __version__
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
+from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE
 from helixfold.results.prediction import write_file
 from helixfold.results.text_tables import rounded, tab_separated
 
-TABLE_FILE: Final = "designs.tsv"
-PAGE_FILE: Final = "designs.html"
-SEQUENCES_FILE: Final = "designs.fasta"
 _WIDTH, _HEIGHT = 100, 24  # of the picture of losses
 
 
@@ -74,9 +71,9 @@ class DesignLine:
 def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[str, str]) -> None:
     """Write the table, the sequences and the page of designs; `failures` has the reasons of targets that failed."""
     order = ranked(lines)
-    write_file(output / TABLE_FILE, table(order))
+    write_file(DESIGNS_TABLE.path(output), table(order))
     records = (f">{line.directory}_{line.number}\n{line.sequence}\n" for line in order)
-    write_file(output / SEQUENCES_FILE, "".join(records))
+    write_file(DESIGNS_SEQUENCES.path(output), "".join(records))
     text = page(
         "designs.html",
         styles=("page.css", "index.css", "designs.css"),
@@ -90,7 +87,7 @@ def write_designs(output: Path, lines: Iterable[DesignLine], failures: Mapping[s
         untrained=sum(mark_of(line.notes) == UNTRAINED for line in order),
         demonstrations=sum(mark_of(line.notes) == DEMONSTRATION for line in order),
     )
-    write_file(output / PAGE_FILE, text)
+    write_file(DESIGNS_PAGE.path(output), text)
 
 
 def ranked(lines: Iterable[DesignLine]) -> list[DesignLine]:

@@ -13,8 +13,10 @@ from string import Formatter
 from typing import Final, Literal
 
 PDB, MMCIF = ".pdb", ".cif"
+# The directory of a target and the output directory around it; those of `helixfold design`.
+Place = Literal["target", "output", "design", "designs"]
 # Fields of patterns that are numbers; the others are any text.
-_NUMBERS = ("rank", "seed", "part", "parts")
+_NUMBERS = ("rank", "seed", "part", "parts", "index")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class FileKind:
     suffixes: tuple[str, ...] = ("",)
     purpose: str  # what it is, for the report's list of files and docs/outputs.md
     link: str = ""  # to a section of the documentation, from docs/outputs.md
-    place: Literal["target", "output"] = "target"  # the directory of a target, or the one that holds all of these
+    place: Place = "target"
     writer: str
     readers: tuple[str, ...] = ()
     is_slim: bool = False  # --slim keeps it
@@ -85,7 +87,7 @@ RANKED: Final = FileKind(
     suffixes=(PDB, MMCIF),
     purpose="structures, the best is 0, relaxed where relaxation was done; B-factors are pLDDT (0 to 100)",
     writer="helixfold.results.prediction",
-    readers=("helixfold.report.ensemble", "helixfold.results.find", "helixfold.finetune.distillation"),
+    readers=("helixfold.results.find", "helixfold.serve.web.api_nim"),
     is_slim=True,
     since="0.1",
 )
@@ -355,7 +357,7 @@ FAILURES: Final = FileKind(
 PART_FAILURES: Final = FileKind(
     pattern="failures-{part:04d}-of-{parts:04d}",
     suffixes=(".json",),
-    purpose="the same of one part of the targets, with features --shard",
+    purpose="the same of one part of the targets, for which features had --shard",
     place="output",
     writer="helixfold.apps.predict.search",
     since="0.3",
@@ -522,7 +524,6 @@ COLABFOLD_DONE: Final = FileKind(
     purpose="written last, so its presence means that the target is finished",
     place="output",
     writer="helixfold.results.colabfold",
-    readers=("helixfold.apps.predict.postprocess", "helixfold.apps.predict.resume"),
     since="0.2",
 )
 COLABFOLD_CONFIG: Final = FileKind(
@@ -550,10 +551,77 @@ COLABFOLD_WORKS: Final = FileKind(
     since="0.2",
 )
 
+# Of `helixfold design`.
+DESIGN: Final = FileKind(
+    pattern="design_{index}",
+    suffixes=(PDB, MMCIF),
+    purpose="structure of a design; B-factors are pLDDT (0 to 100)",
+    place="design",
+    writer="helixfold.design.files",
+    since="0.3",
+)
+DESIGN_SCORES: Final = FileKind(
+    pattern="design_{index}",
+    suffixes=(".json",),
+    purpose="sequences, losses and confidence of a design; written last, so its presence means that the design is "
+    "finished",
+    place="design",
+    writer="helixfold.design.files",
+    since="0.3",
+)
+DESIGN_CHECK: Final = FileKind(
+    pattern="check_{index}",
+    suffixes=(".json",),
+    purpose="what other models predict for a design and its controls",
+    place="design",
+    writer="helixfold.design.files",
+    since="0.3",
+)
+DESIGN_STATE: Final = FileKind(
+    pattern="trajectory_{index}",
+    suffixes=(".npz",),
+    purpose="state of an unfinished design",
+    place="design",
+    writer="helixfold.design.run",
+    since="0.3",
+)
+DESIGN_SETTINGS: Final = FileKind(
+    pattern="settings",
+    suffixes=(".json",),
+    purpose="settings of the designs",
+    place="design",
+    writer="helixfold.design.run",
+    since="0.3",
+)
+DESIGNS_PAGE: Final = FileKind(
+    pattern="designs",
+    suffixes=(".html",),
+    purpose="all designs on one page, the best first",
+    place="designs",
+    writer="helixfold.report.designs",
+    since="0.3",
+)
+DESIGNS_TABLE: Final = FileKind(
+    pattern="designs",
+    suffixes=(".tsv",),
+    purpose="the same as a table",
+    place="designs",
+    writer="helixfold.report.designs",
+    since="0.3",
+)
+DESIGNS_SEQUENCES: Final = FileKind(
+    pattern="designs",
+    suffixes=(".fasta",),
+    purpose="sequences of the designs",
+    place="designs",
+    writer="helixfold.report.designs",
+    since="0.3",
+)
+
 FILES: Final = tuple(value for value in [*globals().values()] if isinstance(value, FileKind))  # in the order above
 
 
-def kind_of(name: str, place: Literal["target", "output"] = "target") -> FileKind | None:
+def kind_of(name: str, place: Place = "target") -> FileKind | None:
     """Return the kind of a name, with / at the end for a directory; of several kinds, the one with the longest text."""
     kinds = [kind for kind in FILES if kind.place == place and kind.match(name) is not None]
     return max(kinds, key=lambda kind: sum(len(text) for text, *_ in Formatter().parse(kind.pattern)), default=None)

@@ -1,16 +1,24 @@
 """Names of files are composed and parsed by one table; files whose names do not fit exactly stay alone."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import pytest
 
 from data_pipeline import claims
 from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
 from helixfold.folding.options import FoldingOptions
+from helixfold.options import RepresentationFormat, RepresentationName
 from helixfold.results import file_table
 from helixfold.results.file_table import FILES, FileKind, kind_of, remove_results, slim_down
+from helixfold.results.prediction import write_prediction
+from tests.results.proteins import random_protein
+from tests.results.test_prediction import prediction
+from tests.support.sources import ROOT, files, imported_names, nodes
 
 VALUES = {
     "rank": 7,
@@ -20,6 +28,7 @@ VALUES = {
     "prediction": "model_1.x_seed_3",
     "target": "T1_pae",
     "tag": "a_1",
+    "index": 4,
 }
 NAMES = [
     (kind, kind.name(suffix, **{field: VALUES[field] for field in kind.fields}))
@@ -124,9 +133,91 @@ def test_a_fresh_start_leaves_inputs_and_what_others_put_there(target: Path) -> 
     remove_results(target / "absent")
 
 
-def test_slim_keeps_what_the_table_says_and_directories(target: Path) -> None:
+SLIM = (
+    *("ranked_0.pdb", "ranked_12.cif", "confidence_model_1_ptm.json", "pae_model_1_ptm.json"),
+    *("pae_model_1_ptm.bcif.gz", "logits_model_1_ptm.npz", "representations_model_1_ptm.npz"),
+    *("representations_model_1_ptm.safetensors", "ranking_debug.json", "settings.json", "relax_metrics.json"),
+)
+NOT_SLIM = (
+    *("unrelaxed_model_1_ptm.pdb", "relaxed_model_1_ptm.cif", "features.npz", "timings.json", "templates.json"),
+    *("plddt.png", "report.html", "T1_plddt.tsv", "distances_model_1_ptm.npz", "recycles_model_1_ptm.pdb"),
+    *("ranked_x.pdb", "ranked_0.pdb.bak", "my_settings.json"),
+)
+
+
+def test_a_slim_target_has_its_ranked_structures_confidences_and_records(tmp_path: Path) -> None:
+    for name in (*SLIM, *NOT_SLIM, "msas/H/rows.a3m"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"content of {name}")
+    slim_down(tmp_path)
+    files = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {name: f"content of {name}" for name in (*SLIM, "msas/H/rows.a3m")}
+
+
+def test_slim_follows_no_link_and_keeps_directories(target: Path) -> None:
     slim_down(target)
-    kept = {name for kind, name in NAMES if kind.place == "target" and kind.is_slim and not name.endswith("/")}
-    links = {"confidence_link.json"}  # a name of ours, and nothing is written through it
-    assert names_in(target) == {*kept, *links, "msas/rows.a3m", "report.html.d/x", "elsewhere/kept.json"}
-    assert len(kept) == 11
+    assert (target / "pae_directory.json").is_dir()
+    assert (target / "elsewhere/kept.json").read_text() == "elsewhere/kept.json"
+    assert "plddt.png" not in names_in(target)
+
+
+def test_all_files_of_a_prediction_are_written_and_known(tmp_path: Path) -> None:
+    representations: dict[RepresentationName, np.ndarray] = {"single": np.zeros((12, 4), np.float32)}
+    logits = {"lddt": np.ones((12, 50), np.float32)}
+    first = random_protein(12, unknown=(4,))
+    one = prediction("m.1", logits=logits, representations=representations, passes=(first,))
+    for form in get_args(RepresentationFormat):
+        write_prediction(tmp_path, one, representations_format=form)
+    assert {kind_of(path.name) for path in tmp_path.iterdir()} == {
+        kind for kind in FILES if "prediction" in kind.fields and kind.writer == "helixfold.results.prediction"
+    }
+
+
+def test_files_of_version_0_1_are_known() -> None:
+    target = ROOT / "tests/earlier_versions/0.1/predictions/peptide"
+    kinds = [kind_of(path.name) for path in target.iterdir()]
+    assert {None if kind is None else kind.since for kind in kinds} == {"0.1"}
+
+
+MODULES = [
+    (name, module)
+    for name, kind in vars(file_table).items()
+    if isinstance(kind, FileKind)
+    for module in (kind.writer, *kind.readers)
+    if module.startswith("helixfold.") and module not in ("helixfold.results.lock", "helixfold.design.run")
+]
+
+
+@pytest.mark.parametrize(("name", "module"), MODULES)
+def test_writers_and_readers_take_the_name_from_the_table(name: str, module: str) -> None:
+    path = ROOT / f"{module.replace('.', '/')}.py"
+    assert f"helixfold.results.file_table.{name}" in imported_names(path)
+
+
+# Names of other files: settings of a training, folders of a verification, and the locks themselves.
+OTHERS = {
+    *("training/run_files.py", "verification/deepmind.py", "verification/runs.py", "results/lock.py"),
+}
+
+
+def test_no_other_module_has_names_of_result_files() -> None:
+    found = []
+    for path in files("helixfold"):
+        relative = path.relative_to(ROOT / "helixfold").as_posix()
+        if relative in OTHERS or path.name == "file_table.py":
+            continue
+        calls = (node for node in nodes(path) if isinstance(node, ast.Call))
+        templates = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "page"]
+        for node in nodes(path):
+            text = ""
+            if node in templates:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value
+            elif isinstance(node, ast.JoinedStr):
+                text = "".join(str(each.value) if isinstance(each, ast.Constant) else "1" for each in node.values)
+            is_name = "." in text and " " not in text and len(text) < 100
+            if is_name and (kind_of(text) is not None or kind_of(text, "output") is not None):
+                found.append(f"{relative}: {text}")
+    assert found == []

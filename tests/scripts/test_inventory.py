@@ -134,3 +134,20 @@ def test_digests_show_keys_columns_and_values() -> None:
     }
     assert digest("a.tsv", b"name\tscore\na\t1\nb\t2\n") == {"rows": 2, "name": "text", "score": 1.5}
     assert digest("a.json", b"{") == "unreadable: JSONDecodeError"
+
+
+def test_files_of_runs_are_in_the_table_of_files() -> None:
+    runs = inventory.read_part("runs")
+    assert inventory.unknown_files(runs) == []
+    runs["predict"] |= {
+        "out/good/ranked.pdb": {},
+        "out/good/msas/a/hits.sto": {},
+        "out/new.tsv": {},
+        "elsewhere.tsv": {},
+    }
+    runs["design binder"] |= {"out/helix_short/confidence_tiny.json": {}, "out/.claims/1": {}}
+    assert [name for name, _ in inventory.unknown_files(runs)] == [
+        "runs > design binder > out/helix_short/confidence_tiny.json",
+        "runs > predict > out/good/ranked.pdb",
+        "runs > predict > out/new.tsv",
+    ]
