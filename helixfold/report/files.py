@@ -27,9 +27,11 @@ from helixfold.results.file_table import (
     MMCIF,
     RANKING,
     RELAXATION,
+    RELAXED,
     SETTINGS,
     TEMPLATES,
     TIMINGS,
+    UNRELAXED,
 )
 from helixfold.results.json_object import JsonObject
 
@@ -149,13 +151,12 @@ def summary_of(prediction: Prediction) -> ConfidenceSummary:
 
 def structures_of(directory: Path, name: str) -> dict[str, Path]:
     """Return the files of a prediction's structures, PDB or else mmCIF, by "relaxed" and "unrelaxed" if they exist."""
-    found = {
-        title: next(
-            filter(None, (present(kind.path(directory, suffix, prediction=name)) for suffix in kind.suffixes)), None
-        )
-        for title, kind in (("relaxed", RELAXED), ("unrelaxed", UNRELAXED))
-    }
-    return {title: path for title, path in found.items() if path is not None}
+    found: dict[str, Path] = {}
+    for title, kind in (("relaxed", RELAXED), ("unrelaxed", UNRELAXED)):
+        paths = (present(kind.path(directory, suffix, prediction=name)) for suffix in kind.suffixes)
+        if (path := next(filter(None, paths), None)) is not None:
+            found[title] = path
+    return found
 
 
 def present(path: Path) -> Path | None:

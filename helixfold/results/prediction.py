@@ -6,8 +6,8 @@ has it is finished.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from helixfold.results.file_table import (
     FAILURES,
     FILES,
     LOGITS,
+    MMCIF,
     PAE,
     PAE_PAIRS,
     PDB,
@@ -59,20 +60,6 @@ from helixfold.results.representations import PASSES, representation_names, writ
 _PAE_STEPS_PER_ANGSTROM = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Content:
-    """A prediction, and what its files tell besides; `pdb` is None for a structure that a PDB file cannot hold."""
-
-    prediction: Prediction
-    target: str
-    depth: AlignmentDepth | None
-    origin: ModelOrigin | None
-    remark: str
-    pdb: str | None
-    no_pdb_file: str | None
-    representations_format: RepresentationFormat
-
-
 def write_prediction(
     directory: Path,
     prediction: Prediction,
@@ -89,110 +76,57 @@ def write_prediction(
     """
     # A ranking made before this prediction no longer says that the target is finished.
     RANKING.path(directory).unlink(missing_ok=True)
-    remark = f"Predicted by helixfold {__version__}, {prediction.name}. The B-factor column holds pLDDT, 0 to 100."
+    model, protein, notes = prediction.name, prediction.protein, prediction.notes
+    name = name or directory.resolve().name
+
+    def path(kind: FileKind, suffix: str | None = None) -> Path:
+        return kind.path(directory, suffix, prediction=model)
+
+    text = to_mmcif(
+        protein,
+        name=name,
+        model=model,
+        notes=notes,
+        scores=ModelScores(
+            plddt=prediction.plddt,
+            ptm=prediction.ptm,
+            iptm=prediction.iptm,
+            tm_by_chain=prediction.tm_by_chain,
+            has_pae=prediction.pae is not None,
+        ),
+        chain_ids=prediction.chain_ids,
+        origin=origin,
+    )
+    write_file(path(UNRELAXED, MMCIF), text)
+    remark = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
     pdb, no_pdb_file = None, None
     try:
-        pdb = to_pdb(prediction.protein, [remark, *prediction.notes], chain_ids=prediction.chain_ids)
+        pdb = to_pdb(protein, [remark, *notes], chain_ids=prediction.chain_ids)
     except ValueError as error:
         no_pdb_file = str(error)
-    content = _Content(
-        prediction=prediction,
-        target=name or directory.resolve().name,
-        depth=depth,
-        origin=origin,
-        remark=remark,
-        pdb=pdb,
-        no_pdb_file=no_pdb_file,
-        representations_format=representations_format,
-    )
-    for kind, write in _WRITERS.items():
-        for suffix in kind.suffixes:
-            write(content, kind.path(directory, suffix, prediction=prediction.name))
-    return no_pdb_file
-
-
-def _write_structure(content: _Content, path: Path) -> None:
-    if path.suffix == PDB:
-        write_file(path, content.pdb)
-        return
-    prediction = content.prediction
-    scores = ModelScores(
-        plddt=prediction.plddt,
-        ptm=prediction.ptm,
-        iptm=prediction.iptm,
-        tm_by_chain=prediction.tm_by_chain,
-        has_pae=prediction.pae is not None,
-    )
-    text = to_mmcif(
-        prediction.protein,
-        name=content.target,
-        model=prediction.name,
-        notes=prediction.notes,
-        scores=scores,
-        chain_ids=prediction.chain_ids,
-        origin=content.origin,
-    )
-    write_file(path, text)
-
-
-def _write_pae(content: _Content, path: Path) -> None:
-    """Write the PAE in AlphaFold DB's format."""
-    if content.prediction.pae is not None:
-        write_file(path, _pae_json(content.prediction, content.prediction.pae))
-
-
-def _write_pae_pairs(content: _Content, path: Path) -> None:
-    prediction = content.prediction
+    write_file(path(UNRELAXED, PDB), pdb)
     if prediction.pae is not None:
-        chains, notes = split_chains(prediction.protein, prediction.chain_ids), [*map(plain_text, prediction.notes)]
-        entry = entry_id(content.target)
-        pairs = pairwise_errors(prediction.pae, prediction.protein, chains, entry=entry, metric=PAE_METRIC, notes=notes)
-        write_file(path, pairs)
-
-
-def _write_distances(content: _Content, path: Path) -> None:
-    if content.prediction.distances is not None:
-        with atomic_write(path) as temporary, temporary.open("wb") as archive:
-            arrays = _distance_arrays(content.prediction, content.prediction.distances)
-            np.savez_compressed(archive, allow_pickle=False, **arrays)
-
-
-def _write_logits(content: _Content, path: Path) -> None:
-    if content.prediction.logits is not None:
-        notes = np.array(content.prediction.notes, dtype=np.str_)
-        with atomic_write(path) as temporary, temporary.open("wb") as archive:
-            np.savez(archive, allow_pickle=False, **content.prediction.logits, notes=notes)
-
-
-def _write_representations(content: _Content, path: Path) -> None:
-    if content.prediction.representations is not None and path.suffix == f".{content.representations_format}":
-        write_representations(path, content.prediction)
-
-
-def _write_recycles(content: _Content, path: Path) -> None:
-    """Write the structures of all recycling iterations, superposed on the last."""
-    prediction = content.prediction
-    if content.pdb is not None and prediction.passes is not None:
-        proteins = [*(_superposed(each, prediction.protein) for each in prediction.passes), prediction.protein]
-        write_file(path, models_to_pdb(proteins, [content.remark, *prediction.notes], chain_ids=prediction.chain_ids))
-
-
-def _write_confidence(content: _Content, path: Path) -> None:
-    measures = confidence_content(content.prediction, content.depth, content.no_pdb_file)
-    write_file(path, to_json({"target": content.target, **measures}))
-
-
-# Confidences are written last, because a prediction that has them counts as written.
-_WRITERS: Mapping[FileKind, Callable[[_Content, Path], None]] = {
-    UNRELAXED: _write_structure,
-    PAE: _write_pae,
-    PAE_PAIRS: _write_pae_pairs,
-    DISTANCES: _write_distances,
-    LOGITS: _write_logits,
-    REPRESENTATIONS: _write_representations,
-    RECYCLES: _write_recycles,
-    CONFIDENCE: _write_confidence,
-}
+        write_file(path(PAE), _pae_json(prediction, prediction.pae))
+        chains = split_chains(protein, prediction.chain_ids)
+        pairs = pairwise_errors(
+            prediction.pae, protein, chains, entry=entry_id(name), metric=PAE_METRIC, notes=list(map(plain_text, notes))
+        )
+        write_file(path(PAE_PAIRS), pairs)
+    if prediction.distances is not None:
+        with atomic_write(path(DISTANCES)) as temporary, temporary.open("wb") as archive:
+            np.savez_compressed(archive, allow_pickle=False, **_distance_arrays(prediction, prediction.distances))
+    if prediction.logits is not None:
+        with atomic_write(path(LOGITS)) as temporary, temporary.open("wb") as archive:
+            np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
+    if prediction.representations is not None:
+        write_representations(path(REPRESENTATIONS, f".{representations_format}"), prediction)
+    if pdb is not None and prediction.passes is not None:
+        passes = [_superposed(each, protein) for each in prediction.passes]
+        text = models_to_pdb([*passes, protein], [remark, *notes], chain_ids=prediction.chain_ids)
+        write_file(path(RECYCLES), text)
+    # Last, because a prediction that has its confidences has all other files.
+    write_file(path(CONFIDENCE), to_json({"target": name, **confidence_content(prediction, depth, no_pdb_file)}))
+    return no_pdb_file
 
 
 def _superposed(protein: Protein, onto: Protein) -> Protein:

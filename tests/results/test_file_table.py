@@ -174,6 +174,16 @@ def test_all_files_of_a_prediction_are_written_and_known(tmp_path: Path) -> None
     }
 
 
+def test_the_confidences_of_a_prediction_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        assert len(list(tmp_path.iterdir())) == 5
+        raise InterruptedError
+
+    monkeypatch.setattr("helixfold.results.prediction.confidence_content", fail)
+    with pytest.raises(InterruptedError):
+        write_prediction(tmp_path, prediction())
+
+
 def test_files_of_version_0_1_are_known() -> None:
     target = ROOT / "tests/earlier_versions/0.1/predictions/peptide"
     kinds = [kind_of(path.name) for path in target.iterdir()]

@@ -17,10 +17,14 @@ from Bio.PDB import MMCIFParser, PDBParser
 from Bio.SVDSuperimposer import SVDSuperimposer
 from safetensors.numpy import load_file
 
+from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import STRUCTURE_KINDS, Distances, Prediction, PredictionIdentity
+from helixfold.options import RepresentationFormat
 from helixfold.report.plot_files import write_plots
 from helixfold.results import prediction as results
+from helixfold.results.file_table import slim_down
 from helixfold.results.prediction import (
+    has_requested_files,
     ranked,
     read_finished,
     write_prediction,
@@ -404,3 +408,30 @@ def test_every_byte_is_the_same_in_another_process(tmp_path: Path) -> None:
     assert len(digests("one")) == 21
     finished(tmp_path / "two" / "T1", prediction("model_1_ptm"), prediction("model_2_ptm", confidence=80.0))
     assert digests("two") == digests("one")
+
+
+def test_files_that_options_ask_for_are_missed(tmp_path: Path) -> None:
+    passes = (random_protein(12, unknown=(4,)),)
+    write_prediction(tmp_path, prediction(representations={"single": np.zeros((12, 4), np.float32)}, passes=passes))
+    one = read_finished(tmp_path, "model_1_ptm")
+    assert one is not None
+
+    def has(form: RepresentationFormat = "npz", **options: Any) -> bool:
+        return has_requested_files(tmp_path, one, FoldingOptions(**options), form)
+
+    assert has()
+    assert has(save_passes=True, representations=("single",))
+    assert not has(representations=("single", "pair"))
+    assert not has("safetensors", representations=("single",))
+    assert not has(logits=True)
+    (tmp_path / "recycles_model_1_ptm.pdb").unlink()
+    assert not has(save_passes=True)
+    assert has(representations=("single",))
+    # A structure that a PDB file cannot hold, and a slim target, have no such file.
+    without_pdb = dataclasses.replace(one, kinds=("cif",))
+    assert has_requested_files(tmp_path, without_pdb, FoldingOptions(save_passes=True), "npz")
+    write_ranked(tmp_path, [one])
+    write_ranking(tmp_path, [one])
+    slim_down(tmp_path)
+    assert has(save_passes=True, representations=("single",))
+    assert not has(logits=True)

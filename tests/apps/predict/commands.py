@@ -50,7 +50,7 @@ def finished(output: Path) -> dict[Path, tuple[int, int]]:
         for path in directory.iterdir():
             of_prediction = path.name.startswith(("unrelaxed_", "confidence_", "pae_")) and path.suffix != ".png"
             name = path.stem.split("_", 1)[-1]
-            whole = (directory / f"unrelaxed_{name}.pdb").is_file()
+            whole = (directory / f"confidence_{name}.json").is_file()
             if path.is_file() and (is_marked or (of_prediction and whole)):
                 status = path.stat()
                 found[path] = (status.st_ino, status.st_mtime_ns)
