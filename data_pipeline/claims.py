@@ -6,6 +6,9 @@ process that reads an old state therefore cannot take a claim from one that stil
 
 File locks do not work on every network file system, and the clocks of machines differ. Creating a hard link succeeds
 for exactly one process, and all times come from the file server.
+
+Each process also renews a file of its own, a clock, until it closes its claims. When no process is left, the claims say
+nothing that the next one needs, and the directory can be removed.
 """
 
 import hashlib
@@ -13,6 +16,7 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -45,15 +49,19 @@ class ClaimFiles:
         try:
             os.link(draft, self.directory / name)
         except OSError:
-            # An answer that a network lost: the link was made all the same if the draft has two names.
-            return draft.stat().st_nlink == 2
+            # An answer that a network lost: the link was made all the same if the draft has two names. The draft is
+            # gone if the directory was removed meanwhile.
+            return draft.exists() and draft.stat().st_nlink == 2
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Replace a file atomically."""
-        os.replace(self._draft(content), self.directory / name)
+        """Replace a file atomically; make the directory again if it is removed meanwhile."""
+        while True:
+            with suppress(FileNotFoundError):
+                os.replace(self._draft(content), self.directory / name)
+                return
 
     def touch(self, name: str) -> None:
         """Set a file's time to the current time of the file server; raise `OSError` on failure."""
@@ -73,10 +81,20 @@ class ClaimFiles:
     def now(self) -> float:
         """Return the current time of the file server, read from a file that has just been written."""
         name = f"clock-{self._own}"
-        self.replace(name, b"")
-        seen = self.read(name)
-        assert seen is not None
+        self.replace(name, _this_process().encode())
+        while (seen := self.read(name)) is None:
+            self.replace(name, _this_process().encode())
         return seen.time
+
+    def has_others(self, expiry: float) -> bool:
+        """Return whether another process has renewed its clock in the last `expiry` seconds, and not ended since."""
+        now, own = self.now(), self.directory / f"clock-{self._own}"
+        clocks = [self.read(path.name) for path in self.directory.glob("clock-*") if path != own]
+        own.unlink(missing_ok=True)
+        return any(
+            seen is not None and now - seen.time <= expiry and not _has_ended(seen.content.decode(errors="replace"))
+            for seen in clocks
+        )
 
     def remove_clocks(self, expiry: float) -> None:
         """Remove the file that `now` has written, and what processes left that were killed `expiry` seconds ago."""
@@ -196,7 +214,9 @@ class Claims:
         return None if latest is None else latest.time
 
     def renew(self) -> None:
-        """Renew all claims of this process, and notice which of them others have."""
+        """Renew the clock and all claims of this process, and notice which of them others have."""
+        with suppress(OSError):
+            self._files.now()
         with self._lock:
             held = dict(self._held)
         for target, number in held.items():
@@ -232,6 +252,16 @@ class Claims:
     def _content(self, target: str, state: State, failure: str | None = None) -> bytes:
         words = {"target": target, "state": state, "owner": self._owner, "failure": failure}
         return json.dumps(words).encode()
+
+
+def remove_claims(output: Path) -> None:
+    """Remove the claims in an output directory unless a process uses them.
+
+    A process that begins at the same time goes on, but may lose its claims: let none begin, where there are locks.
+    """
+    directory = output / DIRECTORY
+    if directory.is_dir() and not ClaimFiles(directory).has_others(EXPIRY):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _file(target: str, number: int) -> str:

@@ -1,55 +1,78 @@
 """Lock an output directory for one run at a time.
 
-Processes of one run share its lock, and so do runs that divide the targets, which locks of `filelock` do not allow.
+Processes of one run share its lock, and so do runs that divide the targets. `data_pipeline.file_lock`, which keeps a
+directory for one process, has no shared locks.
 """
 
 import fcntl
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.claims import remove_claims
+from data_pipeline.errors import InputError, error_reason, printable
 from data_pipeline.files import unmoved_directory
 
 LOCK_FILE = ".helixfold.lock"
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
+# The last run that leaves a shared directory has it for itself for a moment; others wait so often for so many seconds.
+_WAITS, _WAIT = 20, 0.1
 
 
 @contextmanager
 def locked_directory(
     output: Path, part: tuple[int, int] | None = None, *, is_shared: bool = False, has_others: bool = False
 ) -> Iterator[None]:
-    """Lock the output directory for this run; raise `InputError` if another run holds the lock.
+    """Make the output directory and lock it for this run; raise `InputError` if another run holds the lock.
 
     The lock lasts until all processes of the run have ended: the first `has_others`, to which it leaves the lock, and
     for the others the directory `is_shared`. The system drops it with the processes that hold it, so that a killed run
     leaves none behind. Runs that make different parts (i, n) of the same targets share the directory, and each locks
-    its own part; so do runs that claim targets (`is_shared`), without a lock of their own.
+    its own part; so do runs that claim targets (`is_shared`), without a lock of their own. The last run that leaves the
+    directory removes the claims.
 
     Should the directory be moved, writing there raises `MovedDirectoryError`.
     """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "it is a link to nothing" if output.is_symlink() and not output.exists() else error_reason(error)
+        problem = f"cannot be used as output directory ({reason}); choose another with --output"
+        raise InputError.at(output, problem) from error
     with ExitStack() as stack:
         file = stack.enter_context(_opened(output))
-        _lock(output, file, fcntl.LOCK_SH if is_shared or part is not None else fcntl.LOCK_EX)
+        if is_shared or part is not None:
+            _lock(output, file, fcntl.LOCK_SH, _WAITS)
+        else:
+            _lock(output, file, fcntl.LOCK_EX)
         if has_others:
             _lock(output, file, fcntl.LOCK_SH)
         if part is not None:
             name = f".helixfold-{part[0]:04d}-of-{part[1]:04d}.lock"
             _lock(output, stack.enter_context(_opened(output, name)), fcntl.LOCK_EX)
         stack.enter_context(unmoved_directory(output, is_closed=True))
+        stack.callback(_remove_claims, output, file)
         yield
 
 
 @contextmanager
-def only_run(output: Path, name: str) -> Iterator[None]:
+def only_run(output: Path, name: str = LOCK_FILE) -> Iterator[None]:
     """Lock a file of this name in the output directory; raise `InputError` if another run holds it."""
     with _opened(output, name) as file:
         _lock(output, file, fcntl.LOCK_EX)
         yield
+
+
+def _remove_claims(output: Path, file: TextIO) -> None:
+    """Remove the claims if no other run has the lock, or if it has, leave them to that."""
+    with suppress(OSError, InputError):  # another has it, there are no locks, or the directory was moved
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_claims(output)
 
 
 def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
@@ -57,14 +80,20 @@ def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
         # Links are not followed, and no pipe is waited for. The caller's context closes the file.
         return open(output / name, "a+", opener=lambda path, flags: os.open(path, flags | _FLAGS, 0o666))
     except OSError as error:
-        raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
+        raise InputError.at(
+            output, f"cannot be written: {error_reason(error)}; choose another with --output"
+        ) from error
 
 
-def _lock(output: Path, file: TextIO, kind: int) -> None:
+def _lock(output: Path, file: TextIO, kind: int, waits: int = 0) -> None:
     """Lock the file, and write into it which process was the first; warn if the file system has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
+        if waits:
+            time.sleep(_WAIT)
+            _lock(output, file, kind, waits - 1)
+            return
         file.seek(0)
         holder = printable(file.readline().strip(), 100) or "another process"
         raise InputError(

@@ -58,7 +58,7 @@ def test_a_killed_worker_and_a_killed_driver_lose_nothing(tmp_path: Path) -> Non
     assert not (output / "failures.json").exists()
     # Without a cluster, the same command has nothing to do.
     assert main([*predict(fasta, output, *words), "--dry-run"]) == 0
-    assert {path.name for path in output.iterdir() if path.is_dir()} == {".claims", ".cluster", *done(output)}
+    assert {path.name for path in output.iterdir() if path.is_dir()} == {".cluster", *done(output)}
     assert json.loads((output / ".cluster/status.json").read_text())["state"] == "ended"
     assert "3 targets" in (output / "status.html").read_text()
 

@@ -3,9 +3,11 @@
 import json
 import multiprocessing
 import os
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,6 +200,66 @@ def test_a_link_that_was_made_though_the_answer_was_lost_counts(
     assert files.create("x", b"1")
     assert not files.create("x", b"2")
     assert (tmp_path / "x").read_bytes() == b"1"
+
+
+def test_a_directory_that_is_removed_at_any_moment_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims(ClaimFiles(tmp_path / "claims"))
+    for name in ("link", "replace"):
+        action, calls = getattr(os, name), []
+
+        def removing(source: Path, target: Path, action: Any = action, calls: list[Path] = calls) -> None:
+            calls.append(target)
+            if len(calls) == 1:
+                shutil.rmtree(tmp_path / "claims")
+            action(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, removing)
+            if name == "link":
+                assert claims.take("t") == "held"
+                assert claims.take("t") == "taken"
+            else:
+                claims.end("t", "finished")
+        assert calls
+    shutil.rmtree(tmp_path / "claims")
+    claims.renew()
+    assert claims.take("t") == "taken"
+    shutil.rmtree(tmp_path / "claims")
+    claims.close()
+
+
+@pytest.mark.parametrize(
+    ("other", "is_removed"),
+    [("alive", False), ("closed", True), ("ended_process", True), ("elsewhere", False), ("elsewhere, silent", True)],
+)
+def test_claims_are_removed_unless_a_process_uses_them(
+    other: str, is_removed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # processes of this machine are known
+    module.remove_claims(tmp_path)
+    assert not any(tmp_path.iterdir())
+    if other.startswith("elsewhere"):
+        monkeypatch.setattr(module, "_this_process", lambda: "elsewhere 0 1 1 1")
+    elif other == "ended_process":
+        monkeypatch.setattr(module, "_this_process", lambda: f"{module._machine()} 4194305 1")
+    claims = Claims(ClaimFiles(tmp_path / ".claims"))
+    assert claims.take("t") == "taken"
+    if other == "closed":
+        claims.end("t", "failed", "no luck")
+        claims.close()
+    elif other == "elsewhere, silent":
+        (clock,) = tmp_path.glob(".claims/clock-*")
+        os.utime(clock, (clock.stat().st_mtime - module.EXPIRY - 1,) * 2)
+        claims.renew()  # and not silent after all
+        module.remove_claims(tmp_path)
+        assert (tmp_path / ".claims").is_dir()
+        os.utime(clock, (clock.stat().st_mtime - module.EXPIRY - 1,) * 2)
+    before = sorted((tmp_path / ".claims").iterdir())
+    module.remove_claims(tmp_path)
+    assert (tmp_path / ".claims").exists() != is_removed
+    assert is_removed or sorted((tmp_path / ".claims").iterdir()) == before
 
 
 def test_a_damaged_claim_expires(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_killed_runs_lose_their_targets_to_others_and_none_is_made_twice(tmp_pat
     # The failed target is tried again by runs that begin after it failed, as by any second run.
     assert 1 <= sum(each.count(BAD) for each in survivors) <= 2
     assert not list(output.rglob("*.partial"))
+    assert not (output / ".claims").exists()
 
 
 def test_a_shard_is_a_part_of_the_targets_and_shares_the_directory(tmp_path: Path, quick: None) -> None:
