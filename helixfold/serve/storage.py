@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.files import atomic_write, os_errors_as_input_errors, remove_partial_files
 from data_pipeline.parse.fasta import target_name_problem
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.transfer import checked_input_name, checked_result_path
@@ -46,8 +46,7 @@ class Storage:
         """Make the directory, which only its owner can read. Raise `InputError` if that cannot be done."""
         make_private(self.directory)
         with os_errors_as_input_errors(self.directory, "cannot be prepared"):
-            for unfinished in self.directory.glob(f".{_SECRET_FILE}.*"):  # of a server that was killed
-                unfinished.unlink()
+            remove_partial_files([self.directory], re.escape(_SECRET_FILE))
             for own in (self.directory / "jobs", self.drafts):
                 own.mkdir(exist_ok=True, mode=0o700)
                 for folder, _, files in os.walk(own):
@@ -69,10 +68,9 @@ class Storage:
         """Return the secret of this service, by which it signs sessions; it is made at the first start."""
         path = self.directory / _SECRET_FILE
         if not path.is_file() or path.stat().st_size < 32:
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            temporary.touch(0o600)
-            write_durably(temporary, secrets.token_bytes(32))
-            os.replace(temporary, path)
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(secrets.token_bytes(32))
+            path.chmod(0o600)
             _flush_folder(self.directory)
         return path.read_bytes()
 

@@ -124,6 +124,19 @@ def test_revoke_does_not_wait_for_a_lock_that_another_user_opened_earlier(tmp_pa
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
 
 
+def test_secret_is_made_once_and_private(tmp_path: Path) -> None:
+    left = tmp_path / ".secret.key.0123abcd.partial"  # of a server that was killed
+    left.touch()
+    Storage(tmp_path).prepare()
+    secret = Storage(tmp_path).secret()
+    assert len(secret) == 32
+    assert Storage(tmp_path).secret() == secret
+    assert modes_of(tmp_path)["secret.key"] == "0o600"
+    assert not left.exists()
+    (tmp_path / "secret.key").write_bytes(b"short")  # of a machine that lost its power
+    assert len(Storage(tmp_path).secret()) == 32
+
+
 def test_second_server_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     refused = pytest.raises(InputError, match="another server uses this directory")
     with only_server(tmp_path), refused, only_server(tmp_path):
