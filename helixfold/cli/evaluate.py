@@ -80,6 +80,7 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     from helixfold.report.evaluation_plot import evaluation_plot
     from helixfold.results.evaluation import complex_table, screen_table, write_evaluation
     from helixfold.results.find import find_predictions
+    from helixfold.results.lock import locked_directory
     from helixfold.results.prediction import write_file
 
     compared = compare_files(find_predictions(predictions, all_ranks=all_ranks), references)
@@ -90,8 +91,9 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     if compared.results:
         if unused := compared.unused:
             print(f"helixfold: no prediction for {_listed(unused)}", file=sys.stderr)
-        write_evaluation(output, compared.results, compared.failures, compared.unused)
-        write_file(output / "scores.png", evaluation_plot(compared.results))
+        with locked_directory(output):
+            write_evaluation(output, compared.results, compared.failures, compared.unused)
+            write_file(output / "scores.png", evaluation_plot(compared.results))
         print(f"-> {output}")
     if not compared.failures:
         return 0
@@ -108,6 +110,7 @@ def _run_benchmark(
     from helixfold.evaluation.compare import compare_benchmark
     from helixfold.evaluation.tables import benchmark_lines, write_benchmark
     from helixfold.parallel.worker_group import is_under_torchrun
+    from helixfold.results.lock import locked_directory
 
     if is_under_torchrun():
         raise InputError("start a benchmark without torchrun, whose processes would all compare; --devices has several")
@@ -127,7 +130,8 @@ def _run_benchmark(
     for target, why in found.failures.items():
         print(f"{printable(target)}: not compared: {printable(why, 1000)}", file=sys.stderr)
     if found.results:
-        write_benchmark(output, benchmark, found)
+        with locked_directory(output):
+            write_benchmark(output, benchmark, found)
         print(f"-> {output}")
     return code or (SOME_FAILED if found.failures else 0)
 

@@ -10,7 +10,7 @@ from data_pipeline.extras import require
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.runner import close_batch
 from helixfold.apps.predict.screen import format_duration, format_estimate, logged_screen
-from helixfold.apps.predict.search import SOME_FAILED, check_earlier, check_output
+from helixfold.apps.predict.search import SOME_FAILED, check_earlier
 from helixfold.cluster.batch import read_batch
 from helixfold.cluster.schedule import Schedule, describe_forecast
 from helixfold.report.page import counted
@@ -37,7 +37,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
         from helixfold.cluster.driver import Driver  # noqa: PLC0415 (Parsl is an extra)
 
         schedule = batch.schedule()
-        check_output(batch.output, sequences)
+        check_earlier(batch.output, sequences)
         with (
             optional_output(),
             locked_directory(batch.output, is_shared=True),

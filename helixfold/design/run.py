@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import os_errors_as_input_errors, remove_partial_files
+from data_pipeline.files import remove_partial_files
 from data_pipeline.parse.fasta import directory_name
 from helixfold.apps.predict.search import SOME_FAILED
 from helixfold.config import Method
@@ -60,8 +60,6 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
         print(f"helixfold: {note}", file=sys.stderr)
     output = command.targets.output
     _check_names([task.name for task in tasks])
-    with os_errors_as_input_errors(output, "cannot be written"):
-        output.mkdir(parents=True, exist_ok=True)
     with locked_directory(output), keeping_freed_memory(KEPT_BLOCKS):
         for task in tasks:
             directory = output / directory_name(task.name)

@@ -30,6 +30,7 @@ from helixfold.parallel.mesh import Mesh, join
 from helixfold.planning.size import gib
 from helixfold.report.finetuning import PageTable, compared_curves, write_finetuning_page
 from helixfold.report.page import counted, duration
+from helixfold.results.lock import only_run
 from helixfold.results.prediction import write_file
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.forecast import memory_per_rank
@@ -391,11 +392,11 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
             say=print_message,
         )
         output.mkdir(parents=True, exist_ok=True)
-        try:
-            with unmoved_directory(output):
+        with only_run(output), unmoved_directory(output):
+            try:
                 schedule.carry_out(stop.is_requested)
-        finally:
-            write_overview(output, tasks, places)
+            finally:
+                write_overview(output, tasks, places)
         print(f"all fine-tunings on one page: {output / PAGE_FILE}")
         if any(place.state in ("diverged", "failed") for place in places):
             return FAILED

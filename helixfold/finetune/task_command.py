@@ -49,6 +49,7 @@ from helixfold.parallel.parallelize import parallelize
 from helixfold.presets import Preset
 from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.report.plots import new_figure, to_png
+from helixfold.results.lock import only_run
 from helixfold.results.prediction import to_json, write_file
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.progress import print_message
@@ -470,8 +471,8 @@ def finetune_task(table: Path, options: FinetuneOptions, values: Mapping[str, ob
     if not _has_ended(output / RESULT_FILE, task):
         with os_errors_as_input_errors(output, "cannot be written"):
             files.checkpoints.mkdir(parents=True, exist_ok=True)
-        files.write_config(task.config.run, facts)
-        with StopRequest().handling_signals() as stop, unmoved_directory(output):
+        with only_run(output), StopRequest().handling_signals() as stop, unmoved_directory(output):
+            files.write_config(task.config.run, facts)
             if not _learn(task, base, mesh, files, stop):
                 return stop.exit_code
     _tell(task, output)

@@ -35,7 +35,7 @@ from helixfold.apps.predict.screen import print_note
 from helixfold.apps.predict.search import (
     EXPECTED_ERRORS,
     SOME_FAILED,
-    check_output,
+    check_earlier,
     prepare_in,
     write_templates,
     written_directories,
@@ -389,7 +389,7 @@ def scan(options: ScanOptions) -> int:
         representations=("msa_first_row",),
     )
     directories = {target.name: directory_in(output, target.name) for target in targets}
-    check_output(output, {directories[target.name].name: target.sequence for target in targets})
+    check_earlier(output, {directories[target.name].name: target.sequence for target in targets})
     failures: dict[str, str] = {}
     with locked_directory(output):
         structures = [each / STRUCTURES_DIRECTORY for each in directories.values()]

@@ -368,7 +368,6 @@ def score(options: ScoreOptions) -> int:
     if recycles is None:
         recycles = _RECYCLES_OF_BINDERS if given.binders else _RECYCLES
     folding = FoldingOptions(num_recycles=recycles, seed=options.network.seed, dtype=options.network.dtype)
-    make_output(output)
     with locked_directory(output):
         structures = {output / STRUCTURES_DIRECTORY / file.target for file in files}
         remove_partial_files([output, *structures])
@@ -416,15 +415,6 @@ def score(options: ScoreOptions) -> int:
         print(f"{printable(name)}: not scored: {printable(why, 1000)}", file=sys.stderr)
     print(f"-> {output}")
     return SOME_FAILED if problems else 0
-
-
-def make_output(output: Path) -> None:
-    """Make the output directory; raise `InputError` if it cannot be made."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be used as output directory ({error.strerror}); choose another with --output"
-        raise InputError.at(output, problem) from error
 
 
 def _kind(structure: ScoredStructure, options: StructureOptions) -> Kind:

@@ -12,6 +12,7 @@ from torch import Tensor
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, os_errors_as_input_errors, remove_partial_files, require_file
+from helixfold.results.lock import LOCK_FILE
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.weights.checkpoint import save_checkpoint
@@ -43,7 +44,8 @@ class RunFiles:
         if self.checkpoints.exists() or not self.directory.exists():
             return
         # A run killed at its very beginning may have left half a `CONFIG_FILE` under a hidden name.
-        if not all(path.name.lstrip(".").startswith(CONFIG_FILE) for path in self.directory.iterdir()):
+        names = {path.name for path in self.directory.iterdir()} - {LOCK_FILE}
+        if not all(name.lstrip(".").startswith(CONFIG_FILE) for name in names):
             raise ConfigError(
                 f"{self.directory} holds other files than those of a training run; name another directory"
             )

@@ -15,6 +15,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.cli.main import main
+from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
 from tests.analysis.made_complexes import made_prediction, true_complex
 
@@ -67,6 +68,7 @@ def test_a_batch_becomes_tables_and_a_plot(
     assert main(["evaluate", str(predictions), str(references), "--output", str(output)]) == 0
     printed = capsys.readouterr().out
     assert sorted(path.name for path in output.iterdir()) == [
+        ".helixfold.lock",
         "residues.tsv",
         "scores.json",
         "scores.png",
@@ -105,6 +107,15 @@ def test_all_ranks_are_compared_when_asked(batch: tuple[Path, Path], tmp_path: P
         (name, str(rank)) for name in sorted(NAMES) for rank in range(2)
     ]
     assert content(output)["summary"]["count"] == 4
+
+
+def test_a_directory_that_another_run_writes_into_is_refused(
+    batch: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked_directory(tmp_path / "out"):
+        assert main(["evaluate", *map(str, batch), "--output", str(tmp_path / "out")]) == 2
+    assert "out: another run is writing there (process" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".helixfold.lock"]
 
 
 def test_one_prediction_and_one_reference_may_be_files(batch: tuple[Path, Path], tmp_path: Path) -> None:

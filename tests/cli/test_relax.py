@@ -11,6 +11,7 @@ import pytest
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.cli.main import main
+from helixfold.results.lock import locked_directory
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
 
 pytestmark = needs_openmm
@@ -47,7 +48,7 @@ def test_chains_keep_their_names_and_numbers(
 ) -> None:
     out = tmp_path / "out"
     assert main(["relax", str(structure), "--output", str(out), "--device", "cpu"]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["two_relaxed.json", "two_relaxed.pdb"]
+    assert sorted(path.name for path in out.glob("two*")) == ["two_relaxed.json", "two_relaxed.pdb"]
     before, after = read_structure(structure), read_structure(out / "two_relaxed.pdb")
     assert [chain.name for chain in after.chains] == ["L", "H"]
     for old, new in zip(before.chains, after.chains, strict=True):
@@ -101,7 +102,19 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: Path, capsys: pytest.C
     printed = capsys.readouterr()
     assert "heap.pdb: not relaxed: it is no fold that could be relaxed" in printed.err
     assert "1 of 2 structures could not be relaxed" in printed.err
-    assert sorted(path.name for path in out.iterdir()) == ["helix_short_relaxed.json", "helix_short_relaxed.pdb"]
+    assert sorted(path.name for path in out.glob("*_relaxed*")) == [
+        "helix_short_relaxed.json",
+        "helix_short_relaxed.pdb",
+    ]
+
+
+def test_a_directory_that_another_run_writes_into_is_refused(
+    structure: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked_directory(tmp_path / "out"):
+        assert main(["relax", str(structure), "--output", str(tmp_path / "out")]) == 2
+    assert "out: another run is writing there (process" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".helixfold.lock"]
 
 
 def test_wrong_input_is_one_sentence_and_nothing_is_written(

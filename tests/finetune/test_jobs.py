@@ -17,6 +17,7 @@ from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.options import FinetuneOptions
 from helixfold.finetune.run import values_of
 from helixfold.optim.flat import FlatOptimizer
+from helixfold.results.lock import locked_directory
 from helixfold.training.stopping import StopRequest
 from tests.finetune.runs import PRESET, jobs_file, result, words
 from tests.support.interruptions import Event, Kill, at_event, count_changes
@@ -110,6 +111,15 @@ def test_what_has_ended_is_not_made_again(weights: Path, jobs: Path, together: P
     changed = jobs.with_name("changed.toml")
     changed.write_text(jobs.read_text().replace("rank = 8", "rank = 7"))
     assert main(["finetune", *several(weights, changed, together)]) == 2
+
+
+def test_a_directory_that_another_run_writes_into_is_refused(
+    weights: Path, some_jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked_directory(tmp_path / "out"):
+        assert main(["finetune", *several(weights, some_jobs, tmp_path / "out")]) == 2
+    assert "out: another run is writing there (process" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".helixfold.lock"]
 
 
 def test_one_that_diverges_stops_no_other(

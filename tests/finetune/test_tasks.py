@@ -43,6 +43,7 @@ from helixfold.folding.model_input import batch_of, draw, model_input
 from helixfold.folding.prediction import Prediction
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded
+from helixfold.results.lock import LOCK_FILE, locked_directory
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter
 from tests.finetune.conftest import write_base
@@ -140,7 +141,7 @@ def test_the_network_learns_with_the_head_and_its_changes_are_an_adapter(
     assert any(line[3] != line[4] for line in lines[1:])
     assert {path.name for path in output.iterdir()} == {
         "adapter.safetensors", "task_head.safetensors", "predictions.tsv", "task.json", "finetuning.html",
-        "config.json", "checkpoints",
+        "config.json", "checkpoints", LOCK_FILE,
     }  # fmt: skip
     (prediction,) = predict_with(output / "adapter.safetensors", weights)
     assert "The adapter adapter.safetensors" in prediction.notes[0]
@@ -148,7 +149,9 @@ def test_the_network_learns_with_the_head_and_its_changes_are_an_adapter(
 
 def files_of(output: Path) -> dict[str, bytes]:
     """What a task came to, down to the last bit."""
-    return {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
+    return {
+        path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file() and path.name != LOCK_FILE
+    }
 
 
 @pytest.mark.long
@@ -178,6 +181,9 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     file, output = table(tmp_path / "table.csv", rows, ["train"] * 3 + ["test"] * 2), tmp_path / "out"
     command = ["finetune", "--table", str(file), "--weights", str(weights), "--device=cpu", "--output", str(output)]
     command += ["--steps=2", "--set=batch_size=1"]
+    with locked_directory(output):
+        assert main(command) == 2
+    assert "out: another run is writing there (process" in capsys.readouterr().err
     with monkeypatch.context() as stopping:
         stopping.setattr(StopRequest, "is_requested", lambda _: True)
         assert main(command) == 143
@@ -193,9 +199,7 @@ def test_a_task_that_is_stopped_goes_on_and_one_that_ended_is_not_learnt_again(
     assert main(command) == 0
     assert capsys.readouterr().out == first.out
     assert main([*command, "--rank=3"]) == 2
-    assert (
-        "begun before with other settings (low_rank.alpha 8, now 6; low_rank.rank 4, now 3)" in capsys.readouterr().err
-    )
+    assert "other settings (low_rank.alpha 8, now 6; low_rank.rank 4, now 3)" in capsys.readouterr().err
     table(file, rows[::-1], ["train"] * 3 + ["test"] * 2)
     assert main(command) == 2
     assert "begun before with other settings (another table)" in capsys.readouterr().err

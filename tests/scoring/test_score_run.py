@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from data_pipeline.errors import InputError
 from helixfold.cli.main import main
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.recycling import FoldingTarget
@@ -290,7 +289,9 @@ def test_options_that_exclude_each_other_write_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_made_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot be used as output directory .*; choose another with --output"):
-        score_run.make_output(tmp_path / "file" / "out")
+    assert main(["score", str(write(tmp_path / "a.pdb")), "--output", str(tmp_path / "file" / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be used as output directory" in line
+    assert line.endswith("; choose another with --output")

@@ -22,6 +22,7 @@ from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.report.page import counted
 from helixfold.results.chains import RingBond, iterate_atoms, ring_bonds, split_chains
+from helixfold.results.lock import locked_directory
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.pdb import to_pdb
 from helixfold.results.prediction import ranked, to_json, write_file
@@ -143,7 +144,7 @@ def relax_files(
     `<name>_relaxed` has the format of its input file, and `<name>_relaxed.json` has energies and violations. Only
     proteins are written: ligands, nucleic acids and water are left out, and modified residues become their standard
     residues. Raise `InputError`, before anything is written, if OpenMM is not installed, a file cannot be read or holds
-    no protein, or an output file exists without `overwrite`.
+    no protein, or an output file exists without `overwrite`. Raise it, too, if another run writes into `output`.
     """
     if not installed():
         raise InputError(f"helixfold relax needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
@@ -156,19 +157,20 @@ def relax_files(
         if len(structure.chains) > MAX_CHAINS:
             raise InputError.at(path, f"it holds {len(structure.chains):,} chains, and {MAX_CHAINS:,} can be named")
     failed = 0
-    for path, structure in structures.items():
-        shown = printable(path.name)
-        try:
-            relaxed = relax(protein_from_chains(structure.chains), options, device)
-            _write(targets[path], structure, relaxed)
-        except (RelaxationError, MemoryError, OSError, ValueError) as error:
-            failed += 1
-            print(f"{shown}: not relaxed: {error or 'memory is used up'}", file=sys.stderr)
-        else:
-            print(f"{shown}: {summary(relaxed)} -> {targets[path]}")
-            if relaxed.after.residues:
-                numbers = ", ".join(map(str, relaxed.flawed[:20]))
-                print(f"{shown}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}")
+    with locked_directory(output):
+        for path, structure in structures.items():
+            shown = printable(path.name)
+            try:
+                relaxed = relax(protein_from_chains(structure.chains), options, device)
+                _write(targets[path], structure, relaxed)
+            except (RelaxationError, MemoryError, OSError, ValueError) as error:
+                failed += 1
+                print(f"{shown}: not relaxed: {error or 'memory is used up'}", file=sys.stderr)
+            else:
+                print(f"{shown}: {summary(relaxed)} -> {targets[path]}")
+                if relaxed.after.residues:
+                    numbers = ", ".join(map(str, relaxed.flawed[:20]))
+                    print(f"{shown}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}")
     if failed:
         print(f"helixfold: {failed} of {len(structures)} structures could not be relaxed", file=sys.stderr)
     return SOME_FAILED if failed else 0

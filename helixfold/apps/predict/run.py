@@ -28,7 +28,6 @@ from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, 
 from helixfold.apps.predict.screen import logged_screen, print_warning
 from helixfold.apps.predict.search import (
     check_earlier,
-    check_output,
     contacts_of,
     search_for_all,
     shared_directories,
@@ -97,7 +96,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             with loading.stage("searches for all targets"):
                 if is_first:
                     with workers.world.leading():
-                        check_output(targets.output, {job.name: job.sequence for job in jobs})
+                        check_earlier(targets.output, {job.name: job.sequence for job in jobs})
                         claims = _entered(stack, settings)
                         begun = _begin(jobs, settings, dtype, pulldown)
                         workers.world.send(begun)

@@ -151,7 +151,7 @@ def make_features(
         targets = targets[part[0] :: part[1]]
         failures_file = PART_FAILURES.name(part=part[0], parts=part[1])
     directories = {target.name: directory_in(output, target.name) for target in targets}
-    check_output(output, {directories[target.name].name: target.sequence for target in targets})
+    check_earlier(output, {directories[target.name].name: target.sequence for target in targets})
     with locked_directory(output, part, is_shared=is_shared):
         if pulldown:
             write_entries(output, pulldown)
@@ -173,7 +173,7 @@ def make_part_of_features(targets: Sequence[AnyTarget], *, output: Path, plan: S
     Other runs may do so in the output directory at the same time, for these targets or others. Searches that can serve
     many targets are made for all at once, and sequences that occur twice are searched once.
     """
-    check_output(output, {directory_in(output, target.name).name: target.sequence for target in targets})
+    check_earlier(output, {directory_in(output, target.name).name: target.sequence for target in targets})
     with locked_directory(output, is_shared=True):
         return _make_claimed(targets, output, plan, lots=len(targets))
 
@@ -274,7 +274,9 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
         if (problem := target_name_problem(features.domain_name)) is not None:
             raise InputError.at(path, problem, record=features.domain_name)
     directories = [directory_in(output, features.domain_name) for _, features in found]
-    check_output(output, {each.name: features.sequence for each, (_, features) in zip(directories, found, strict=True)})
+    check_earlier(
+        output, {each.name: features.sequence for each, (_, features) in zip(directories, found, strict=True)}
+    )
     with locked_directory(output):
         remove_partial_files(written_directories(output, [directory.name for directory in directories]))
         for directory, (path, features) in zip(directories, found, strict=True):
@@ -306,20 +308,6 @@ def _sequence_of(path: Path) -> str | None:
     except InputError:
         return None
     return str(found) if found is not None and found.ndim == 0 and found.dtype.kind == "U" else None
-
-
-def check_output(output: Path, sequences: Mapping[str, str]) -> None:
-    """Make the output directory; raise `InputError` if it cannot be written, or as `check_earlier` does."""
-    check_earlier(output, sequences)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = "it is a link to nothing" if output.is_symlink() and not os.path.exists(output) else error.strerror
-        raise InputError.at(
-            output, f"cannot be used as output directory ({reason}); choose another with --output"
-        ) from error
-    if not os.access(output, os.W_OK):
-        raise InputError.at(output, "cannot be written; choose another --output directory")
 
 
 def read_features(paths: Sequence[Path]) -> list[tuple[Path, TargetFeatures]]:
