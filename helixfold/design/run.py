@@ -172,8 +172,7 @@ def _begin(
         for old in (*directory.glob("design_*.*"), *directory.glob("trajectory_*.npz"), *directory.glob("check_*.*")):
             old.unlink()
     elif path.is_file():
-        earlier = JsonObject.read(path).content
-        require_same_settings(directory, _record(earlier).differences(_record(settings)))
+        require_same_settings(directory, _record(JsonObject.read(path).content).differences(_record(settings)))
     write_file(path, to_json(settings, indent=1))
 
 

@@ -317,8 +317,7 @@ class Trainer:
         if restored is None:
             return first, []
         record, notes = restored.record, list(restored.damaged)
-        before = TrainingConfig.from_dict(record["config"])
-        require_same_run(self.files.directory, before.record, self.config.record)
+        require_same_run(self.files.directory, TrainingConfig.from_dict(record["config"]).record, self.config.record)
         if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
             raise ConfigError(
                 f"{self.files.directory}: the checkpoints were written with another layout of the parameters; go on "

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import InputError
+from data_pipeline.file_lock import acquire_lock
 from helixfold.cli.main import main
 from helixfold.presets import preset
+from helixfold.training import checkpoint
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.checkpoint import save_checkpoint
@@ -114,6 +116,18 @@ def test_a_directory_of_other_things_is_left_alone(
     assert main(["train", str(store), "--output", str(tmp_path)]) == 2
     assert "holds other files than those of a training run" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_directory_that_another_run_writes_into_is_refused(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checkpoint, "LOCK_TIMEOUT", 0.0)
+    checkpoints = tmp_path / "run/checkpoints"
+    checkpoints.mkdir(parents=True)
+    with acquire_lock(checkpoints / checkpoint.LOCK, "in use"):
+        assert main(["train", str(store), "--output", str(tmp_path / "run"), *SHORT]) == 2
+    assert "another run writes its checkpoints here; wait for it" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "run").rglob("*")] == ["checkpoints", checkpoint.LOCK]
 
 
 def test_weights_of_another_model_are_refused(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
