@@ -44,6 +44,8 @@ def locked_directory(
         reason = "it is a link to nothing" if output.is_symlink() and not output.exists() else error_reason(error)
         problem = f"cannot be used as output directory ({reason}); choose another with --output"
         raise InputError.at(output, problem) from error
+    if not os.access(output, os.W_OK):
+        raise InputError.at(output, "cannot be written; choose another --output directory")
     with ExitStack() as stack:
         file = stack.enter_context(_opened(output))
         if is_shared or part is not None:
@@ -81,7 +83,7 @@ def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
         return open(output / name, "a+", opener=lambda path, flags: os.open(path, flags | _FLAGS, 0o666))
     except OSError as error:
         raise InputError.at(
-            output, f"cannot be written: {error_reason(error)}; choose another with --output"
+            output, f"cannot be written: {error_reason(error)}; choose another --output directory"
         ) from error
 
 

@@ -57,6 +57,18 @@ def test_one_run_at_a_time_and_the_error_says_which(tmp_path: Path) -> None:
     assert [path.name for path in output.iterdir()] == [LOCK_FILE]
 
 
+def test_a_directory_that_cannot_be_made_or_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to("nothing")
+    (tmp_path / "file").touch()
+    for name, reason in (("link", "it is a link to nothing"), ("file", "File exists"), ("file/out", "Not a directory")):
+        with pytest.raises(InputError, match=rf"cannot be used as output directory \({reason}\); choose another"):
+            locked_directory(tmp_path / name).__enter__()
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path)
+    with pytest.raises(InputError, match="cannot be written; choose another --output directory"):
+        locked_directory(tmp_path).__enter__()
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
 def test_the_last_run_that_shares_a_directory_removes_the_claims(tmp_path: Path) -> None:
     with other_run(tmp_path, "theirs") as other:
         with sharing(tmp_path) as claims:
