@@ -161,7 +161,7 @@ def test_a_run_that_diverges_ends_with_the_batch_named(tmp_path: Path, monkeypat
 
 def test_other_settings_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
     small_run(tmp_path).run(StopAfter(2))
-    with pytest.raises(ConfigError, match=r"optimizer.learning_rate was 0.001 and is now 0.5"):
+    with pytest.raises(ConfigError, match=r"optimizer.learning_rate 0.001, now 0.5"):
         small_run(tmp_path, small_config().with_settings(["optimizer.learning_rate=0.5"]))
     assert small_run(tmp_path, small_config(steps=4, save_every=1, keep=1)).run(StopRequest())
 
