@@ -66,6 +66,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Let modules of different folders have one name, whatever the options are."""
     config.option.importmode = "importlib"
+    if config.option.markexpr == "integration":
+        speedups.leave_shapes_unchecked()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -148,6 +148,12 @@ def make_checks() -> None:
         made()
 
 
+def leave_shapes_unchecked() -> None:
+    """Check no shapes from now on: integration tests call what unit tests call with checks."""
+    if IS_ON:
+        config.update("jaxtyping_disable", True)
+
+
 def _count_without_checks() -> None:
     """Leave unchecked what is counted on the meta device, where checks take several times as long as counting."""
     from helixfold.execution.counter import Counter  # noqa: PLC0415  imported once checks are installed
