@@ -158,6 +158,8 @@ class SearchOptions:
     """Use only templates released on or before this day."""
     threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None
     """Threads per search."""
+    search_cache: Annotated[Directory | None, Parameter(show_default="databases/ in the user's cache directory")] = None
+    """Directory that keeps results of MMseqs2 searches, databases converted for MMseqs2, and a server's templates."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Complexes"))

@@ -82,11 +82,11 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     sent = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
     for note in [*profile.notes, *sent] if announce else []:
         print(f"helixfold: {note}", file=sys.stderr)
-    cache = user_cache()
+    cache, own = options.search_cache, user_cache()
     plan = plan_searches(
         profile,
         cpus=options.threads or available_processors(),
-        cache=None if cache is None else cache / "databases",
+        cache=own / "databases" if cache is None and own is not None else cache,
         server=server,
         report=print_note,
         latest_template=options.max_template_date,

@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.mmseqs_server import ServerSearch, ServerTemplates
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.server_archive import UNIREF_FILE
-from helixfold.apps.predict import postprocess
+from helixfold.apps.predict import postprocess, search_plan
 from helixfold.apps.predict.options import SearchOptions
 from helixfold.apps.predict.search import contacts_of, exit_code_for
 from helixfold.apps.predict.search_plan import plan_of
@@ -164,3 +165,15 @@ def test_templates_alone_are_the_servers(tmp_path: Path) -> None:
     assert plan.templates is not None
     assert isinstance(plan.templates.tool, ServerTemplates)
     assert plan_of(SearchOptions(msa_server="http://127.0.0.1:1")).templates is None
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_templates_of_a_server_are_kept_where_the_search_cache_is(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_plan, "user_cache", lambda: tmp_path / "home")
+    options = SearchOptions(msa_server="http://127.0.0.1:1", templates=())
+    plan = plan_of(replace(options, search_cache=tmp_path / "own") if given else options)
+    assert plan.templates is not None
+    assert isinstance(plan.templates.tool, ServerTemplates)
+    assert plan.templates.tool.structures == tmp_path / ("own" if given else "home/databases") / "structures"
