@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helixfold.cluster.progress import DIRECTORY, STATUS_FILE, BatchStatus, PoolStatus, read_status, status_lines
+from helixfold.cluster.progress import STATUS_FILE, BatchStatus, PoolStatus, read_status, status_lines
 
 POOL = {"name": "gpu", "running": 1, "pending": 0, "tasks": 2, "targets": 3, "pace": 1.5}
 STATUS: dict[str, Any] = {
@@ -22,8 +22,8 @@ STATUS = STATUS | {"seconds_left": None, "pools": [POOL]}
 
 
 def write(output: Path, content: Any) -> None:
-    (output / DIRECTORY).mkdir()
-    (output / DIRECTORY / STATUS_FILE).write_text(json.dumps(content))
+    (output / ".cluster").mkdir()
+    (output / ".cluster" / STATUS_FILE).write_text(json.dumps(content))
 
 
 def test_a_written_status_is_read(tmp_path: Path) -> None:

@@ -176,12 +176,16 @@ def test_all_files_of_a_prediction_are_written_and_known(tmp_path: Path) -> None
 
 def test_the_confidences_of_a_prediction_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
-        assert len(list(tmp_path.iterdir())) == 5
         raise InterruptedError
 
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    for directory in (whole, part):
+        directory.mkdir()
+    write_prediction(whole, prediction())
     monkeypatch.setattr("helixfold.results.prediction.confidence_content", fail)
     with pytest.raises(InterruptedError):
-        write_prediction(tmp_path, prediction())
+        write_prediction(part, prediction())
+    assert names_in(part) == names_in(whole) - {"confidence_model_1_ptm.json"}
 
 
 def test_files_of_version_0_1_are_known() -> None:
