@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
 
+Archive: TypeAlias = zipfile.ZipFile
+Member: TypeAlias = zipfile.ZipInfo
 # Errors that zipfile raises on damaged archives and on files that are no archives.
 _DAMAGE = (
     OSError,

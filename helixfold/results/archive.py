@@ -1,8 +1,9 @@
-"""Write all files of a finished target into one zip archive."""
+"""Write the files of targets into zip archives, equal files into equal archives."""
 
 import shutil
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from data_pipeline.files import atomic_write
@@ -17,7 +18,7 @@ def write_archive(directory: Path) -> None:
     An archive that is newer than all of them stays, unless its time lies ahead: the clock was set back since.
     """
     target = ARCHIVE.path(directory.parent, target=directory.name)
-    newest = max((path.stat().st_mtime_ns for path in _files(directory)), default=0)
+    newest = max((path.stat().st_mtime_ns for path in files_in(directory)), default=0)
     if target.is_file() and newest < target.stat().st_mtime_ns <= time.time_ns():
         return
     pack(directory, target, folder=directory.name)
@@ -25,13 +26,28 @@ def write_archive(directory: Path) -> None:
 
 def pack(directory: Path, target: Path, *, folder: str) -> None:
     """Write all files of a directory into a zip archive, in which they lie in a folder of another name."""
-    with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in _files(directory):
-            member = zipfile.ZipInfo(str(Path(folder, path.relative_to(directory))), _FIRST_DAY)
-            member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            with path.open("rb") as source, archive.open(member, "w", force_zip64=True) as stream:
-                shutil.copyfileobj(source, stream, 2**20)
+    with atomic_write(target) as temporary:
+        write_zip(temporary, {folder: directory})
 
 
-def _files(directory: Path) -> list[Path]:
+def write_zip(path: Path, folders: Mapping[str, Path], first: Mapping[str, bytes] | None = None) -> None:
+    """Write a zip archive of the files of directories, each in a folder of its name; members `first` precede them."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (first or {}).items():
+            archive.writestr(_member(name), content)
+        for folder, directory in folders.items():
+            for file in files_in(directory):
+                member = _member(str(Path(folder, file.relative_to(directory))))
+                with file.open("rb") as source, archive.open(member, "w", force_zip64=True) as stream:
+                    shutil.copyfileobj(source, stream, 2**20)
+
+
+def files_in(directory: Path) -> list[Path]:
+    """Return the files that an archive of a directory has, sorted by path: all but symbolic links."""
     return sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name, _FIRST_DAY)
+    member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+    return member

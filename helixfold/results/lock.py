@@ -63,10 +63,14 @@ def locked_directory(
 
 
 @contextmanager
-def only_run(output: Path, name: str = LOCK_FILE) -> Iterator[None]:
-    """Lock a file of this name in the output directory; raise `InputError` if another run holds it."""
+def only_run(output: Path, name: str = LOCK_FILE, *, waits: bool = False) -> Iterator[None]:
+    """Lock a file of this name in the output directory; raise `InputError`, or wait, if another run holds it."""
     with _opened(output, name) as file:
-        _lock(output, file, fcntl.LOCK_EX)
+        if waits:
+            with suppress(OSError):  # the file system has no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        else:
+            _lock(output, file, fcntl.LOCK_EX)
         yield
 
 
