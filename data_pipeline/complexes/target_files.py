@@ -35,6 +35,7 @@ FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 CSV_SUFFIXES, TSV_SUFFIXES = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
 # Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial", ".txt", ".bibtex")
+TAKEN_NAMES = ("packed",)  # of directories, for archives of many targets
 INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES, *TSV_SUFFIXES)
 
 
@@ -182,6 +183,8 @@ def check_names(named: Iterable[tuple[str, Path]]) -> None:
         if suffix is not None:
             problem = f"names that end in '{suffix}' are taken by files of the output directory; choose another"
             raise InputError.at(path, problem, record=name)
+        if key in TAKEN_NAMES:
+            raise InputError.at(path, "this name is taken by a directory for archives; choose another", record=name)
         if key in seen:
             other, file = seen[key]
             where = "this file" if file == path else printable(str(file))

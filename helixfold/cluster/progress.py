@@ -17,6 +17,8 @@ from helixfold.report.index import failures_in
 from helixfold.report.page import counted, page
 from helixfold.results.file_table import CLUSTER, FAILURES, FEATURES, INDEX, RANKING, STATUS_PAGE
 from helixfold.results.json_object import JsonObject
+from helixfold.results.packed import DIRECTORY as PACKED
+from helixfold.results.packed import PackedResults
 from helixfold.results.prediction import to_json, write_file
 
 STATUS_FILE: Final = "status.json"
@@ -107,13 +109,20 @@ def status_lines(output: Path) -> Iterator[str]:
     """Yield what `helixfold status` prints of an output directory. Raise `InputError` if it is none."""
     if not output.is_dir():
         raise InputError.at(output, "there is no such directory; name the --output of helixfold predict")
-    directories = [path for path in output.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    finished = sum(RANKING.path(path).is_file() for path in directories)
+    packed = PackedResults(output)
+    for problem in packed.problems.values():
+        yield f"{problem}; its targets are not counted"
+    in_archives = len(packed.names())
+    directories = [
+        path for path in output.iterdir() if path.is_dir() and not path.name.startswith(".") and path.name != PACKED
+    ]
+    finished = sum(RANKING.path(path).is_file() for path in directories) + in_archives
     prepared = sum(FEATURES.path(path).is_file() for path in directories)
     failures = failures_in(output)
     status = read_status(output)
-    targets = len(directories) if status is None else status.targets
-    yield f"{finished:,} of {counted(targets, 'target')} done, {prepared:,} with features, {len(failures):,} failed"
+    targets = len(directories) + in_archives if status is None else status.targets
+    done = f"{finished:,} of {counted(targets, 'target')} done{f' ({in_archives:,} packed)' if in_archives else ''}"
+    yield f"{done}, {prepared:,} with features, {len(failures):,} failed"
     if status is not None:
         yield from _cluster_lines(status)
     yield from _failure_lines(failures)

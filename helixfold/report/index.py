@@ -5,25 +5,29 @@ have not changed are not read again. A damaged file makes a line that says so, a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from data_pipeline.errors import InputError
-from data_pipeline.json_files import read_json
+from data_pipeline.json_files import parse_json, read_json
 from helixfold import __version__
-from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
+from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import read_order, read_record, structures_of, summary_of
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of, stage_records
 from helixfold.results.confidence import read_prediction
 from helixfold.results.file_table import FAILURES, FEATURES, INDEX, RANKING, RELAXATION, REPORT, TIMINGS
-from helixfold.results.json_object import AGAIN
+from helixfold.results.json_object import AGAIN, JsonObject
+from helixfold.results.packed import PackedResults
 from helixfold.results.prediction import write_file
 
 _STRIP = 100
+# What a line says of where its target is.
+_OF_PLACE = ("name", "problem", "has_report", "archive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,17 @@ class Line:
     seconds: float | None = None
     peak_gib: float | None = None
     mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model made it
-    strip: tuple[tuple[str, str], ...] = ()  # the letter of each confidence band, and the SVG path of its steps
+    letters: str = ""  # of the confidence bands along the chain, in steps of equal length
+    archive: str | None = None  # that holds the target, if it is packed
+
+    @cached_property
+    def strip(self) -> tuple[tuple[str, str], ...]:
+        """Return the letter of each confidence band, and the SVG path of its steps."""
+        edges = _edges(self.residues or 1) * (_STRIP / (self.residues or 1))
+        paths: dict[str, str] = {}
+        for letter, start, stop in zip(self.letters, edges[:-1], edges[1:], strict=True):
+            paths[letter] = paths.get(letter, "") + f"M{start:.1f} 0H{stop:.1f}V1H{start:.1f}z"
+        return tuple(paths.items())
 
 
 def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, str] | None = None) -> None:
@@ -55,8 +69,16 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
     `failures` has the reasons of targets that failed in this run; if None, they are read from failures.json.
     """
     failed = failures_in(output) if failures is None else failures
-    names = {*names, *failed, *(path.name for path in output.iterdir() if _is_target(path))}
-    lines = [_line(output, name, failed.get(name)) for name in sorted(names, key=str.casefold)]
+    with PackedResults(output) as packed:
+        failed = {**failed, **{str(path.relative_to(output)): why for path, why in packed.problems.items()}}
+        in_archives = packed.names()
+        names = {*names, *failed, *in_archives, *(path.name for path in output.iterdir() if _is_target(path))}
+        # Archive by archive, of which one is open at a time.
+        lines = [
+            *(_line(output, name, failed.get(name), packed) for name in in_archives),
+            *(_line(output, name, failed.get(name)) for name in names.difference(in_archives)),
+        ]
+    lines.sort(key=lambda line: (line.name.casefold(), line.name))
     finished = [line for line in lines if line.mean_plddt is not None]
     text = page(
         "index.html",
@@ -92,16 +114,19 @@ def failures_in(output: Path) -> dict[str, str]:
     return {str(name): str(why) for name, why in content.items()} if isinstance(content, dict) else {}
 
 
-def _line(output: Path, name: str, failure: str | None) -> Line:
+def _line(output: Path, name: str, failure: str | None, packed: PackedResults | None = None) -> Line:
     directory = output / name
     has_report = REPORT.path(directory).is_file()
     if failure is not None:
         return Line(name=name, problem=failure, has_report=has_report)
-    states = tuple(file_state(kind.path(directory)) for kind in (RANKING, REPORT, TIMINGS, RELAXATION))
     try:
-        return _read_line(directory, states)
+        return _read_line(directory, _states(directory)) if packed is None else _packed_line(packed, name)
     except (InputError, OSError) as error:
         return Line(name=name, problem=str(error), has_report=has_report)
+
+
+def _states(directory: Path) -> tuple[object, ...]:
+    return tuple(file_state(kind.path(directory)) for kind in (RANKING, REPORT, TIMINGS, RELAXATION))
 
 
 @cache
@@ -129,7 +154,7 @@ def _read_line(directory: Path, _: object) -> Line:
         seconds=sum(stage.get("seconds", float, 0.0) for stage in times) if times else None,
         peak_gib=max((stage.get("peak_memory_gib", float, 0.0) for stage in times), default=None),
         mark=mark_of(best.notes),
-        strip=_strip(best),
+        letters=_letters(best.plddt),
     )
 
 
@@ -140,16 +165,64 @@ def _was_relaxed(directory: Path, prediction: str) -> bool:
     return isinstance(found, dict) and "failed" not in found
 
 
-def _strip(prediction: Prediction) -> tuple[tuple[str, str], ...]:
-    """Return pLDDT along the chain in at most a hundred steps, as an SVG path for each confidence band."""
-    values = prediction.plddt.astype(np.float64)
-    edges = np.unique(np.linspace(0, len(values), min(_STRIP, len(values)) + 1).round().astype(int))
-    letters = [band_of(float(value)).letter for value in np.add.reduceat(values, edges[:-1]) / np.diff(edges)]
-    starts = edges * (_STRIP / len(values))
-    paths: dict[str, str] = {}
-    for letter, start, stop in zip(letters, starts[:-1], starts[1:], strict=True):
-        paths[letter] = paths.get(letter, "") + f"M{start:.1f} 0H{stop:.1f}V1H{start:.1f}z"
-    return tuple(paths.items())
+def _letters(plddt: np.ndarray) -> str:
+    """Return the confidence bands of pLDDT along the chain in at most a hundred steps."""
+    edges = _edges(len(plddt))
+    means = np.add.reduceat(plddt.astype(np.float64), edges[:-1]) / np.diff(edges)
+    return "".join(band_of(float(value)).letter for value in means)
+
+
+def _edges(residues: int) -> np.ndarray:
+    """Return the first residue of each step along a chain, and the number of residues."""
+    return np.unique(np.linspace(0, residues, min(_STRIP, residues) + 1).round().astype(int))
+
+
+def line_entry(directory: Path) -> dict[str, Any]:
+    """Return what the index of an archive holds of a target for the line that it will have here."""
+    line = asdict(_read_line(directory, _states(directory)))
+    return {key: value for key, value in line.items() if key not in _OF_PLACE}
+
+
+def _packed_line(packed: PackedResults, name: str) -> Line:
+    """Return the line of a packed target."""
+    path = packed.archive_of(name)
+    assert path is not None
+    archive = str(path.relative_to(packed.output))
+    try:
+        if (line := packed.line(name)) is not None:
+            return _line_of(line, name, archive)
+    except ValueError:
+        pass  # damaged: its files say the same
+    with packed.directory(name) as directory:
+        return replace(_read_line.__wrapped__(directory, None), has_report=False, archive=archive)
+
+
+@cache
+def _line_of(line: bytes, name: str, archive: str) -> Line:
+    """Read the line of a packed target from the index; raise ValueError if it is damaged."""
+    entry = JsonObject(Path(archive), parse_json(line)).child("line")
+    residues, letters = entry.get("residues", int), entry.get("letters", str)
+    relaxed, mark = entry.get("relaxed", bool), entry.content.get("mark")
+    if residues < 1 or len(letters) != len(_edges(residues)) - 1 or mark not in (None, UNTRAINED, DEMONSTRATION):
+        raise InputError.at(archive, f"the line of {name} is damaged")
+    if not {*letters} <= {band.letter for band in CONFIDENCE_BANDS}:
+        raise InputError.at(archive, f"the line of {name} is damaged")
+    rows = entry.optional_number("rows")
+    return Line(
+        name=name,
+        title=entry.get("title", str),
+        residues=residues,
+        mean_plddt=entry.get("mean_plddt", float),
+        ptm=entry.optional_number("ptm"),
+        iptm=entry.optional_number("iptm"),
+        rows=None if rows is None else int(rows),
+        relaxed=relaxed,
+        seconds=entry.optional_number("seconds"),
+        peak_gib=entry.optional_number("peak_gib"),
+        mark=mark,
+        letters=letters,
+        archive=archive,
+    )
 
 
 def _is_target(path: Path) -> bool:

@@ -18,6 +18,7 @@ from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.results.file_table import CONFIDENCE, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE, RANKING, REPORT
 from helixfold.results.json_object import JsonObject
+from helixfold.results.packed import PackedResults
 from helixfold.results.prediction import to_json, write_file
 from helixfold.results.text_tables import rounded, tab_separated
 
@@ -134,7 +135,8 @@ def write_pulldown(output: Path, failures: Mapping[str, str] | None = None) -> b
     if not entries:
         return False
     failed = failures_in(output) if failures is None else failures
-    lines = ranked([_line(output, entry, failed.get(entry.name)) for entry in entries])
+    with PackedResults(output) as packed:
+        lines = ranked([_line(output, entry, failed.get(entry.name), packed) for entry in entries])
     write_file(PULLDOWN_TABLE.path(output), table(lines))
     finished = [line for line in lines if line.prediction is not None]
     text = page(
@@ -185,12 +187,14 @@ def _cells(rank: int | None, line: PulldownLine) -> list[object]:
     ]
 
 
-def _line(output: Path, entry: PulldownEntry, failure: str | None) -> PulldownLine:
+def _line(output: Path, entry: PulldownEntry, failure: str | None, packed: PackedResults) -> PulldownLine:
     directory = output / entry.name
     has_report = REPORT.path(directory).is_file()
     if failure is not None:
         return PulldownLine(entry=entry, problem=failure, has_report=has_report)
     try:
+        if entry.name in packed:
+            return _packed_line(packed, entry)
         return _read_line(directory, entry, file_state(RANKING.path(directory)), has_report=has_report)
     except (InputError, OSError) as error:
         return PulldownLine(entry=entry, problem=str(error), has_report=has_report)
@@ -201,13 +205,44 @@ def _read_line(directory: Path, entry: PulldownEntry, _: object, *, has_report: 
     """Read the line of a complex; while the state of its ranking stays the same, it is not read again."""
     if not RANKING.path(directory).is_file():
         return PulldownLine(entry=entry)
+    best, confidence = _best_prediction(directory)
+    return _line_of(confidence, len(confidence.list_of("plddt", float)), best, entry, has_report=has_report)
+
+
+def pulldown_entry(directory: Path) -> dict[str, Any] | None:
+    """Return what the index of an archive holds of a complex for its line in a pulldown; None of a single chain."""
+    best, confidence = _best_prediction(directory)
+    if not confidence.children("interfaces"):
+        return None
+    names = ("iptm", "ptm", "mean_plddt", "interfaces", "notes")
+    kept = {name: confidence.content[name] for name in names if name in confidence.content}
+    return {"prediction": best, "residues": len(confidence.list_of("plddt", float)), **kept}
+
+
+def _packed_line(packed: PackedResults, entry: PulldownEntry) -> PulldownLine:
+    """Return the line of a packed complex."""
+    line = packed.entry(entry.name)
+    if line is not None and (known := line.child("pulldown")).content:
+        return _line_of(known, known.get("residues", int), known.get("prediction", str), entry)
+    with packed.directory(entry.name) as directory:
+        best, confidence = _best_prediction(directory)
+        return _line_of(confidence, len(confidence.list_of("plddt", float)), best, entry)
+
+
+def _best_prediction(directory: Path) -> tuple[str, JsonObject]:
+    """Return the name of a target's best prediction, and the content of its confidence file."""
     best = read_order(directory)[0]
-    confidence = JsonObject.read(CONFIDENCE.path(directory, prediction=best))
+    return best, JsonObject.read(CONFIDENCE.path(directory, prediction=best))
+
+
+def _line_of(
+    confidence: JsonObject, residues: int, prediction: str, entry: PulldownEntry, *, has_report: bool = False
+) -> PulldownLine:
     interface = _best_interface(confidence.children("interfaces"), entry.bait_chains)
     return PulldownLine(
         entry=entry,
-        prediction=best,
-        residues=len(confidence.list_of("plddt", float)),
+        prediction=prediction,
+        residues=residues,
         iptm=confidence.optional_number("iptm"),
         ptm=confidence.optional_number("ptm"),
         mean_plddt=confidence.get("mean_plddt", float),

@@ -32,9 +32,9 @@ from data_pipeline.files import atomic_write, require_unmoved
 from data_pipeline.json_files import parse_json
 from data_pipeline.zip_archive import CHUNK_BYTES, Archive, ArchiveLimits, Member, damage_as_input_error, open_archive
 from helixfold.results.archive import files_in, write_zip
+from helixfold.results.file_table import RANKING
 from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import LOCK_FILE, only_run
-from helixfold.results.prediction import RANKING_FILE
 
 DIRECTORY: Final = "packed"
 INDEX_FILE: Final = "index.jsonl"
@@ -117,17 +117,17 @@ class PackedResults:
         index = self._places.get(name)
         return None if index is None else index.path
 
+    def line(self, name: str) -> bytes | None:
+        """Return the line of JSON of a packed target in the index; None if there is none."""
+        return self._places[name].lines[name]
+
     def entry(self, name: str) -> JsonObject | None:
-        """Return the line of a packed target in the index; None if there is none or a damaged one."""
-        line = self._places[name].lines[name]
+        """Return the line of a packed target as an object; None if there is none or a damaged one."""
+        line = self.line(name)
         try:
             return None if line is None else JsonObject(self._places[name].path, parse_json(line), name)
         except ValueError:
             return None
-
-    def files(self, name: str) -> set[str]:
-        """Return the paths of a packed target's files in its directory. Raise `InputError` for a damaged archive."""
-        return set(self._open(name).files(name))
 
     @contextmanager
     def directory(self, name: str) -> Iterator[Path]:
@@ -223,7 +223,7 @@ class _Opened:
             found[path] = member
         if any(str(folder) in found for path in found for folder in PurePosixPath(path).parents):
             raise InputError.at(self.path, f"a file of {printable(name)} in it is a directory, too")
-        if RANKING_FILE not in found:
+        if RANKING.name() not in found:
             raise InputError.at(self.path, f"it has not the files of {printable(name)}, which its index names")
         return found
 
@@ -300,7 +300,7 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
         with PackedResults(output) as packed:
             for name in dict.fromkeys(names):
                 directory = output / name
-                if not (directory / RANKING_FILE).is_file() or directory.is_symlink():
+                if not RANKING.path(directory).is_file() or directory.is_symlink():
                     continue
                 # A run that was killed had packed it already.
                 if packed.archive_of(name) is not None and packed.equals_directory(name):
@@ -337,7 +337,7 @@ class _Waiting:
     @classmethod
     def of(cls, directory: Path, describe: Describe) -> "_Waiting":
         if (mark := _mark(directory)) is None:
-            raise FileNotFoundError(f"{RANKING_FILE} is gone")
+            raise FileNotFoundError(f"{RANKING.name()} is gone")
         if (reason := _unfit(directory)) is not None:
             raise InputError(reason)
         line = json.dumps(dict(describe(directory)), separators=(",", ":"), allow_nan=False).encode()
@@ -367,7 +367,7 @@ def _unfit(directory: Path) -> str | None:
 def _mark(directory: Path) -> tuple[int, int, int] | None:
     """Return what differs once ranking_debug.json was removed, as before any change of results, and written again."""
     try:
-        status = (directory / RANKING_FILE).stat()
+        status = RANKING.path(directory).stat()
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
@@ -481,7 +481,9 @@ def _read_index(path: Path, _modified: int, _size: int) -> _Index:
         return _Index(path=path, lines=lines)
     with open_archive(path, _LIMITS) as archive:
         members = _by_target(archive.infolist())
-    marked = (name for name, files in members.items() if f"{name}/{RANKING_FILE}" in {file.filename for file in files})
+    marked = (
+        name for name, files in members.items() if f"{name}/{RANKING.name()}" in {file.filename for file in files}
+    )
     return _Index(path=path, lines=dict.fromkeys(marked))
 
 

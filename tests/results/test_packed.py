@@ -83,7 +83,6 @@ def test_packed_targets_can_be_read_and_restored_byte_for_byte(output: Path, tmp
         entry = found.entry(name)
         assert entry is not None
         assert entry.content == {"order": [name]}
-        assert found.files(name) == before[name].keys()
     with zipfile.ZipFile(output / "packed" / "000001.zip") as archive:
         assert archive.testzip() is None
         archive.extractall(tmp_path / "plain")
@@ -339,7 +338,7 @@ def test_a_damaged_member_is_one_sentence(output: Path) -> None:
     with PackedResults(output) as found:
         with found.directory("a") as directory:
             assert (directory / "ranked_0.cif").is_file()
-        with pytest.raises(InputError, match="000001.zip"):
+        with pytest.raises(InputError, match=r"000001\.zip"):
             found.restore("b.1")
         assert not (output / "b.1").exists()
     assert not temporary_files(output)

@@ -225,7 +225,8 @@ def _note_call(take: Callable[[Change], None], name: str, is_after: bool) -> Non
 
 def _torn(before: State, after: State, kind: str, paths: set[str]) -> Iterator[State]:
     """Yield states with half of what was written into a file after a change of these paths."""
-    renamed, opened = (paths if kind == name else set() for name in ("os.rename", "open"))
+    renamed = paths if kind in ("os.rename", "os.link") else set()
+    opened = paths if kind == "open" else set()
     for key, content in after.content.items():
         known = before.content.get(key, b"")
         # Nothing is read that a writer has not finished, and SQLite writes pages that it can take back.

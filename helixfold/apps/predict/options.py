@@ -41,7 +41,7 @@ MsaMode = Literal[
     "single_sequence",
 ]
 DatabasePreset = Literal["full_dbs", "reduced_dbs"]
-OutputFormat = Literal["helixfold", "colabfold"]
+OutputFormat = Literal["helixfold", "colabfold", "packed"]
 # Equal to `data_pipeline.complexes.alignments.PairMode`, which takes long to load.
 PairMode = Literal["unpaired_paired", "paired", "unpaired"]
 # Equal to `data_pipeline.search.alignment_server.PairStrategy`.
@@ -99,7 +99,8 @@ class TargetOptions:
     """Predict only part I of N of the targets, counted from 0. The output directory may be shared with the other
     parts."""
     output_format: OutputFormat = "helixfold"
-    """colabfold: also write files with ColabFold's names and contents."""
+    """colabfold: also write files with ColabFold's names and contents. packed: keep the directories of finished targets
+    in archives of 256 (packed/*.zip), which `report`, `status`, `evaluate` and `compare` read."""
     sort_queries_by: Order = "length"
     """Order of the targets. length: shortest first, or longest first on several devices."""
     dry_run: Annotated[bool, Parameter(group=MOST_USED)] = False

@@ -113,7 +113,7 @@ def is_postprocessed(directory: Path, predictions: Sequence[Prediction], setting
         for rank, prediction in enumerate(ranked(predictions))
         for kind in prediction.kinds
     )
-    has_format = settings.options.targets.output_format == "helixfold" or done_file(directory.resolve()).is_file()
+    has_format = settings.options.targets.output_format != "colabfold" or done_file(directory.resolve()).is_file()
     return is_ranked and has_format and relaxation.is_done(directory, predictions, settings.to_relax)
 
 

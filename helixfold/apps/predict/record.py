@@ -207,7 +207,14 @@ def record_for(
 def read_record(directory: Path) -> TargetRecord | None:
     """Read settings.json of a target; return None if it is missing or damaged."""
     try:
-        content: Any = read_json(SETTINGS.path(directory), AGAIN)
+        return record_of(read_json(SETTINGS.path(directory), AGAIN))
+    except InputError:
+        return None
+
+
+def record_of(content: Any) -> TargetRecord | None:
+    """Return the record that settings.json holds; None if it is damaged."""
+    try:
         predictions = {str(name): PredictionIdentity.from_dict(entry) for name, entry in content["predictions"].items()}
         record = TargetRecord(
             inputs=dict(content["inputs"]),

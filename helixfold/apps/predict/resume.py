@@ -9,7 +9,12 @@ from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.postprocess import is_postprocessed
-from helixfold.apps.predict.record import TargetRecord, read_record, record_for
+from helixfold.apps.predict.record import (
+    TargetRecord,
+    read_record,
+    record_for,
+    record_of,
+)
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import TargetVariants, expected_variants
 from helixfold.execution.device import DTYPES
@@ -17,7 +22,8 @@ from helixfold.execution.stages import Stage
 from helixfold.folding.prediction import Prediction
 from helixfold.results.colabfold import done_file
 from helixfold.results.file_table import RANKING, SETTINGS, TIMINGS, remove_results
-from helixfold.results.json_object import AGAIN
+from helixfold.results.json_object import AGAIN, JsonObject
+from helixfold.results.packed import PackedResults
 from helixfold.results.prediction import has_requested_files, to_json
 
 
@@ -82,15 +88,24 @@ class ResumedTarget:
         self.record.write(directory, self.notes)
 
 
-def resume_status(job: Job, directory: Path, settings: RunSettings) -> ResumeStatus:
-    """Return what a run with these settings will do for a target; nothing is written."""
-    earlier, overwrite = read_record(directory), settings.options.targets.overwrite
+def resume_status(
+    job: Job, directory: Path, settings: RunSettings, packed: PackedResults | None = None
+) -> ResumeStatus:
+    """Return what a run with these settings will do for a target; nothing is written.
+
+    Of a target that is `packed`, the index says what it can, and else its files are unpacked for as long as this takes.
+    """
+    entry = None
+    if packed is not None and job.name in packed and (entry := packed.entry(job.name)) is None:
+        return _unpacked_status(job, settings, packed)
+    earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
+    overwrite = settings.options.targets.overwrite
     found = _expected(job, settings, None if overwrite else earlier)
     predictions = settings.predictions(found.variants)
     requested = record_for(job, settings, predictions, found.clusters)
     # At least one cluster, as long as nobody knows how many there are.
     unknown = 0 if found.clusters is None or found.clusters.count is not None else len(settings.predictions())
-    is_marked = RANKING.path(directory).is_file()
+    is_marked = entry is not None or RANKING.path(directory).is_file()
     if overwrite or (earlier is None and not is_marked):
         return ResumeStatus(name=job.name, finished=False, missing=len(predictions) + unknown)
     remark = _mismatch(earlier, requested, is_marked=is_marked)
@@ -99,6 +114,10 @@ def resume_status(job: Job, directory: Path, settings: RunSettings) -> ResumeSta
         missing = 0 if finished else len(predictions) + unknown
         return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
     record = earlier.extended(requested)
+    if packed is not None and entry is not None:
+        if not unknown and _is_whole(entry, record, predictions, settings):
+            return ResumeStatus(name=job.name, finished=True, missing=0)
+        return _unpacked_status(job, settings, packed)
     done = record.finished(directory, job.residues)
     missing = 0 if _has_score(done, settings) else unknown
     missing += len(_missing(record, done, directory, settings, predictions))
@@ -109,10 +128,48 @@ def resume_status(job: Job, directory: Path, settings: RunSettings) -> ResumeSta
     return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
 
 
-def begun_dtype(jobs: Sequence[Job], settings: RunSettings) -> str | None:
+def _unpacked_status(job: Job, settings: RunSettings, packed: PackedResults) -> ResumeStatus:
+    """Return the status of a packed target from its files; one whose files are damaged begins anew."""
+    try:
+        with packed.directory(job.name) as directory:
+            return resume_status(job, directory, settings)
+    except InputError as error:
+        missing = len(settings.predictions(_expected(job, settings, None).variants))
+        return ResumeStatus(name=job.name, finished=False, missing=missing, remark=f"{error}; begins anew")
+
+
+def _is_whole(
+    entry: JsonObject, record: TargetRecord, requested: Sequence[PredictionRequest], settings: RunSettings
+) -> bool:
+    """Return whether a packed target has all predictions and files that the settings ask for, as far as its line says.
+
+    False stands for what only its files say, too.
+    """
+    folding = settings.folding
+    if folding.representations or folding.logits or folding.save_passes:
+        return False
+    if settings.options.targets.output_format == "colabfold":
+        return False
+    try:
+        plddt = entry.child("finished")
+        done = {name: plddt.get(name, float) for name in plddt.content}
+        order, relaxed = entry.list_of("order", str), entry.list_of("relaxed", str)
+    except InputError:
+        return False
+    to_relax = {"none": (), "best": order[:1], "all": order}[settings.to_relax]
+    score = folding.stop_at_score
+    has_score = score is not None and any(mean >= score for mean in done.values())
+    has_all = has_score or all(record.name_of(prediction) in done for prediction in requested)
+    return has_all and bool(order) and {*to_relax} <= {*relaxed}
+
+
+def begun_dtype(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults) -> str | None:
     """Return the dtype of the first target that an earlier run made with these settings, dtypes aside; else None."""
     for job in jobs:
-        if (earlier := read_record(settings.options.targets.output / job.name)) is None:
+        entry = packed.entry(job.name) if job.name in packed else None
+        directory = settings.options.targets.output / job.name
+        earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
+        if earlier is None:
             continue
         dtype, found = earlier.options.get("dtype"), _expected(job, settings, earlier)
         requested = record_for(job, settings, settings.predictions(found.variants), found.clusters)

@@ -22,6 +22,7 @@ from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
 from helixfold.apps.predict.memory_plan import print_forecast
 from helixfold.apps.predict.options import Order, PredictOptions
+from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, close_part
@@ -50,6 +51,7 @@ from helixfold.report.pulldown import PulldownEntry, write_entries
 from helixfold.results.colabfold import write_log, write_run
 from helixfold.results.file_table import slim_down
 from helixfold.results.lock import locked_directory
+from helixfold.results.packed import PackedResults, remove_partial
 from helixfold.standard_streams import optional_output
 from helixfold.weights.adapters import parse_adapters
 from helixfold.weights.find import find_models
@@ -75,6 +77,8 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
     allocator.keep_few_kernels()
     limit_threads()
     devices, targets = options.devices, options.targets
+    if targets.zip and targets.output_format == "packed":
+        raise InputError("--zip and --output-format packed exclude each other; leave one of them out")
     try:
         with (
             logged_screen(options.screen.log_file),
@@ -112,7 +116,8 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
                 workers.leave()
                 return 0
             remaining = [(jobs[number], missing) for number, missing in begun["remaining"]]
-            BatchRunner(remaining, begun["lots"], settings, claims).run(loading.finished)
+            packer = _packer(begun["directories"] if is_first else (), settings, claims)
+            BatchRunner(remaining, begun["lots"], settings, claims, packer).run(loading.finished)
             workers.group.send(None)
             workers.leave()
             return _end(settings) if is_first else 0
@@ -168,17 +173,24 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
     """Find the targets that are not finished, and search for them; return what every process needs to know.
 
     That is the `dtype` to compute in (resumed targets keep theirs), the numbers and missing predictions of the
-    `remaining` targets, the sizes of their `lots`, and for each server of the searches why it was given up.
+    `remaining` targets, the sizes of their `lots`, the names of finished targets that have `directories`, and for each
+    server of the searches why it was given up.
     """
     options, output, workers = settings.options.targets, settings.options.targets.output, settings.workers
-    dtype = _begun_dtype(jobs, settings, dtype)
-    settings = settings.computing_in(dtype)
-    _print_notes(jobs, settings)
-    statuses = _statuses(jobs, settings)
+    with PackedResults(output) as packed:
+        dtype = _begun_dtype(jobs, settings, dtype, packed)
+        settings = settings.computing_in(dtype)
+        _print_notes(jobs, settings)
+        statuses = _statuses(jobs, settings, packed)
+        if not options.is_shared:
+            remove_partial(output)
+            for status in statuses:
+                if not status.finished:
+                    restore(status.name, packed)
     remaining = [(number, status.missing) for number, status in enumerate(statuses) if not status.finished]
     to_fold = [jobs[number] for number, _ in remaining]
     lots = sizes_of_lots([None if job.is_complex else job.residues for job in to_fold], settings)
-    finished = [output / status.name for status in statuses if status.finished]
+    finished = [output / status.name for status in statuses if status.finished and (output / status.name).is_dir()]
     if pulldown:
         write_entries(output, pulldown)
     if options.output_format == "colabfold":
@@ -196,7 +208,18 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
         archive_finished(finished)
     workers.queue.open([job.name for job in to_fold], lots)
     servers = [contact.problem for contact in contacts_of(settings.searches)]
-    return {"dtype": dtype, "remaining": remaining, "lots": lots, "servers": servers}
+    directories = [path.name for path in finished]
+    return {"dtype": dtype, "remaining": remaining, "lots": lots, "directories": directories, "servers": servers}
+
+
+def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | None) -> Packer | None:
+    """Return what packs the targets of this run, beginning with those that were finished before and are not packed."""
+    options = settings.options.targets
+    if options.output_format != "packed":
+        return None
+    # Another run may not have ended with a target yet.
+    free = (name for name in finished if claims is None or claims.work_on(name) != "held")
+    return Packer(options.output, free)
 
 
 def _end(settings: RunSettings) -> int:
@@ -219,11 +242,11 @@ def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
         )
 
 
-def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> str:
+def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packed: PackedResults) -> str:
     """Return the dtype of the targets that this run resumes, if the user named none; else the given dtype."""
     if settings.folding.dtype != AUTO or settings.options.targets.overwrite:
         return dtype
-    begun = begun_dtype(jobs, settings)
+    begun = begun_dtype(jobs, settings, packed)
     if begun not in (None, dtype):
         print(f"helixfold: computes in {begun}, in which earlier targets of this run were predicted", file=sys.stderr)
     return begun or dtype
@@ -249,10 +272,12 @@ def _sorted(jobs: Sequence[Job], options: PredictOptions, *, several: bool) -> l
     return sorted(jobs, key=lambda job: job.residues, reverse=several)
 
 
-def _statuses(jobs: Sequence[Job], settings: RunSettings) -> list[ResumeStatus]:
+def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults) -> list[ResumeStatus]:
     """Return what the run will do for each target, and print it where there are earlier results."""
     options = settings.options.targets
-    statuses = [resume_status(job, options.output / job.name, settings) for job in jobs]
+    for problem in packed.problems.values():
+        tqdm.write(f"helixfold: {problem}; its targets count as not predicted", file=sys.stderr)
+    statuses = [resume_status(job, options.output / job.name, settings, packed) for job in jobs]
     skipped = "would be skipped" if options.dry_run else "skipped"
     others = [status for status in statuses if status.finished and status.remark is not None]
     if others and not options.keep_existing:
@@ -279,6 +304,7 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings) -> list[ResumeStatus]:
 def _forecast(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> int:
     """Print what a run would do; return 1 if a target does not fit into memory or cannot be read."""
     check_earlier(settings.options.targets.output, {job.name: job.sequence for job in jobs})
-    settings = settings.computing_in(_begun_dtype(jobs, settings, dtype))
-    _print_notes(jobs, settings)
-    return print_forecast(jobs, _statuses(jobs, settings), settings)
+    with PackedResults(settings.options.targets.output) as packed:
+        settings = settings.computing_in(_begun_dtype(jobs, settings, dtype, packed))
+        _print_notes(jobs, settings)
+        return print_forecast(jobs, _statuses(jobs, settings, packed), settings)

@@ -16,6 +16,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import remove_partial_files, require_unmoved
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
+from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.resume import resume_status
 from helixfold.apps.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.apps.predict.search import EXPECTED_ERRORS, exit_code_for, written_directories
@@ -30,6 +31,7 @@ from helixfold.report.page import counted
 from helixfold.report.pulldown import write_pulldown
 from helixfold.results.archive import write_archive
 from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE
+from helixfold.results.packed import PackedResults
 from helixfold.results.prediction import write_failures
 
 # The index has a line for every target: it is not written again for each of thousands.
@@ -41,19 +43,27 @@ class BatchRunner:
     """Fold the remaining targets of a run; each group of processes takes the next lot of them when it is free.
 
     `remaining` are targets with the numbers of their missing predictions, and `lots` the numbers of targets that follow
-    each other and are folded together. Targets are claimed one by one if the run has `claims`.
+    each other and are folded together. Targets are claimed one by one if the run has `claims`. A `packer` packs what is
+    finished.
     """
 
     def __init__(
-        self, remaining: Sequence[tuple[Job, int]], lots: Sequence[int], settings: RunSettings, claims: Claims | None
+        self,
+        remaining: Sequence[tuple[Job, int]],
+        lots: Sequence[int],
+        settings: RunSettings,
+        claims: Claims | None,
+        packer: Packer | None = None,
     ) -> None:
         self._remaining, self._settings, self._workers = remaining, settings, settings.workers
         self._options, self._output = settings.options.targets, settings.options.targets.output
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
+        self._packer = packer
         self._shared: SharedTasks | None = None
         if claims is not None:
             names = [job.name for job, _ in remaining]
             report = settings.workers.queue.report
+            self._packed = PackedResults(self._output)
             self._shared = SharedTasks(names, claims, is_needed=self._is_needed, report=report)
         self._next_index = 0.0
         self._finished: list[tuple[int, float]] = []  # residues and seconds of a prediction of each target
@@ -80,6 +90,8 @@ class BatchRunner:
                         if self._options.failures_file is None:
                             self._write_pages(failure)
                 bar.set_postfix_str("")
+            if self._packer is not None:
+                self._packer.pack()
         except KeyboardInterrupt:
             tqdm.write(f"helixfold: {queue.number_finished()} of {counted(count, 'target')} done", file=sys.stderr)
             raise
@@ -96,7 +108,14 @@ class BatchRunner:
         """Return whether a claimed target is not finished, and remove what a killed run had not finished writing."""
         job = self._remaining[number][0]
         remove_partial_files(written_directories(self._output, [job.name])[1:])
-        return not resume_status(job, self._output / job.name, self._settings).finished
+        self._packed.refresh()
+        with self._packed:
+            if not resume_status(job, self._output / job.name, self._settings, self._packed).finished:
+                restore(job.name, self._packed)
+                return True
+        if self._packer is not None:
+            self._packer.add(job.name)
+        return False
 
     def _target(self, number: int, shared_stages: Sequence[Stage]) -> tuple[Job, Stages]:
         ended = partial(self._ended_stage, number)
@@ -141,6 +160,8 @@ class BatchRunner:
         ended = "finished" if failure is None else "failed"
         if self._shared is not None:
             self._shared.end(number, failure)
+        if failure is None and outcome and self._packer is not None:
+            self._packer.add(job.name)
         self._report(job.name, Stage(name=ended, seconds=seconds, peak_memory=0))
         return failure
 
