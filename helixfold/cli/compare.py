@@ -26,15 +26,17 @@ def compare(first: Path, second: Path, /, *, as_json: Annotated[bool, Parameter(
     Parameters
     ----------
     first
-        Output directory of a target, or its settings.json.
+        Output directory of a target, packed or not, or its settings.json.
     second
         The same for another result.
     as_json
         Print one JSON object, with values in full.
     """
     from helixfold.report.provenance_comparison import compare_provenance
+    from helixfold.results.packed import readable_target
 
-    found = compare_provenance(first, second)
+    with readable_target(first) as one, readable_target(second) as other:
+        found = compare_provenance(one, other)
     if as_json:
         content = {"first": str(first), "second": str(second), "differences": found.differences, "same": found.same}
         print(json.dumps(content, indent=1))

@@ -81,9 +81,11 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     from helixfold.results.evaluation import complex_table, screen_table, write_evaluation
     from helixfold.results.find import find_predictions
     from helixfold.results.lock import locked_directory
+    from helixfold.results.packed import readable_structures
     from helixfold.results.prediction import write_file
 
-    compared = compare_files(find_predictions(predictions, all_ranks=all_ranks), references)
+    with readable_structures(predictions) as structures:
+        compared = compare_files(find_predictions(structures, all_ranks=all_ranks), references)
     if compared.results:
         print("\n".join([*screen_table(compared.results), *complex_table(compared.results)]))
     for name, why in compared.failures.items():

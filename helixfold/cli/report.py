@@ -24,7 +24,8 @@ def report(
     reference: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", consume_multiple=True)] = (),
 ) -> int:
     """Rewrite the pages of finished predictions: report.html of every target, ensemble.html of targets with more than
-    five predictions, and index.html and pulldown.html of the batch. All pages work offline.
+    five predictions, and index.html and pulldown.html of the batch. All pages work offline. A packed target has a line
+    in the pages of the batch; name it, as in predictions/protein, to unpack it and write its report.
 
     Parameters
     ----------
@@ -39,7 +40,12 @@ def report(
     from helixfold.report.pulldown import write_pulldown
     from helixfold.report.target_page import write_report
     from helixfold.results.file_table import ENSEMBLE_PAGE, INDEX, PULLDOWN_PAGE, RANKING, REPORT
+    from helixfold.results.packed import PackedResults
 
+    with PackedResults(directory.parent) as beside:
+        if directory.name in beside:
+            print(f"{directory}: unpacked from {beside.archive_of(directory.name)}", file=sys.stderr)
+            beside.restore(directory.name)
     if not directory.is_dir():
         raise InputError.at(directory, "no such directory; name one that `helixfold predict` wrote")
     if RANKING.path(directory).is_file():
@@ -49,7 +55,11 @@ def report(
         print(REPORT.path(directory))
         return 0
     targets = sorted(path.parent for path in directory.glob(f"*/{RANKING.name()}"))
-    if not targets:
+    packed = PackedResults(directory)
+    for problem in packed.problems.values():
+        print(f"helixfold: {problem}; its targets are left out", file=sys.stderr)
+    in_archives = len(packed.names())
+    if not targets and not in_archives:
         raise InputError.at(directory, f"no finished target is here or one level below (there is no {RANKING.name()})")
     failed = 0
     for target in targets:
@@ -60,7 +70,9 @@ def report(
             failed += 1
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
     write_index(directory)
-    print(f"{INDEX.path(directory)}: {len(targets) - failed} of {counted(len(targets), 'report')} written")
+    written = f"{len(targets) - failed} of {counted(len(targets), 'report')} written"
+    others = f"; {counted(in_archives, 'target')} packed" if in_archives else ""
+    print(f"{INDEX.path(directory)}: {written}{others}")
     if write_pulldown(directory):
         print(PULLDOWN_PAGE.path(directory))
     return SOME_FAILED if failed else 0

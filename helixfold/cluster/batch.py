@@ -15,7 +15,7 @@ from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
-from helixfold.apps.predict.record import read_record
+from helixfold.apps.predict.record import TargetRecord, read_record, record_of
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.apps.predict.settings import folding_of
 from helixfold.apps.predict.targets import requested_targets
@@ -31,6 +31,7 @@ from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.file_table import FEATURES, RANKING
+from helixfold.results.packed import PackedResults
 from helixfold.weights.find import find_parameters
 
 # Options that say how one machine divides its work, or whose files concern all targets.
@@ -74,8 +75,7 @@ class ClusterBatch:
 
     def is_finished(self, number: int) -> bool:
         """Return whether a target has all predictions that are wanted, made with whatever settings."""
-        directory = self.output / self.names[number]
-        if not RANKING.path(directory).is_file() or (record := read_record(directory)) is None:
+        if not self.is_marked(number) or (record := self._record(self.names[number])) is None:
             return False
         found = expected_variants(self.variants, Job(target=self.targets[number]), record.clusters)
         if found.clusters is not None and found.clusters.count is None:
@@ -91,7 +91,7 @@ class ClusterBatch:
 
     def is_marked(self, number: int) -> bool:
         """Return whether a target is finished, perhaps with other settings."""
-        return (RANKING.path(self.output / self.names[number])).is_file()
+        return RANKING.path(self.output / self.names[number]).is_file() or self.names[number] in self._packed
 
     def has_features(self, number: int) -> bool:
         """Return whether a target was searched for, perhaps otherwise; whoever folds it looks at the results again."""
@@ -103,10 +103,19 @@ class ClusterBatch:
         if self.folding.dtype != AUTO:
             return cast(DtypeOrAuto, self.folding.dtype)
         for name in self.names if self.output.is_dir() else ():
-            record = read_record(self.output / name)
+            record = self._record(name)
             if record is not None and record.options.get("dtype") in DTYPES:
                 return cast(DtypeOrAuto, record.options["dtype"])
         return cast(DtypeOrAuto, common_dtype([settled_dtype(AUTO, card_of_pool(pool)) for pool in self.site.folding]))
+
+    @cached_property
+    def _packed(self) -> PackedResults:
+        return PackedResults(self.output)
+
+    def _record(self, name: str) -> TargetRecord | None:
+        """Return the record of a target that an earlier run began, also of a packed one."""
+        entry = self._packed.entry(name) if name in self._packed else None
+        return read_record(self.output / name) if entry is None else record_of(entry.content.get("settings"))
 
     def schedule(self) -> Schedule:
         """Return the schedule of what is not finished yet. Raise `InputError` if the cluster has no pool for it."""

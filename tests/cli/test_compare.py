@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helixfold.cli.main import main
+from helixfold.results.packed import pack_targets
 from tests.apps.predict.commands import predict
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -165,3 +166,17 @@ def test_structures_are_rejected_with_advice(tmp_path: Path, capsys: pytest.Capt
     assert f"{tmp_path / 'one.pdb'}: not a result; name the directory of a target" in line
     assert "to compare structures, use `helixfold evaluate`" in line
     assert "--overwrite" not in line
+
+
+def test_packed_results_are_compared_as_others(
+    results: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    change(results[1], lambda content: content["options"].update(num_recycles=3))
+    assert main(["compare", *map(str, results)]) == 1
+    expected = capsys.readouterr().out
+    for result in results:
+        (result / "ranking_debug.json").write_text("{}")
+    assert pack_targets(tmp_path, ["a", "b"], lambda _: {}) == {}
+    assert main(["compare", *map(str, results)]) == 1
+    assert capsys.readouterr().out == expected
+    assert main(["compare", str(results[0]), str(tmp_path / "c")]) == 2

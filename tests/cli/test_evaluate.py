@@ -16,6 +16,7 @@ from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.cli.main import main
 from helixfold.results.lock import locked_directory
+from helixfold.results.packed import pack_targets
 from helixfold.results.pdb import to_pdb
 from tests.analysis.made_complexes import made_prediction, true_complex
 
@@ -211,3 +212,19 @@ def test_wrong_input_is_one_sentence_and_nothing_is_written(
         assert not output.exists()
     assert main(["evaluate", str(predictions), str(references), "--output", str(file)]) == 2
     assert "is a file" in capsys.readouterr().err
+
+
+def test_packed_predictions_have_the_same_scores(batch: tuple[Path, Path], tmp_path: Path) -> None:
+    predictions, references = batch
+    both = tmp_path / "first", tmp_path / "second"
+    assert main(["evaluate", str(predictions), str(references), "--output", str(both[0]), "--all-ranks"]) == 0
+    for name in NAMES[:3]:
+        (predictions / name / "ranking_debug.json").write_text("{}")
+    assert pack_targets(predictions, NAMES[:3], lambda _: {}) == {}
+    assert main(["evaluate", str(predictions), str(references), "--output", str(both[1]), "--all-ranks"]) == 0
+    tables = [[(output / name).read_bytes() for name in ("scores.tsv", "residues.tsv")] for output in both]
+    assert tables[0] == tables[1]
+    one = tmp_path / "one"
+    assert main(["evaluate", str(predictions / NAMES[0]), str(references), "--output", str(one)]) == 0
+    assert [row["target"] for row in rows(one / "scores.tsv")] == [NAMES[0]]
+    assert sorted(path.name for path in predictions.iterdir()) == sorted(["packed", NAMES[3]])

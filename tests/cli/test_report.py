@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from helixfold.cli.main import main
+from helixfold.report.index import line_entry
+from helixfold.results.packed import PackedResults, pack_targets
 from tests.report.reported import write_target
 
 
@@ -43,3 +45,40 @@ def test_a_directory_without_targets_is_wrong_input(
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path / name)]) == 2
     assert name in capsys.readouterr().err
+
+
+def packed(output: Path, *names: str) -> None:
+    assert pack_targets(output, names, lambda directory: {"line": line_entry(directory)}) == {}
+
+
+def test_packed_targets_are_in_the_page_of_the_batch(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed(output, "one")
+    assert main(["report", str(output)]) == 0
+    assert "1 of 1 report written; 1 target packed" in capsys.readouterr().out
+    page = (output / "index.html").read_text()
+    assert "packed in packed/000001.zip" in page
+    assert "./two/report.html" in page
+    packed(output, "two")
+    assert main(["report", str(output)]) == 0
+    assert [path.name for path in output.iterdir() if path.is_dir()] == ["packed"]
+
+
+def test_a_packed_target_is_unpacked_for_its_report(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path.name: path.read_bytes() for path in (output / "one").iterdir()}
+    packed(output, "one", "two")
+    assert main(["report", str(output / "one")]) == 0
+    said = capsys.readouterr()
+    assert f"{output / 'one'}: unpacked from {output / 'packed' / '000001.zip'}" in said.err
+    assert str(output / "one" / "report.html") in said.out
+    after = {path.name: path.read_bytes() for path in (output / "one").iterdir()}
+    assert after.keys() - before.keys() == {"report.html"}
+    assert {name: after[name] for name in before} == before
+    assert PackedResults(output).names() == ["two"]
+
+
+def test_a_damaged_archive_stops_no_report(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed(output, "one")
+    (output / "packed" / "000001.zip").write_text("")
+    assert main(["report", str(output)]) == 0
+    assert capsys.readouterr().err.count("000001.zip") == 1
+    assert main(["report", str(output / "one")]) == 2

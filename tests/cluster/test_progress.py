@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from helixfold.cluster.progress import STATUS_FILE, BatchStatus, PoolStatus, read_status, status_lines
+from helixfold.results.packed import pack_targets
 
 POOL = {"name": "gpu", "running": 1, "pending": 0, "tasks": 2, "targets": 3, "pace": 1.5}
 STATUS: dict[str, Any] = {
@@ -51,3 +52,16 @@ def test_a_damaged_status_counts_as_none(content: Any, tmp_path: Path) -> None:
     write(tmp_path, content)
     assert read_status(tmp_path) is None
     assert list(status_lines(tmp_path)) == ["0 of 0 targets done, 0 with features, 0 failed"]
+
+
+def test_packed_targets_are_done(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ("features.npz" if name == "c" else "ranking_debug.json")).write_text("")
+    assert list(status_lines(tmp_path)) == ["2 of 3 targets done, 1 with features, 0 failed"]
+    pack_targets(tmp_path, "a", lambda _: {})
+    assert list(status_lines(tmp_path)) == ["2 of 3 targets done (1 packed), 1 with features, 0 failed"]
+    (tmp_path / "packed" / "000002.zip").write_text("")
+    first, second = status_lines(tmp_path)
+    assert "000002.zip" in first
+    assert second.startswith("2 of 3 targets done (1 packed)")

@@ -4,12 +4,14 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helixfold.report import index
-from helixfold.report.index import write_index
+from helixfold.report.index import INDEX_FILE, line_entry, write_index
 from helixfold.report.target_page import write_report
+from helixfold.results.packed import pack_targets
 from tests.report.reported import write_dimer, write_target
 
 HOSTILE = "</td><script>alert(1)</script>"
@@ -140,3 +142,54 @@ def test_nothing_else_in_the_directory_is_taken_for_a_target(output: Path) -> No
     (output / "notes" / "a.txt").write_text("")
     write_index(output)
     assert list(rows_of(output)) == ["good", "poor"]
+
+
+def described(directory: Path) -> dict[str, Any]:
+    return {"line": line_entry(directory)}
+
+
+def test_packed_targets_have_the_lines_of_directories(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dimer(output / "dimer")
+    write_index(output)
+    before = (output / INDEX_FILE).read_text()
+    assert pack_targets(output, ["good", "dimer"], described) == {}
+    monkeypatch.setattr(index, "read_prediction", lambda directory, name: pytest.fail(f"{directory} is read again"))
+    write_index(output)
+    after = (output / INDEX_FILE).read_text()
+    assert after.count("packed in packed/000001.zip") == 2
+    assert 'href="./good/report.html"' not in after
+    assert without_names(after) == without_names(before)
+
+
+def without_names(page: str) -> list[str]:
+    return [line for line in page.splitlines() if not line.startswith('<td class="name"')]
+
+
+def test_a_packed_target_without_a_line_is_read_from_its_files(output: Path) -> None:
+    write_index(output)
+    before = rows_of(output)
+    assert (
+        pack_targets(output, ["good", "poor"], lambda directory: {"line": {} if directory.name == "good" else 3}) == {}
+    )
+    write_index(output)
+    assert {name: row.removeprefix("packed in packed/000001.zip ") for name, row in rows_of(output).items()} == before
+
+
+@pytest.mark.parametrize("change", [{"letters": "<b>"}, {"residues": 10**12}, {"mark": "<b>"}, {"mean_plddt": "<b>"}])
+def test_a_hostile_line_of_an_archive_is_not_shown(output: Path, change: dict[str, object]) -> None:
+    def hostile(directory: Path) -> dict[str, Any]:
+        return {"line": {**line_entry(directory), "title": "<b>", **change}}
+
+    pack_targets(output, ["good"], hostile)
+    write_index(output)
+    assert "<b>" not in (output / INDEX_FILE).read_text()
+    assert "failed" not in rows_of(output)["good"]
+
+
+def test_a_damaged_archive_is_a_line_that_says_so(output: Path) -> None:
+    pack_targets(output, ["good"], described)
+    (output / "packed" / "000001.zip").write_bytes(b"PK")
+    write_index(output)
+    rows = rows_of(output)
+    assert list(rows) == ["packed/000001.zip", "poor"]
+    assert "is damaged" in rows["packed/000001.zip"]

@@ -9,10 +9,12 @@ import pytest
 from data_pipeline.errors import InputError
 from helixfold.report.pulldown import (
     PulldownEntry,
+    pulldown_entry,
     read_entries,
     write_entries,
     write_pulldown,
 )
+from helixfold.results.packed import pack_targets
 
 HOSTILE = "</td><script>alert(1)</script>"
 
@@ -133,3 +135,16 @@ def test_the_matrix_has_every_bait_and_prey(tmp_path: Path) -> None:
     assert re.findall(r"<span>(\w)<", matrix) == ["x", "y", "z"]
     assert re.findall(r'class="level(\d)" title="(\w+)">([\d.]+)<', matrix) == [("4", "b_y", "0.90")]
     assert len(re.findall(r"<td[^>]*>", matrix.partition("<tbody>")[2])) == 9
+
+
+@pytest.mark.parametrize("has_line", [True, False])
+def test_packed_complexes_are_ranked_as_others(has_line: bool, tmp_path: Path) -> None:
+    write_entries(tmp_path, map(entry, "abc"))
+    for name, iptm in (("a", 0.2), ("b", 0.9), ("c", None)):
+        finish(tmp_path, name, [interface("AB", 0.3, 0.1, lis=0.25)], iptm=iptm)
+    write_pulldown(tmp_path)
+    before = (tmp_path / TABLE_FILE).read_text(), (tmp_path / PAGE_FILE).read_text()
+    describe = (lambda directory: {"pulldown": pulldown_entry(directory)}) if has_line else (lambda _: {})
+    assert pack_targets(tmp_path, "abc", describe) == {}
+    write_pulldown(tmp_path)
+    assert ((tmp_path / TABLE_FILE).read_text(), (tmp_path / PAGE_FILE).read_text()) == before

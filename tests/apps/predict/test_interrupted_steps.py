@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from jaxtyping import config
 
 from data_pipeline import claims
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold.apps.predict import relaxation
+from helixfold.apps.predict import packing, relaxation
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.result import Relaxed
+from helixfold.results.packed import PackedResults
 from tests.apps.predict.commands import BAD, batch, predict
 from tests.support.interruptions import State, check_interruptions, check_kills, spread, states
 from tests.support.run_values import values
@@ -101,6 +103,42 @@ def test_files_of_colabfold_survive_a_kill_at_every_step(command: Command, tmp_p
         return {name: each for name, each in values(output).items() if name != "log.txt"}
 
     check_kills(tmp_path / "out", command("--output-format", "colabfold", "--zip"), without_log, limit=60)
+
+
+def unpacked(output: Path) -> dict[str, Any]:
+    """The values of all targets' files, wherever they are; each target must be in one archive or a directory."""
+    copy = output.with_name("unpacked")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(output, copy)
+    with PackedResults(copy) as found:
+        assert not found.problems
+        for name in found.names():
+            found.restore(name)
+    shutil.rmtree(copy / "packed", ignore_errors=True)
+    return {"directories": sorted(path.name for path in output.iterdir() if path.is_dir()), **values(copy)}
+
+
+@pytest.mark.parametrize("options", [(), ("--slim", "--num-seeds", "2"), ("--shared",)])
+def test_packed_targets_survive_a_kill_at_every_step(
+    options: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "TARGETS", 2)
+    run = command("--output-format", "packed", *options, targets=3)
+
+    def without_claims(output: Path) -> object:
+        return {name: each for name, each in unpacked(output).items() if not name.startswith(".claims/")}
+
+    check_kills(tmp_path / "out", run, without_claims, work=None if "--shared" in options else FOLD, limit=60)
+
+
+def test_more_predictions_of_packed_targets_survive_a_kill_at_every_step(command: Command, tmp_path: Path) -> None:
+    assert command("--output-format", "packed", targets=2)() == 0
+    run = command("--output-format", "packed", "--num-seeds", "2", targets=2)
+    check_kills(tmp_path / "out", run, unpacked, work=FOLD, limit=60)
+
+
+def test_ctrl_c_while_packing_leaves_no_temporary_file(command: Command, tmp_path: Path) -> None:
+    check_interruptions(tmp_path / "out", command("--output-format", "packed"), unpacked, limit=60)
 
 
 def test_a_failed_target_is_recorded_whenever_the_run_is_killed(command: Command, tmp_path: Path) -> None:
