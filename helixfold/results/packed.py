@@ -436,9 +436,11 @@ def _put_in_place(draft: Path, directory: Path) -> None:
 def _remove_directory(output: Path, name: str) -> None:
     """Remove a target's directory at once, as seen from outside: half of one would count as the target."""
     scratch = _scratch(output, name)
-    with suppress(FileNotFoundError):  # another process was faster
-        (output / name).rename(scratch)
-    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        with suppress(FileNotFoundError):  # another process was faster
+            (output / name).rename(scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _scratch(output: Path, name: str) -> Path:

@@ -118,17 +118,13 @@ def unpacked(output: Path) -> dict[str, Any]:
     return {"directories": sorted(path.name for path in output.iterdir() if path.is_dir()), **values(copy)}
 
 
-@pytest.mark.parametrize("options", [(), ("--slim", "--num-seeds", "2"), ("--shared",)])
+@pytest.mark.parametrize("options", [(), ("--slim",)])
 def test_packed_targets_survive_a_kill_at_every_step(
     options: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "TARGETS", 2)
     run = command("--output-format", "packed", *options, targets=3)
-
-    def without_claims(output: Path) -> object:
-        return {name: each for name, each in unpacked(output).items() if not name.startswith(".claims/")}
-
-    check_kills(tmp_path / "out", run, without_claims, work=None if "--shared" in options else FOLD, limit=60)
+    check_kills(tmp_path / "out", run, unpacked, work=None if options else FOLD, limit=60)
 
 
 def test_more_predictions_of_packed_targets_survive_a_kill_at_every_step(command: Command, tmp_path: Path) -> None:
@@ -188,10 +184,11 @@ def test_more_predictions_of_a_finished_run_survive_a_kill_at_every_step(command
     check_kills(tmp_path / "out", command(*OPTIONS), values, work=FOLD)
 
 
+@pytest.mark.parametrize("options", [("--zip",), ("--output-format", "packed")])
 def test_runs_that_share_a_directory_take_over_from_one_killed_at_any_step(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, output = command("--shared", "--zip", targets=2), tmp_path / "out"
+    run, output = command("--shared", *options, targets=2), tmp_path / "out"
 
     def killed() -> int:
         """As a process of this machine that is known to have ended."""
@@ -207,6 +204,6 @@ def test_runs_that_share_a_directory_take_over_from_one_killed_at_any_step(
 
     def without_claims(directory: Path) -> object:
         assert not [*directory.glob(".claims/draft-*"), *directory.glob(".claims/clock-*")]
-        return {name: each for name, each in values(directory).items() if not name.startswith(".claims/")}
+        return {name: each for name, each in unpacked(directory).items() if not name.startswith(".claims/")}
 
     check_kills(output, killed, without_claims, work=FOLD, resume=resume)
