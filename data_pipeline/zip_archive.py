@@ -19,7 +19,7 @@ from data_pipeline.files import require_file
 Archive: TypeAlias = zipfile.ZipFile
 Member: TypeAlias = zipfile.ZipInfo
 # Errors that zipfile raises on damaged archives and on files that are no archives.
-_DAMAGE = (
+DAMAGE = (
     OSError,
     EOFError,
     ValueError,
@@ -67,7 +67,7 @@ def damage_as_input_error(path: Path) -> Iterator[None]:
         raise
     except PermissionError as error:
         raise InputError.at(path, f"cannot be read: {error.strerror}") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         reason = printable(str(error) or type(error).__name__)
         raise InputError.at(path, f"is damaged, incomplete or something else ({reason}); get it again") from error
 

@@ -16,21 +16,27 @@ import re
 import secrets
 import shutil
 import stat
-import struct
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, Self
+from typing import Any, Final, Self
 
 from data_pipeline.errors import InputError, error_reason, printable
 from data_pipeline.files import atomic_write, require_unmoved
 from data_pipeline.json_files import parse_json
-from data_pipeline.zip_archive import CHUNK_BYTES, Archive, ArchiveLimits, Member, damage_as_input_error, open_archive
+from data_pipeline.zip_archive import (
+    CHUNK_BYTES,
+    DAMAGE,
+    Archive,
+    ArchiveLimits,
+    Member,
+    damage_as_input_error,
+    open_archive,
+)
 from helixfold.results.archive import files_in, write_zip
 from helixfold.results.file_table import RANKING
 from helixfold.results.json_object import JsonObject
@@ -44,13 +50,9 @@ _MOST_FILES, _MOST_BYTES = 2**16, 2**32
 _LIMITS = ArchiveLimits(members=2**17, unpacked_bytes=2**36, harmless_bytes=2**30)
 # What the index holds of a target that takes more is left out, and read from its files.
 _MAX_ENTRY_BYTES = 2**17
-_MAX_INDEX_BYTES, _HARMLESS_INDEX_BYTES, _INDEX_RATIO = 2**26, 2**22, 100
+_MAX_INDEX_BYTES = 2**26
 _ARCHIVE = re.compile(r"\d{6,9}\.zip")
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
-# The header that precedes a member's name and content, and the last bytes of an archive.
-_HEADER, _END = struct.Struct("<4s5H3I2H"), struct.Struct("<4s4H2IH")
-_DEFLATED, _ENCRYPTED_OR_SIZES_AFTER = 8, 0b1001
-_WINDOW_BITS = -15  # raw deflate
 # Result of a target's directory for its line in the index.
 Describe = Callable[[Path], Mapping[str, Any]]
 
@@ -223,8 +225,6 @@ class _Opened:
             found[path] = member
         if any(str(folder) in found for path in found for folder in PurePosixPath(path).parents):
             raise InputError.at(self.path, f"a file of {printable(name)} in it is a directory, too")
-        if RANKING.name() not in found:
-            raise InputError.at(self.path, f"it has not the files of {printable(name)}, which its index names")
         return found
 
     def pieces(self, member: Member) -> Iterator[bytes]:
@@ -473,62 +473,25 @@ def _number(name: str) -> int:
 def _read_index(path: Path, _modified: int, _size: int) -> _Index:
     """Read the index of an archive; raise `InputError` if the archive is damaged, incomplete or another kind of file.
 
-    Archives are never changed, and each is read once. Its directory, which takes far longer to read than the index, is
-    read only where there is no index.
+    Archives are never changed, and each is read once.
     """
-    with damage_as_input_error(path), path.open("rb") as file:
-        is_whole = _ends_whole(file)
-        content = _first_member(file) if is_whole else None
-    if content is not None and (lines := _index_lines(content)) is not None:
-        return _Index(path=path, lines=lines)
     with open_archive(path, _LIMITS) as archive:
         members = _by_target(archive.infolist())
-    marked = (
-        name for name, files in members.items() if f"{name}/{RANKING.name()}" in {file.filename for file in files}
-    )
-    return _Index(path=path, lines=dict.fromkeys(marked))
+        lines = _index_lines(archive)
+    marked = [name for name, files in members.items() if any(f.filename == f"{name}/{RANKING.name()}" for f in files)]
+    return _Index(path=path, lines={name: lines.get(name) for name in marked})
 
 
-def _ends_whole(file: IO[bytes]) -> bool:
-    """Return whether a file ends as our archives do: one that was cut off does not."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _END.size))
-    end = file.read(_END.size)
-    return len(end) == _END.size and end.startswith(b"PK\5\6") and end.endswith(b"\0\0")
-
-
-def _first_member(file: IO[bytes]) -> bytes | None:
-    """Return the content of the first member of an archive if that is an undamaged index, else None."""
-    file.seek(0)
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
-        return None
-    signature, _, flags, method, _, _, check, compressed, unpacked, name_size, extra_size = _HEADER.unpack(header)
-    name = file.read(name_size)
-    file.seek(extra_size, os.SEEK_CUR)
-    if (signature, name, method) != (b"PK\3\4", INDEX_FILE.encode(), _DEFLATED) or flags & _ENCRYPTED_OR_SIZES_AFTER:
-        return None
-    most = min(_MAX_INDEX_BYTES, max(_HARMLESS_INDEX_BYTES, _INDEX_RATIO * compressed))
-    if compressed > _MAX_INDEX_BYTES or unpacked > most:
-        return None
-    stream = zlib.decompressobj(_WINDOW_BITS)
+def _index_lines(archive: Archive) -> dict[str, bytes]:
+    """Return the lines of an archive's index by target; none if it is missing, too large or damaged."""
     try:
-        content = stream.decompress(file.read(compressed), max(1, unpacked))
-    except zlib.error:
-        return None
-    return content if len(content) == unpacked and zlib.crc32(content) == check else None
-
-
-def _index_lines(content: bytes) -> dict[str, bytes | None] | None:
-    """Return the lines of an index by target; None if it is damaged."""
-    heading, *lines = content.removesuffix(b"\n").split(b"\n")
-    try:
+        if archive.getinfo(INDEX_FILE).file_size > _MAX_INDEX_BYTES:
+            return {}
+        heading, *lines = archive.read(INDEX_FILE).removesuffix(b"\n").split(b"\n")
         names = parse_json(heading)["targets"]
-    except (ValueError, LookupError, TypeError):
-        return None
-    if not isinstance(names, list) or len(names) != len(lines) or not all(map(_is_name, names)):
-        return None
-    return {name: None if line == b"null" else line for name, line in zip(names, lines, strict=True)}
+        return {name: line for name, line in zip(names, lines, strict=True) if line != b"null"}
+    except (*DAMAGE, LookupError, TypeError):
+        return {}
 
 
 def _by_target(members: Iterable[Member]) -> dict[str, list[Member]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from helixfold.report import index
-from helixfold.report.index import INDEX_FILE, line_entry, write_index
+from helixfold.report.index import line_entry, write_index
 from helixfold.report.target_page import write_report
 from helixfold.results.packed import pack_targets
 from tests.report.reported import write_dimer, write_target
@@ -151,11 +151,11 @@ def described(directory: Path) -> dict[str, Any]:
 def test_packed_targets_have_the_lines_of_directories(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dimer(output / "dimer")
     write_index(output)
-    before = (output / INDEX_FILE).read_text()
+    before = (output / "index.html").read_text()
     assert pack_targets(output, ["good", "dimer"], described) == {}
     monkeypatch.setattr(index, "read_prediction", lambda directory, name: pytest.fail(f"{directory} is read again"))
     write_index(output)
-    after = (output / INDEX_FILE).read_text()
+    after = (output / "index.html").read_text()
     assert after.count("packed in packed/000001.zip") == 2
     assert 'href="./good/report.html"' not in after
     assert without_names(after) == without_names(before)
@@ -182,7 +182,7 @@ def test_a_hostile_line_of_an_archive_is_not_shown(output: Path, change: dict[st
 
     pack_targets(output, ["good"], hostile)
     write_index(output)
-    assert "<b>" not in (output / INDEX_FILE).read_text()
+    assert "<b>" not in (output / "index.html").read_text()
     assert "failed" not in rows_of(output)["good"]
 
 
