@@ -6,8 +6,8 @@ a target counts before all archives. The first member, `index.jsonl`, has a line
 questions are answered without unpacking anything.
 
 A target is packed once it is finished. Its directory is removed after its archive is in place, so that a killed process
-leaves at least one of them whole. All of this holds without file locks, which some network file systems do not have;
-with them, processes that pack at the same time do not pack the same targets.
+leaves at least one of them whole. Processes that pack or restore targets wait for each other. Where a file system has
+no locks, as some network file systems, several may pack the same targets, and nothing is lost.
 """
 
 import json
@@ -141,7 +141,7 @@ class PackedResults:
             yield self.output / name
             return
         with tempfile.TemporaryDirectory(prefix="helixfold-") as scratch:
-            self.extract(name, Path(scratch) / name)
+            self.unpack(name, Path(scratch) / name)
             yield Path(scratch) / name
 
     def restore(self, name: str) -> Path:
@@ -149,17 +149,15 @@ class PackedResults:
 
         Raise `InputError` if it cannot be unpacked.
         """
-        directory, scratch = self.output / name, _scratch(self.output, name)
-        require_unmoved(directory)
-        try:
-            self.extract(name, scratch, sync=True)
+        directory = self.output / name
+        with _locked(self.output):
+            scratch = _scratch(self.output, name)
+            self.unpack(name, scratch, sync=True)
             with suppress(OSError):  # another process was faster
                 scratch.rename(directory)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         return directory
 
-    def extract(self, name: str, directory: Path, wanted: str = ".*", *, sync: bool = False) -> None:
+    def unpack(self, name: str, directory: Path, wanted: str = ".*", *, sync: bool = False) -> None:
         """Unpack the files of a target whose paths match a regular expression into a directory, which is made.
 
         Raise `InputError` if they cannot be unpacked.
@@ -279,7 +277,7 @@ def readable_structures(path: Path) -> Iterator[Path]:
                 (scratch / each.name).symlink_to(each.resolve())
         for name in names:
             try:
-                packed.extract(name, scratch / name, r"ranked_\d+\.(cif|pdb)")
+                packed.unpack(name, scratch / name, r"ranked_\d+\.(cif|pdb)")
             except InputError as error:
                 print(f"helixfold: {name}: left out: {error}", file=sys.stderr)
         yield scratch
@@ -292,10 +290,7 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
     Other processes may pack at the same time, the same targets too: what has no directory is passed over.
     """
     problems: dict[str, str] = {}
-    require_unmoved(output / DIRECTORY)
-    (output / DIRECTORY).mkdir(exist_ok=True)
-    with only_run(output / DIRECTORY, LOCK_FILE, waits=True):
-        _remove_partial(output)
+    with _locked(output):
         waiting: list[_Waiting] = []
         with PackedResults(output) as packed:
             for name in dict.fromkeys(names):
@@ -320,8 +315,26 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
 def remove_partial(output: Path) -> None:
     """Remove what killed processes had not finished packing or unpacking; wait for a process that does so now."""
     if (output / DIRECTORY).is_dir():
-        with only_run(output / DIRECTORY, LOCK_FILE, waits=True):
-            _remove_partial(output)
+        with _locked(output):
+            pass
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Let one process at a time pack or restore, and remove in the end what it, or a killed one, leaves unfinished."""
+    directory = output / DIRECTORY
+    require_unmoved(directory)
+    directory.mkdir(exist_ok=True)
+    with only_run(directory, LOCK_FILE, waits=True):
+        try:
+            yield
+        finally:
+            for path in directory.iterdir():
+                if _PARTIAL.fullmatch(path.name):
+                    if path.is_dir() and not path.is_symlink():
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,23 +403,21 @@ def _batches(waiting: Iterable[_Waiting]) -> Iterator[list[_Waiting]]:
 def _write_archive(output: Path, batch: list[_Waiting]) -> list[str]:
     """Write the next archive, and return the names of the targets in it."""
     draft = _scratch(output, "draft")
-    try:
-        while batch:
-            heading = {"targets": [each.directory.name for each in batch]}
-            lines = [json.dumps(heading).encode(), *(each.line for each in batch)]
-            with atomic_write(draft) as temporary:
-                directories = {each.directory.name: each.directory for each in batch}
-                write_zip(temporary, directories, {INDEX_FILE: b"\n".join(lines) + b"\n"})
-            with open_archive(draft, _LIMITS):
-                pass  # what could not be read again is not written
-            # Without locks, another process may have packed and removed one meanwhile, or begun it again.
-            whole = [each for each in batch if _mark(each.directory) == each.mark]
-            if len(whole) == len(batch):
-                _put_in_place(draft, output / DIRECTORY)
-                break
-            batch = whole
-    finally:
-        draft.unlink(missing_ok=True)
+    while batch:
+        heading = {"targets": [each.directory.name for each in batch]}
+        lines = [json.dumps(heading).encode(), *(each.line for each in batch)]
+        with atomic_write(draft) as temporary:
+            directories = {each.directory.name: each.directory for each in batch}
+            write_zip(temporary, directories, {INDEX_FILE: b"\n".join(lines) + b"\n"})
+        with open_archive(draft, _LIMITS):
+            pass  # what could not be read again is not written
+        # Without locks, another process may have packed and removed one meanwhile, or begun it again.
+        whole = [each for each in batch if _mark(each.directory) == each.mark]
+        if len(whole) == len(batch):
+            _put_in_place(draft, output / DIRECTORY)
+            break
+        batch = whole
+    draft.unlink(missing_ok=True)
     return [each.directory.name for each in batch]
 
 
@@ -436,24 +447,13 @@ def _put_in_place(draft: Path, directory: Path) -> None:
 def _remove_directory(output: Path, name: str) -> None:
     """Remove a target's directory at once, as seen from outside: half of one would count as the target."""
     scratch = _scratch(output, name)
-    try:
-        with suppress(FileNotFoundError):  # another process was faster
-            (output / name).rename(scratch)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with suppress(FileNotFoundError):  # another process was faster
+        (output / name).rename(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _scratch(output: Path, name: str) -> Path:
     return output / DIRECTORY / f".{name}.{secrets.token_hex(4)}.partial"
-
-
-def _remove_partial(output: Path) -> None:
-    for path in (output / DIRECTORY).iterdir():
-        if _PARTIAL.fullmatch(path.name):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
 
 
 def _archives(output: Path) -> list[Path]:

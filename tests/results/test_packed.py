@@ -6,6 +6,7 @@ import struct
 import threading
 import zipfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,6 @@ def test_nothing_is_lost_where_a_file_system_has_no_locks(
         raise OSError("no locks")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    monkeypatch.setattr(packed, "_remove_partial", lambda _: None)
 
     def act(now_after: bool) -> None:
         nonlocal calls
@@ -245,7 +245,8 @@ def test_nothing_is_lost_where_a_file_system_has_no_locks(
             calls += 1
             pack_targets(output, NAMES, describe)
 
-    with calls_of(f"helixfold.results.packed:{step}", act):
+    # One that finds its draft removed by the other gives up.
+    with calls_of(f"helixfold.results.packed:{step}", act), suppress(FileNotFoundError):
         pack_targets(output, NAMES, describe)
     assert results(output) == before
 
@@ -365,7 +366,7 @@ def test_no_path_leads_out_of_a_target(tmp_path: Path, name: str) -> None:
             found.restore("t")
         with pytest.raises(InputError, match="not the path of a plain file"), found.directory("t"):
             pass
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "000001.zip"]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "packed"]
 
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "", "/etc", "x\\..", "a" * 300])

@@ -184,7 +184,8 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
         statuses = _statuses(jobs, settings, packed)
         if not options.is_shared:
             remove_partial(output)
-            for status in statuses:
+            # Others are unpacked when they are folded, so that not all have directories at once.
+            for status in statuses if settings.searches.alignments else ():
                 if not status.finished:
                     restore(status.name, packed)
     remaining = [(number, status.missing) for number, status in enumerate(statuses) if not status.finished]

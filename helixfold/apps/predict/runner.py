@@ -58,12 +58,11 @@ class BatchRunner:
         self._remaining, self._settings, self._workers = remaining, settings, settings.workers
         self._options, self._output = settings.options.targets, settings.options.targets.output
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
-        self._packer = packer
+        self._packer, self._packed = packer, PackedResults(self._output)
         self._shared: SharedTasks | None = None
         if claims is not None:
             names = [job.name for job, _ in remaining]
             report = settings.workers.queue.report
-            self._packed = PackedResults(self._output)
             self._shared = SharedTasks(names, claims, is_needed=self._is_needed, report=report)
         self._next_index = 0.0
         self._finished: list[tuple[int, float]] = []  # residues and seconds of a prediction of each target
@@ -80,7 +79,7 @@ class BatchRunner:
                 for numbers in self._taken():
                     bar.set_postfix_str(self._postfix(numbers))
                     start = time.perf_counter()
-                    outcomes = fold_lot([self._target(number, shared_stages) for number in numbers], self._settings)
+                    outcomes = self._folded(numbers, shared_stages)
                     seconds = (time.perf_counter() - start) / len(numbers)
                     for number, outcome in zip(numbers, outcomes, strict=True):
                         failure = self._finish(number, outcome, seconds)
@@ -111,11 +110,24 @@ class BatchRunner:
         self._packed.refresh()
         with self._packed:
             if not resume_status(job, self._output / job.name, self._settings, self._packed).finished:
-                restore(job.name, self._packed)
                 return True
         if self._packer is not None:
             self._packer.add(job.name)
         return False
+
+    def _folded(self, numbers: Sequence[int], shared_stages: Sequence[Stage]) -> list[Outcome]:
+        """Unpack targets that are packed, fold all, and return how each ended."""
+        outcomes: dict[int, Outcome] = {}
+        with self._packed:
+            for number in numbers:
+                try:
+                    restore(self._remaining[number][0].name, self._packed)
+                except OSError as error:
+                    outcomes[number] = error
+        rest = [number for number in numbers if number not in outcomes]
+        folded = fold_lot([self._target(number, shared_stages) for number in rest], self._settings)
+        outcomes |= zip(rest, folded, strict=True)
+        return [outcomes[number] for number in numbers]
 
     def _target(self, number: int, shared_stages: Sequence[Stage]) -> tuple[Job, Stages]:
         ended = partial(self._ended_stage, number)

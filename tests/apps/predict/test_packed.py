@@ -113,6 +113,32 @@ def test_more_predictions_are_added_to_packed_ones(five: Path, runs: Runs, tmp_p
     assert runs(five, *PACKED) == []
 
 
+def test_targets_are_unpacked_one_by_one(five: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(five, *PACKED)
+    monkeypatch.setattr(packing, "TARGETS", 1)
+    seen = []
+    with calls_of("helixfold.apps.predict.lot:fold_planned", lambda _: seen.append(len(directories(runs.output)))):
+        runs(five, *PACKED, "--num-seeds", 2)
+    assert seen == [2] * len(seen)
+    assert len(seen) >= 5
+
+
+def test_a_target_that_cannot_be_unpacked_fails_alone(five: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(five, *PACKED)
+    unpack = PackedResults.unpack
+
+    def full(self: PackedResults, name: str, directory: Path, *rest: object, **named: object) -> None:
+        if name == "t02" and directory.parent.name == "packed":
+            raise OSError(28, os.strerror(28))
+        unpack(self, name, directory, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PackedResults, "unpack", full)
+    assert len(runs(five, *PACKED, "--num-seeds", 2)) == 4
+    assert runs.code == 1
+    assert list(json.loads((runs.output / "failures.json").read_text())) == ["t02"]
+    assert directories(runs.output) == ["packed"]
+
+
 def test_overwritten_targets_are_packed_again(five: Path, runs: Runs) -> None:
     runs(five, *PACKED)
     before = targets(runs.output)
