@@ -15,9 +15,8 @@ from helixfold import __version__
 from helixfold.apps.predict.screen import format_duration
 from helixfold.report.index import failures_in
 from helixfold.report.page import counted, page
-from helixfold.results.file_table import CLUSTER, FAILURES, FEATURES, INDEX, RANKING, STATUS_PAGE
+from helixfold.results.file_table import CLUSTER, FAILURES, FEATURES, INDEX, PACKED, RANKING, STATUS_PAGE
 from helixfold.results.json_object import JsonObject
-from helixfold.results.packed import DIRECTORY as PACKED
 from helixfold.results.packed import PackedResults
 from helixfold.results.prediction import to_json, write_file
 
@@ -114,7 +113,9 @@ def status_lines(output: Path) -> Iterator[str]:
         yield f"{problem}; its targets are not counted"
     in_archives = len(packed.names())
     directories = [
-        path for path in output.iterdir() if path.is_dir() and not path.name.startswith(".") and path.name != PACKED
+        path
+        for path in output.iterdir()
+        if path.is_dir() and not path.name.startswith(".") and path != PACKED.path(output)
     ]
     finished = sum(RANKING.path(path).is_file() for path in directories) + in_archives
     prepared = sum(FEATURES.path(path).is_file() for path in directories)

@@ -13,10 +13,10 @@ from string import Formatter
 from typing import Final, Literal
 
 PDB, MMCIF = ".pdb", ".cif"
-# The directory of a target and the output directory around it; those of `helixfold design`.
-Place = Literal["target", "output", "design", "designs"]
+# The directory of a target, the output directory around it, and that of archives in it; those of `helixfold design`.
+Place = Literal["target", "output", "packed", "design", "designs"]
 # Fields of patterns that are numbers; the others are any text.
-_NUMBERS = ("rank", "seed", "part", "parts", "index")
+_NUMBERS = ("rank", "seed", "part", "parts", "index", "number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,6 +369,22 @@ ARCHIVE: Final = FileKind(
     place="output",
     writer="helixfold.results.archive",
     since="0.1",
+)
+PACKED: Final = FileKind(
+    pattern="packed/",
+    purpose="archives of finished targets, only with --output-format packed",
+    link="#packed-results",
+    place="output",
+    writer="helixfold.results.packed",
+    since="0.3",
+)
+PACKED_ARCHIVE: Final = FileKind(
+    pattern="{number:06d}",
+    suffixes=(".zip",),
+    purpose="all files of many finished targets, and their index",
+    place="packed",
+    writer="helixfold.results.packed",
+    since="0.3",
 )
 PULLDOWN_PAGE: Final = FileKind(
     pattern="pulldown",

@@ -38,11 +38,10 @@ from data_pipeline.zip_archive import (
     open_archive,
 )
 from helixfold.results.archive import files_in, write_zip
-from helixfold.results.file_table import RANKING
+from helixfold.results.file_table import PACKED, PACKED_ARCHIVE, RANKED, RANKING, FileKind
 from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import LOCK_FILE, only_run
 
-DIRECTORY: Final = "packed"
 INDEX_FILE: Final = "index.jsonl"
 TARGETS = 256  # of an archive
 # Of an archive with more than one target.
@@ -51,7 +50,6 @@ _LIMITS = ArchiveLimits(members=2**17, unpacked_bytes=2**36, harmless_bytes=2**3
 # What the index holds of a target that takes more is left out, and read from its files.
 _MAX_ENTRY_BYTES = 2**17
 _MAX_INDEX_BYTES = 2**26
-_ARCHIVE = re.compile(r"\d{6,9}\.zip")
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 # Result of a target's directory for its line in the index.
 Describe = Callable[[Path], Mapping[str, Any]]
@@ -157,15 +155,16 @@ class PackedResults:
                 scratch.rename(directory)
         return directory
 
-    def unpack(self, name: str, directory: Path, wanted: str = ".*", *, sync: bool = False) -> None:
-        """Unpack the files of a target whose paths match a regular expression into a directory, which is made.
+    def unpack(self, name: str, directory: Path, only: FileKind | None = None, *, sync: bool = False) -> None:
+        """Unpack the files of a target, or `only` those of a kind, into a directory, which is made.
 
         Raise `InputError` if they cannot be unpacked.
         """
         opened = self._open(name)
-        files = {path: member for path, member in opened.files(name).items() if re.fullmatch(wanted, path, re.DOTALL)}
         directory.mkdir()
-        for path, member in files.items():
+        for path, member in opened.files(name).items():
+            if only is not None and only.match(path) is None:
+                continue
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             with (directory / path).open("xb") as file:
                 file.writelines(opened.pieces(member))
@@ -273,11 +272,11 @@ def readable_structures(path: Path) -> Iterator[Path]:
             return
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="helixfold-")))
         for each in path.iterdir():
-            if each.is_dir() and each.name != DIRECTORY:
+            if each.is_dir() and each != PACKED.path(path):
                 (scratch / each.name).symlink_to(each.resolve())
         for name in names:
             try:
-                packed.unpack(name, scratch / name, r"ranked_\d+\.(cif|pdb)")
+                packed.unpack(name, scratch / name, RANKED)
             except InputError as error:
                 print(f"helixfold: {name}: left out: {error}", file=sys.stderr)
         yield scratch
@@ -314,7 +313,7 @@ def pack_targets(output: Path, names: Iterable[str], describe: Describe) -> dict
 
 def remove_partial(output: Path) -> None:
     """Remove what killed processes had not finished packing or unpacking; wait for a process that does so now."""
-    if (output / DIRECTORY).is_dir():
+    if (PACKED.path(output)).is_dir():
         with _locked(output):
             pass
 
@@ -322,7 +321,7 @@ def remove_partial(output: Path) -> None:
 @contextmanager
 def _locked(output: Path) -> Iterator[None]:
     """Let one process at a time pack or restore, and remove in the end what it, or a killed one, leaves unfinished."""
-    directory = output / DIRECTORY
+    directory = PACKED.path(output)
     require_unmoved(directory)
     directory.mkdir(exist_ok=True)
     with only_run(directory, LOCK_FILE, waits=True):
@@ -414,7 +413,7 @@ def _write_archive(output: Path, batch: list[_Waiting]) -> list[str]:
         # Without locks, another process may have packed and removed one meanwhile, or begun it again.
         whole = [each for each in batch if _mark(each.directory) == each.mark]
         if len(whole) == len(batch):
-            _put_in_place(draft, output / DIRECTORY)
+            _put_in_place(draft, PACKED.path(output))
             break
         batch = whole
     draft.unlink(missing_ok=True)
@@ -425,7 +424,7 @@ def _put_in_place(draft: Path, directory: Path) -> None:
     """Give an archive the next free number, also where another process without locks does the same."""
     number = 1 + max((int(path.stem) for path in _archives(directory.parent)), default=0)
     while True:
-        path = directory / f"{number:06d}.zip"
+        path = PACKED_ARCHIVE.path(directory, number=number)
         try:
             os.link(draft, path)
             break
@@ -453,20 +452,16 @@ def _remove_directory(output: Path, name: str) -> None:
 
 
 def _scratch(output: Path, name: str) -> Path:
-    return output / DIRECTORY / f".{name}.{secrets.token_hex(4)}.partial"
+    return PACKED.path(output) / f".{name}.{secrets.token_hex(4)}.partial"
 
 
 def _archives(output: Path) -> list[Path]:
     """Return the archives of an output directory, the first one first."""
     try:
-        names = os.listdir(output / DIRECTORY)
+        found = [(int(fields["number"]), path) for path, fields in PACKED_ARCHIVE.files(PACKED.path(output))]
     except OSError:
         return []
-    return [output / DIRECTORY / name for name in sorted(filter(_ARCHIVE.fullmatch, names), key=_number)]
-
-
-def _number(name: str) -> int:
-    return int(name.partition(".")[0])
+    return [path for _, path in sorted(found)]
 
 
 @cache

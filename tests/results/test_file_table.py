@@ -29,6 +29,7 @@ VALUES = {
     "target": "T1_pae",
     "tag": "a_1",
     "index": 4,
+    "number": 5,
 }
 NAMES = [
     (kind, kind.name(suffix, **{field: VALUES[field] for field in kind.fields}))

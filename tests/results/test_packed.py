@@ -51,7 +51,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def results(output: Path) -> dict[str, dict[str, bytes]]:
     """The files of every target, packed or not, each of which must be in one place that counts."""
-    found = {path.name: contents(path) for path in output.iterdir() if path.is_dir() and path.name != packed.DIRECTORY}
+    found = {path.name: contents(path) for path in output.iterdir() if path.is_dir() and path.name != "packed"}
     with PackedResults(output) as archives:
         assert not archives.problems
         for name in archives.names():
@@ -62,7 +62,7 @@ def results(output: Path) -> dict[str, dict[str, bytes]]:
 
 
 def archives_in(output: Path) -> list[str]:
-    return sorted(path.name for path in (output / packed.DIRECTORY).glob("*.zip"))
+    return sorted(path.name for path in (output / "packed").glob("*.zip"))
 
 
 @pytest.fixture
