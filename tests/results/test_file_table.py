@@ -79,6 +79,10 @@ def test_the_kind_of_a_name(name: str, kind: FileKind | None) -> None:
 
 
 def test_the_kind_with_the_longest_text_wins() -> None:
+    # A target may be named after a file.
+    name = "a_relaxed_rank_001_b_unrelaxed_rank_002_c.pdb"
+    assert file_table.COLABFOLD_RELAXED.match(name)
+    assert kind_of(name, "output") is file_table.COLABFOLD_UNRELAXED
     name = "x_predicted_aligned_error_v1.json"
     assert kind_of(name, "output") is file_table.COLABFOLD_PAE
     assert kind_of("config.json", "output") is file_table.COLABFOLD_CONFIG
