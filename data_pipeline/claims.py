@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.files import require_unmoved
+from data_pipeline.files import remove_partial_files, require_unmoved
 
 
 @dataclass(frozen=True)
@@ -255,13 +255,15 @@ class Claims:
 
 
 def remove_claims(output: Path) -> None:
-    """Remove the claims in an output directory unless a process uses them.
+    """Remove the claims in an output directory, and files beside them that killed processes left partial, unless a
+    process uses them.
 
     A process that begins at the same time goes on, but may lose its claims: let none begin, where there are locks.
     """
     directory = output / DIRECTORY
     if directory.is_dir() and not ClaimFiles(directory).has_others(EXPIRY):
         shutil.rmtree(directory, ignore_errors=True)
+        remove_partial_files([output])
 
 
 def _file(target: str, number: int) -> str:

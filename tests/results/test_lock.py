@@ -91,9 +91,10 @@ def test_a_killed_run_leaves_claims_that_the_next_one_removes(is_shared: bool, t
         other.kill()
         other.wait()
     assert (tmp_path / DIRECTORY).is_dir()
+    (tmp_path / ".t00.result.zip.0123abcd.partial").touch()
     with locked_directory(tmp_path, is_shared=is_shared):
         pass
-    assert not (tmp_path / DIRECTORY).exists()
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
 
 
 def test_claims_stay_where_locks_do_not_reach_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
