@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.parse.structures import read_structure
@@ -14,14 +13,12 @@ from helixfold.design.check import CONTROLS, Agreement, Checked, strictest
 from helixfold.design.designer import Design
 from helixfold.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
-from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, DESIGN_SETTINGS, DESIGN_STATE, MMCIF, PDB
+from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, DESIGN_STATE, MMCIF, PDB
 from helixfold.results.json_object import JsonObject
 from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import ModelScores
 from helixfold.results.pdb import to_pdb
 from helixfold.results.prediction import to_json, write_file
-
-SETTINGS_FILE: Final = DESIGN_SETTINGS.name()
 
 
 def trajectory_file(directory: Path, number: int) -> Path:

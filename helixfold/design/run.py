@@ -28,6 +28,7 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, DESIGN_SETTINGS, DESIGN_STATE
 from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
@@ -158,7 +159,7 @@ def _begin(
 ) -> None:
     """Make the directory of a target, or make sure that an earlier run had the same settings."""
     remove_partial_files([directory.parent, directory])
-    path = directory / files.SETTINGS_FILE
+    path = DESIGN_SETTINGS.path(directory)
     settings = {
         "target": task.name,
         "protocol": task.protocol,
@@ -169,8 +170,9 @@ def _begin(
         "models": [model.digest for model in models],
     }
     if overwrite:
-        for old in (*directory.glob("design_*.*"), *directory.glob("trajectory_*.npz"), *directory.glob("check_*.*")):
-            old.unlink()
+        for kind in (DESIGN, DESIGN_SCORES, DESIGN_STATE, DESIGN_CHECK):
+            for old, _ in kind.files(directory):
+                old.unlink()
     elif path.is_file():
         require_same_settings(directory, _record(JsonObject.read(path).content).differences(_record(settings)))
     write_file(path, to_json(settings, indent=1))

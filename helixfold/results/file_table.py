@@ -54,8 +54,8 @@ class FileKind:
         return None if match is None else match.groupdict()
 
     def files(self, directory: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-        """Yield what has a name of this kind in a directory, sorted by name, with the fields of the name."""
-        for path in sorted(directory.iterdir()):
+        """Yield what has a name of this kind in a directory, if there is one, sorted, with the fields of the name."""
+        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             if (fields := self.match(path.name)) is not None:
                 yield path, fields
 

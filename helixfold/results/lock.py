@@ -17,8 +17,9 @@ from typing import TextIO
 from data_pipeline.claims import remove_claims
 from data_pipeline.errors import InputError, error_reason, printable
 from data_pipeline.files import unmoved_directory
+from helixfold.results.file_table import LOCK, PART_LOCK
 
-LOCK_FILE = ".helixfold.lock"
+LOCK_FILE = LOCK.name()
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK
 # The last run that leaves a shared directory has it for itself for a moment; others wait so often for so many seconds.
 _WAITS, _WAIT = 20, 0.1
@@ -55,7 +56,7 @@ def locked_directory(
         if has_others:
             _lock(output, file, fcntl.LOCK_SH)
         if part is not None:
-            name = f".helixfold-{part[0]:04d}-of-{part[1]:04d}.lock"
+            name = PART_LOCK.name(part=part[0], parts=part[1])
             _lock(output, stack.enter_context(_opened(output, name)), fcntl.LOCK_EX)
         stack.enter_context(unmoved_directory(output, is_closed=True))
         stack.callback(_remove_claims, output, file)

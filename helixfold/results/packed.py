@@ -457,11 +457,8 @@ def _scratch(output: Path, name: str) -> Path:
 
 def _archives(output: Path) -> list[Path]:
     """Return the archives of an output directory, the first one first."""
-    try:
-        found = [(int(fields["number"]), path) for path, fields in PACKED_ARCHIVE.files(PACKED.path(output))]
-    except OSError:
-        return []
-    return [path for _, path in sorted(found)]
+    found = PACKED_ARCHIVE.files(PACKED.path(output))
+    return [path for _, path in sorted((int(fields["number"]), path) for path, fields in found)]
 
 
 @cache

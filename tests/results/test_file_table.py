@@ -204,7 +204,7 @@ MODULES = [
     for name, kind in vars(file_table).items()
     if isinstance(kind, FileKind)
     for module in (kind.writer, *kind.readers)
-    if module.startswith("helixfold.") and module not in ("helixfold.results.lock", "helixfold.design.run")
+    if module.startswith("helixfold.")
 ]
 
 
@@ -214,9 +214,9 @@ def test_writers_and_readers_take_the_name_from_the_table(name: str, module: str
     assert f"helixfold.results.file_table.{name}" in imported_names(path)
 
 
-# Names of other files: settings of a training, folders of a verification, and the locks themselves.
+# Names of other files: settings of a training, and folders of a verification.
 OTHERS = {
-    *("training/run_files.py", "verification/deepmind.py", "verification/runs.py", "results/lock.py"),
+    *("training/run_files.py", "verification/deepmind.py", "verification/runs.py"),
 }
 
 
