@@ -28,7 +28,14 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
-from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, DESIGN_SETTINGS, DESIGN_STATE
+from helixfold.results.file_table import (
+    DESIGN,
+    DESIGN_CHECK,
+    DESIGN_CHECK_STRUCTURE,
+    DESIGN_SCORES,
+    DESIGN_SETTINGS,
+    DESIGN_STATE,
+)
 from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
@@ -170,7 +177,7 @@ def _begin(
         "models": [model.digest for model in models],
     }
     if overwrite:
-        for kind in (DESIGN, DESIGN_SCORES, DESIGN_STATE, DESIGN_CHECK):
+        for kind in (DESIGN, DESIGN_SCORES, DESIGN_STATE, DESIGN_CHECK, DESIGN_CHECK_STRUCTURE):
             for old, _ in kind.files(directory):
                 old.unlink()
     elif path.is_file():
@@ -242,7 +249,7 @@ def _check(directory: Path, designer: Designer, number: int, checks: Sequence[Re
         }
         remark = "Predicted from the sequence of a design alone. The B-factor column holds pLDDT, 0 to 100."
         text = to_pdb(prediction.protein, [remark, *prediction.notes], chain_ids=prediction.chain_ids)
-        write_file(directory / f"check_{number}_{model.preset.name}.pdb", text)
+        write_file(DESIGN_CHECK_STRUCTURE.path(directory, index=number, model=model.preset.name), text)
         agreed = {kind: agreement(control.protein, again[kind]) for kind, control in controls.items()}
         found.append(checked(task, protein, prediction, model, agreed))
         tqdm.write(

@@ -593,6 +593,14 @@ DESIGN_CHECK: Final = FileKind(
     writer="helixfold.design.files",
     since="0.3",
 )
+DESIGN_CHECK_STRUCTURE: Final = FileKind(
+    pattern="check_{index}_{model}",
+    suffixes=(PDB,),
+    purpose="structure that another model predicts for a design",
+    place="design",
+    writer="helixfold.design.run",
+    since="0.3",
+)
 DESIGN_STATE: Final = FileKind(
     pattern="trajectory_{index}",
     suffixes=(".npz",),

@@ -30,6 +30,7 @@ VALUES = {
     "tag": "a_1",
     "index": 4,
     "number": 5,
+    "model": "tiny_multimer",
 }
 NAMES = [
     (kind, kind.name(suffix, **{field: VALUES[field] for field in kind.fields}))
