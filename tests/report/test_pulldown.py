@@ -143,8 +143,8 @@ def test_packed_complexes_are_ranked_as_others(has_line: bool, tmp_path: Path) -
     for name, iptm in (("a", 0.2), ("b", 0.9), ("c", None)):
         finish(tmp_path, name, [interface("AB", 0.3, 0.1, lis=0.25)], iptm=iptm)
     write_pulldown(tmp_path)
-    before = (tmp_path / TABLE_FILE).read_text(), (tmp_path / PAGE_FILE).read_text()
+    before = (tmp_path / "pulldown.tsv").read_text(), (tmp_path / "pulldown.html").read_text()
     describe = (lambda directory: {"pulldown": pulldown_entry(directory)}) if has_line else (lambda _: {})
     assert pack_targets(tmp_path, "abc", describe) == {}
     write_pulldown(tmp_path)
-    assert ((tmp_path / TABLE_FILE).read_text(), (tmp_path / PAGE_FILE).read_text()) == before
+    assert ((tmp_path / "pulldown.tsv").read_text(), (tmp_path / "pulldown.html").read_text()) == before

@@ -2,11 +2,11 @@
 
 import json
 import os
-import struct
 import threading
 import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -396,16 +396,17 @@ def test_links_and_contradictions_are_refused(tmp_path: Path) -> None:
 
 def test_bombs_are_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "packed" / "000001.zip"
+    monkeypatch.setattr(packed, "_LIMITS", replace(packed._LIMITS, harmless_bytes=2**20))
     zeros = bytes(2**22)
-    hostile(path, {"t/ranking_debug.json": b"{}", **{f"t/{number}": zeros for number in range(300)}})
+    hostile(path, {"t/ranking_debug.json": b"{}", "t/zeros": zeros})
     (problem,) = PackedResults(tmp_path).problems.values()
     assert "would unpack to" in problem
-    # The index of a few kilobytes says that it has a gigabyte.
-    hostile(path, {INDEX_FILE: zeros, "t/ranking_debug.json": b"{}"})
-    content = bytearray(path.read_bytes())
-    struct.pack_into("<I", content, 22, 2**30)
-    path.write_bytes(content)
+    line = b'{"targets": ["t"]}\n{"line": 1}\n'
+    hostile(path, {INDEX_FILE: line, "t/ranking_debug.json": b"{}"})
     os.utime(path, (1, 1))
+    assert PackedResults(tmp_path).entry("t") is not None
+    monkeypatch.setattr(packed, "_MAX_INDEX_BYTES", len(line) - 1)
+    os.utime(path, (3, 3))
     found = PackedResults(tmp_path)
     assert found.names() == ["t"]
     assert found.entry("t") is None
