@@ -18,6 +18,10 @@ CudaGraphs = Literal["auto", "off"]
 # module, from which pLDDT is read; AlphaFold calls it structure_module.
 RepresentationName = Literal["msa_first_row", "single", "pair", "structure"]
 RepresentationFormat = Literal["npz", "safetensors"]
+Dtype = Literal["float32", "bfloat16"]
+ComputeDtype = Literal["float32", "bfloat16", "float16"]
+DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float16"]
+Executor = Literal["auto", "whole", "slabs", "spilled"]
 Item = TypeVar("Item")
 # Options that most users need come first in the help of a command.
 MOST_USED = Group.create_ordered("Most used options", sort_key=-1)

@@ -107,3 +107,10 @@ def _write_or_drop(stream: TextIO) -> None:
         os.dup2(own, number)
         os.close(own)
         os.close(null)
+
+
+def print_note(text: str) -> None:
+    """Print a line of the program on stderr, above the bars."""
+    from tqdm import tqdm  # noqa: PLC0415  `helixfold --help` does without
+
+    tqdm.write(f"helixfold: {text}", file=sys.stderr)

@@ -4,6 +4,7 @@ A complex's file has `domain_name`, `sequence` (with colons between chains), the
 `residue_gap_` the other arrays of `Features` for models of single chains.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import pairwise
@@ -174,3 +175,12 @@ def _are_neighbours(sequences: list[str]) -> bool:
 
 def _of_residue_gap(problem: str | None) -> str | None:
     return problem and f"for models of single chains, {problem}"
+
+
+def features_digest(features: TargetFeatures) -> str:
+    """Return the SHA-256 digest of all arrays of features, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for part in (features.multimer, features.residue_gap) if isinstance(features, ComplexFeatureSet) else (features,):
+        for each in fields(part):
+            digest.update(np.asarray(getattr(part, each.name)).tobytes())
+    return digest.hexdigest()

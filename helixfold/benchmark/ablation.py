@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from data_pipeline.errors import InputError
 from data_pipeline.transforms import training as examples
 from helixfold.annotations import Parameter
-from helixfold.apps.predict.options import Dtype
 from helixfold.benchmark.measurement import Device, Model, measured_device, peak_of, settle, write_json
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import keep_few_kernels, keeping_freed_memory
@@ -40,7 +39,7 @@ from helixfold.model.update import Context, ContextInput, Stream, Update
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.options import File, Positive
+from helixfold.options import Dtype, File, Positive
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.executors import executor

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from helixfold.annotations import Group, Parameter
-from helixfold.apps.predict.options import Dtype
 from helixfold.execution import allocator
 from helixfold.execution.allocator import keeping_freed_memory, return_free_memory, returning_freed_memory
 from helixfold.execution.device import pick_device
@@ -24,7 +23,7 @@ from helixfold.execution.environment import device_name, package_version
 from helixfold.execution.graphs import GraphRecorder, Recording
 from helixfold.execution.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
 from helixfold.ops.cpu.products import mapped
-from helixfold.options import MAX_PROCESSES, File, Positive, reads, whole_number
+from helixfold.options import MAX_PROCESSES, Dtype, File, Positive, reads, whole_number
 from helixfold.parallel.neighbours import busy_neighbours
 from helixfold.planning.size import dtype_name
 from helixfold.presets import PRESETS

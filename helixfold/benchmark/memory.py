@@ -16,7 +16,6 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError
 from helixfold.annotations import Parameter
-from helixfold.apps.predict.options import Dtype
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.measurement import PLAIN, Device, Model, held_memory, reason_of_failure, settle, write_json
 from helixfold.config import ModelConfig
@@ -32,7 +31,7 @@ from helixfold.model import confidence
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
-from helixfold.options import Directory, File, Number, Positive, positive, reads
+from helixfold.options import Directory, Dtype, File, Number, Positive, positive, reads
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.parallel.parallelize import mesh_executor

@@ -10,9 +10,9 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
 from helixfold.evaluation.options import BenchmarkOptions
 from helixfold.options import MOST_USED, Output
+from helixfold.results.failures import SERVER_UNAVAILABLE, SOME_FAILED
 from helixfold.standard_streams import optional_output
 
-SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 _USUAL = BenchmarkOptions()
 _EXAMPLES = """more examples:
   helixfold evaluate --benchmark targets.tsv --output benchmark
@@ -82,7 +82,7 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     from helixfold.results.find import find_predictions
     from helixfold.results.lock import locked_directory
     from helixfold.results.packed import readable_structures
-    from helixfold.results.prediction import write_file
+    from helixfold.results.writing import write_file
 
     with readable_structures(predictions) as structures:
         compared = compare_files(find_predictions(structures, all_ranks=all_ranks), references)

@@ -7,9 +7,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from data_pipeline.errors import InputError
+from helixfold.results.failures import SOME_FAILED
 from helixfold.standard_streams import optional_output
 
-SOME_FAILED = 1
 app = App(
     name="report", usage="helixfold report DIRECTORY [--reference FILE...]\nexample: helixfold report predictions/"
 )

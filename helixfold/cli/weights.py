@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
-from helixfold.apps.predict.options import ComputeDtype, Dtype
 from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
-from helixfold.options import Directory
+from helixfold.options import ComputeDtype, Directory, Dtype
 
 app = App(
     name="weights",

@@ -14,7 +14,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import ComplexOptions, DtypeOrAuto, PredictOptions, ScreenOptions, SearchOptions
+from helixfold.apps.predict.options import ComplexOptions, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.apps.predict.record import TargetRecord, read_record, record_of
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.apps.predict.settings import folding_of
@@ -26,7 +26,7 @@ from helixfold.cluster.site import Pool, Site, read_site
 from helixfold.config import Method
 from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
-from helixfold.options import given
+from helixfold.options import DtypeOrAuto, given
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry

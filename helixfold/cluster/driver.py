@@ -22,8 +22,8 @@ from helixfold.cluster.batch import ClusterBatch
 from helixfold.cluster.engine import Engine, PoolError
 from helixfold.cluster.progress import BatchStatus, PoolStatus
 from helixfold.cluster.schedule import Schedule, Task
+from helixfold.results.failures import write_failures
 from helixfold.results.file_table import CLUSTER
-from helixfold.results.prediction import write_failures
 
 # Tasks of a pool in a row that may end without having done anything, by whether they said why.
 _MOST_PROBLEMS, _MOST_LOST = 3, 10

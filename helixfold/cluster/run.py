@@ -10,11 +10,12 @@ from data_pipeline.extras import require
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.runner import close_batch
 from helixfold.apps.predict.screen import format_duration, format_estimate, logged_screen
-from helixfold.apps.predict.search import SOME_FAILED, check_earlier
+from helixfold.apps.predict.search import check_earlier
 from helixfold.cluster.batch import read_batch
 from helixfold.cluster.schedule import Schedule, describe_forecast
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
+from helixfold.results.failures import SOME_FAILED
 from helixfold.results.file_table import CLUSTER_LOCK
 from helixfold.results.lock import locked_directory, only_run
 from helixfold.standard_streams import optional_output

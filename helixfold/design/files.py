@@ -18,7 +18,7 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import ModelScores
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import to_json, write_file
+from helixfold.results.writing import to_json, write_file
 
 
 def trajectory_file(directory: Path, number: int) -> Path:

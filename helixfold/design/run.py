@@ -14,7 +14,6 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import remove_partial_files
 from data_pipeline.parse.fasta import directory_name
-from helixfold.apps.predict.search import SOME_FAILED
 from helixfold.config import Method
 from helixfold.design import files
 from helixfold.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
@@ -28,6 +27,7 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
 from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.results.failures import SOME_FAILED, write_failures
 from helixfold.results.file_table import (
     DESIGN,
     DESIGN_CHECK,
@@ -39,8 +39,8 @@ from helixfold.results.file_table import (
 from helixfold.results.json_object import JsonObject
 from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import to_json, write_failures, write_file
 from helixfold.results.record import RunRecord, require_same_settings
+from helixfold.results.writing import to_json, write_file
 from helixfold.standard_streams import optional_output
 from helixfold.weights.find import ReadyModel, find_models
 

@@ -16,7 +16,7 @@ from helixfold.analysis.evaluation import Evaluated
 from helixfold.analysis.matching import Match, by_name
 from helixfold.analysis.residues import ComparisonError
 from helixfold.evaluation.benchmark_data import Benchmark
-from helixfold.report.index import failures_in
+from helixfold.results.failures import failures_in
 from helixfold.results.file_table import FEATURES, RANKING
 from helixfold.results.find import find_predictions
 

@@ -11,8 +11,8 @@ from helixfold.evaluation.compare import BenchmarkResults
 from helixfold.report.evaluation_plot import evaluation_plot
 from helixfold.report.page import counted
 from helixfold.results.evaluation import HEADINGS, complex_table, screen_table, write_evaluation
-from helixfold.results.prediction import write_file
 from helixfold.results.text_tables import aligned, tab_separated
+from helixfold.results.writing import write_file
 
 GROUPS_FILE = "groups.tsv"
 

@@ -13,7 +13,8 @@ from helixfold.folding.prediction import Prediction
 from helixfold.results.file_table import RANKING, SEARCHES
 from helixfold.results.find import best_structure
 from helixfold.results.json_object import JsonObject
-from helixfold.results.prediction import read_finished, write_file
+from helixfold.results.prediction import read_finished
+from helixfold.results.writing import write_file
 
 SELECTED_DIRECTORY, SELECTED_FILE = "selected", "selected.tsv"
 _STRUCTURES, _ALIGNMENTS = "structures", "alignments"

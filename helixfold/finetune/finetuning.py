@@ -20,8 +20,8 @@ from helixfold.optim.trained import Trained
 from helixfold.parallel.mesh import Mesh
 from helixfold.report.training_curves import plot_curves
 from helixfold.results.json_object import JsonObject
-from helixfold.results.prediction import to_json, write_file
 from helixfold.results.record import RunRecord
+from helixfold.results.writing import to_json, write_file
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig, require_same_run
 from helixfold.training.evaluate import evaluate_on_ranks
 from helixfold.training.log import LOG_FILE, EvaluationRecord, read_log

@@ -10,7 +10,7 @@ from data_pipeline.json_files import read_json
 from helixfold.analysis import intervals
 from helixfold.analysis.intervals import Estimate
 from helixfold.report.finetuning import PageTable, write_finetuning_page
-from helixfold.results.prediction import to_json, write_file
+from helixfold.results.writing import to_json, write_file
 
 BEFORE_FILE, RESULT_FILE, PAGE_FILE, CURVES_FILE = "before.json", "finetuning.json", "finetuning.html", "curves.png"
 _NAMES = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score", "plddt": "pLDDT"}

@@ -31,7 +31,7 @@ from helixfold.planning.size import gib
 from helixfold.report.finetuning import PageTable, compared_curves, write_finetuning_page
 from helixfold.report.page import counted, duration
 from helixfold.results.lock import only_run
-from helixfold.results.prediction import write_file
+from helixfold.results.writing import write_file
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.forecast import memory_per_rank
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log

@@ -8,8 +8,8 @@ from helixfold import __version__
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
 from helixfold.results.file_table import DESIGNS_PAGE, DESIGNS_SEQUENCES, DESIGNS_TABLE
-from helixfold.results.prediction import write_file
 from helixfold.results.text_tables import rounded, tab_separated
+from helixfold.results.writing import write_file
 
 _WIDTH, _HEIGHT = 100, 24  # of the picture of losses
 

@@ -36,8 +36,8 @@ from helixfold.report.tables import band_of, headed, mark_of, notes_of
 from helixfold.report.target_page import Blobs, chains_in
 from helixfold.results.file_table import ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE, REPORT
 from helixfold.results.find import best_structure
-from helixfold.results.prediction import write_file
 from helixfold.results.text_tables import rounded, tab_separated
+from helixfold.results.writing import write_file
 
 # Samples of which all pairs are compared: as many as take some seconds, and at most so many.
 _MOST_COMPARED = 200

@@ -11,7 +11,7 @@ from helixfold import __version__
 from helixfold.report.page import page
 from helixfold.report.plots import new_figure, to_png
 from helixfold.report.training_curves import smoothed
-from helixfold.results.prediction import write_file
+from helixfold.results.writing import write_file
 from helixfold.training.log import TrainingHistory
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.

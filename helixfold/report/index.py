@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.errors import InputError
-from data_pipeline.json_files import parse_json, read_json
+from data_pipeline.json_files import parse_json
 from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import read_order, read_record, structures_of, summary_of
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of, stage_records
 from helixfold.results.confidence import read_prediction
-from helixfold.results.file_table import FAILURES, FEATURES, INDEX, RANKING, RELAXATION, REPORT, TIMINGS
-from helixfold.results.json_object import AGAIN, JsonObject
+from helixfold.results.failures import failures_in
+from helixfold.results.file_table import FEATURES, INDEX, RANKING, RELAXATION, REPORT, TIMINGS
+from helixfold.results.json_object import JsonObject
 from helixfold.results.packed import PackedResults
-from helixfold.results.prediction import write_file
+from helixfold.results.writing import write_file
 
 _STRIP = 100
 # What a line says of where its target is.
@@ -100,18 +101,6 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
         width=_STRIP,
     )
     write_file(INDEX.path(output), text)
-
-
-def failures_in(output: Path) -> dict[str, str]:
-    """Return the reasons of the targets that failed, from failures.json of an output directory."""
-    path = FAILURES.path(output)
-    if not path.is_file():
-        return {}
-    try:
-        content = read_json(path, AGAIN)
-    except InputError as error:
-        return {FAILURES.name(): str(error)}
-    return {str(name): str(why) for name, why in content.items()} if isinstance(content, dict) else {}
 
 
 def _line(output: Path, name: str, failure: str | None, packed: PackedResults | None = None) -> Line:

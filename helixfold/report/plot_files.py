@@ -12,8 +12,9 @@ from helixfold.folding.prediction import Prediction
 from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
 from helixfold.results.file_table import COVERAGE_PLOT, MSA_TABLE, PAE, PAE_PLOT, PLDDT_PLOT
-from helixfold.results.prediction import all_notes, read_pae, write_file
+from helixfold.results.prediction import all_notes, read_pae
 from helixfold.results.tables import msa_table
+from helixfold.results.writing import write_file
 
 # More lines and panels than these cannot be distinguished; the files have all predictions.
 _MOST_DRAWN = 10

@@ -13,14 +13,15 @@ from typing import Any
 from data_pipeline.errors import InputError
 from helixfold import __version__
 from helixfold.report.files import read_order
-from helixfold.report.index import failures_in, file_state
+from helixfold.report.index import file_state
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of
+from helixfold.results.failures import failures_in
 from helixfold.results.file_table import CONFIDENCE, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE, RANKING, REPORT
 from helixfold.results.json_object import JsonObject
 from helixfold.results.packed import PackedResults
-from helixfold.results.prediction import to_json, write_file
 from helixfold.results.text_tables import rounded, tab_separated
+from helixfold.results.writing import to_json, write_file
 
 # Shares of ipTM and pTM in AlphaFold-Multimer's ranking (Evans et al. 2022, Sec. 2.5).
 _IPTM_SHARE, _PTM_SHARE = 0.8, 0.2

@@ -27,7 +27,7 @@ from helixfold.report.tables import (
     warnings_of,
 )
 from helixfold.results.file_table import DISTANCES, ENSEMBLE_PAGE, PAE, REPORT
-from helixfold.results.prediction import write_file
+from helixfold.results.writing import write_file
 
 # Predictions beyond these are in the page of their ensemble.
 _MOST_PREDICTIONS = 20

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from helixfold.report.plots import to_png
-from helixfold.results.prediction import write_file
+from helixfold.results.writing import write_file
 from helixfold.training.log import TrainingHistory
 
 if TYPE_CHECKING:

@@ -41,7 +41,8 @@ from helixfold.results.file_table import (
     RELAXED,
     UNRELAXED,
 )
-from helixfold.results.prediction import all_notes, read_pae, to_json, write_file
+from helixfold.results.prediction import all_notes, read_pae
+from helixfold.results.writing import to_json, write_file
 
 # Key, authors, title, journal, year and DOI of each work.
 _WORKS: Final = {

@@ -350,8 +350,7 @@ FAILURES: Final = FileKind(
     suffixes=(".json",),
     purpose="targets that failed, and why",
     place="output",
-    writer="helixfold.results.prediction",
-    readers=("helixfold.report.index",),
+    writer="helixfold.results.failures",
     since="0.1",
 )
 PART_FAILURES: Final = FileKind(

@@ -4,7 +4,6 @@ Every file is written atomically, and none has a time or a date. `ranking_debug.
 has it is finished.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +30,6 @@ from helixfold.results.confidence import confidence_content, read_prediction
 from helixfold.results.file_table import (
     CONFIDENCE,
     DISTANCES,
-    FAILURES,
     FILES,
     LOGITS,
     MMCIF,
@@ -55,6 +53,7 @@ from helixfold.results.origin import ModelOrigin
 from helixfold.results.pairwise_errors import pairwise_errors
 from helixfold.results.pdb import models_to_pdb, plain_text, to_pdb
 from helixfold.results.representations import PASSES, representation_names, write_representations
+from helixfold.results.writing import to_json, write_file
 
 # AlphaFold's own program writes tenths of an Angstrom; AlphaFold DB rounds to whole ones, in the same layout.
 _PAE_STEPS_PER_ANGSTROM = 10
@@ -168,11 +167,6 @@ def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequenc
     write_file(TIMINGS.path(directory), to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 
-def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES.name()) -> None:
-    """Write the reasons of failures by target name to failures.json; delete the file if there are none."""
-    write_file(directory / file, to_json(failures, indent=4) if failures else None)
-
-
 def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
     """Yield each row as text, rounded to tenths of an Angstrom."""
     steps = _PAE_STEPS_PER_ANGSTROM
@@ -188,24 +182,6 @@ def _pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator
         yield f"{',' if index else ''}[{row}]".encode()
     rest = {"max_predicted_aligned_error": prediction.max_pae, "notes": list(prediction.notes)}
     yield f"],{to_json(rest)[1:]}]".encode()
-
-
-def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
-    """Return content as JSON, compact unless indented. Raise ValueError for NaN and infinity."""
-    return json.dumps(content, indent=indent, separators=(",", ":") if indent is None else None, allow_nan=False)
-
-
-def write_file(path: Path, content: str | bytes | Iterator[bytes] | None) -> None:
-    """Write a file atomically, from its content or from pieces of it; with None, remove the file if there is one."""
-    if content is None:
-        path.unlink(missing_ok=True)
-        return
-    if isinstance(content, str):
-        # Names of files may have bytes that are not UTF-8, which Python holds as halves of characters.
-        content = content.encode(errors="backslashreplace")
-    pieces = content if isinstance(content, Iterator) else [content]
-    with atomic_write(path) as temporary, temporary.open("wb") as stream:
-        stream.writelines(pieces)
 
 
 _NUMBER_BYTES = 32  # of the text of one, in any program's file

@@ -20,7 +20,7 @@ from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import ModelScores
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import to_json, write_file
+from helixfold.results.writing import to_json, write_file
 
 
 def read_unrelaxed(directory: Path, prediction: Prediction) -> Protein:

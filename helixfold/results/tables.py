@@ -21,8 +21,9 @@ from helixfold.folding.prediction import Prediction
 from helixfold.results.file_table import CONFIDENCE, INTERFACES_TABLE, PAE, PAE_TABLE, PLDDT_TABLE, PTM_TABLE
 from helixfold.results.json_object import JsonObject
 from helixfold.results.pdb import plain_text
-from helixfold.results.prediction import all_notes, pae_rows, read_pae, write_file
+from helixfold.results.prediction import all_notes, pae_rows, read_pae
 from helixfold.results.text_tables import tab_separated
+from helixfold.results.writing import write_file
 
 # HHblits' order: twenty residue types in alphabetical order.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"

@@ -9,8 +9,20 @@ from typing import Annotated, Literal
 
 from data_pipeline.config import MAX_RECYCLES
 from helixfold.annotations import Group, Parameter
-from helixfold.apps.predict.options import ComplexOptions, DtypeOrAuto, Executor, SearchOptions
-from helixfold.options import MOST_USED, Directory, File, Integer, MemorySize, Output, Workers, reads, whole_number
+from helixfold.apps.predict.options import ComplexOptions, SearchOptions
+from helixfold.options import (
+    MOST_USED,
+    Directory,
+    DtypeOrAuto,
+    Executor,
+    File,
+    Integer,
+    MemorySize,
+    Output,
+    Workers,
+    reads,
+    whole_number,
+)
 
 # What a structure is to the network that scores it.
 Protocol = Literal["auto", "template", "initial_guess"]

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from tqdm import tqdm
 
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.complexes.feature_file import features_digest
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.target_files import directory_in
 from data_pipeline.errors import InputError, printable
@@ -29,17 +30,8 @@ from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
-from helixfold.apps.predict.jobs import features_digest
 from helixfold.apps.predict.options import PredictOptions, TargetOptions
-from helixfold.apps.predict.screen import print_note
-from helixfold.apps.predict.search import (
-    EXPECTED_ERRORS,
-    SOME_FAILED,
-    check_earlier,
-    prepare_in,
-    write_templates,
-    written_directories,
-)
+from helixfold.apps.predict.search import check_earlier, prepare_in, write_templates, written_directories
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.apps.predict.targets import requested_targets
 from helixfold.folding.options import FoldingOptions
@@ -49,15 +41,16 @@ from helixfold.folding.templates import templates_read
 from helixfold.model.alphafold import AlphaFold
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
+from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED, write_failures
 from helixfold.results.journal import Journal
 from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import to_json, write_failures, write_file
 from helixfold.results.text_tables import aligned, rounded, tab_separated
+from helixfold.results.writing import to_json, write_file
 from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import MutationOptions, ScanOptions
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_note
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
 _MOST_ON_SCREEN, _MOST_ON_PAGE = 10, 1000

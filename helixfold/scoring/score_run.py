@@ -26,19 +26,18 @@ from helixfold.analysis.correlation import spearman
 from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError
-from helixfold.apps.predict.screen import print_note
-from helixfold.apps.predict.search import EXPECTED_ERRORS, SOME_FAILED
 from helixfold.config import Method
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.presets import Preset
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
+from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED, write_failures
 from helixfold.results.journal import Journal
 from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import to_json, write_failures, write_file
 from helixfold.results.text_tables import aligned, rounded, tab_separated
+from helixfold.results.writing import to_json, write_file
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import ScoreOptions, StructureOptions
 from helixfold.scoring.score import (
@@ -50,7 +49,7 @@ from helixfold.scoring.score import (
     target_to_fold,
 )
 from helixfold.scoring.structures import ScoredFile, ScoredStructure, find_structures, read_scored
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_note
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "scores.tsv", "scores.json", "scores.html"
 # What structures are ranked by, with whether a larger value is better; the first that any structure has is taken.

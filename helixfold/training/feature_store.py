@@ -21,10 +21,9 @@ from data_pipeline.processors import available_processors
 from data_pipeline.residues import RESTYPES_WITH_X
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
+from helixfold.results.failures import SOME_FAILED
 from helixfold.standard_streams import optional_output
 from helixfold.training.options import StoreOptions
-
-SOME_FAILED = 1
 
 
 @optional_output()

@@ -21,7 +21,7 @@ from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.results.lock import locked_directory
-from helixfold.results.prediction import write_file
+from helixfold.results.writing import write_file
 from helixfold.weights import cache
 from tests.bad_input.meeting import met
 

@@ -414,7 +414,7 @@ def test_evaluate_reports_what_was_not_compared(
     record("helixfold.results.evaluation.complex_table", ["b 0.6"])
     record("helixfold.report.evaluation_plot.evaluation_plot", b"png")
     written = record("helixfold.results.evaluation.write_evaluation")
-    files = record("helixfold.results.prediction.write_file")
+    files = record("helixfold.results.writing.write_file")
     assert run("evaluate a b -o out") == code
     assert named == [((A,), {"all_ranks": False})]
     assert compared == [((["files of a"], B), {})]

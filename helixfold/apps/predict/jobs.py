@@ -1,8 +1,7 @@
 """The proteins and complexes that a run folds."""
 
-import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -101,12 +100,3 @@ class Job:
         """Return the features that were made before, of a job that has them."""
         assert self.features is not None
         return self.features
-
-
-def features_digest(features: TargetFeatures) -> str:
-    """Return the SHA-256 digest of all arrays of features, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    for part in (features.multimer, features.residue_gap) if isinstance(features, ComplexFeatureSet) else (features,):
-        for each in fields(part):
-            digest.update(np.asarray(getattr(part, each.name)).tobytes())
-    return digest.hexdigest()

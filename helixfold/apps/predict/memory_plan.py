@@ -14,7 +14,6 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.resume import ResumeStatus
 from helixfold.apps.predict.screen import format_estimate
-from helixfold.apps.predict.search import EXPECTED_ERRORS, SOME_FAILED
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.folding.model_input import model_input
 from helixfold.ops.card import Card
@@ -25,6 +24,7 @@ from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import dtype_name, gib
 from helixfold.presets import Preset
 from helixfold.report.page import counted
+from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED
 
 
 @dataclass(frozen=True, kw_only=True)

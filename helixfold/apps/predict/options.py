@@ -16,6 +16,8 @@ from helixfold.options import (
     CudaGraphs,
     Day,
     Directory,
+    DtypeOrAuto,
+    Executor,
     File,
     Integer,
     MemorySize,
@@ -49,10 +51,6 @@ PairStrategy = Literal["greedy", "complete"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
 Progress = Literal["bars", "json"]
-Dtype = Literal["float32", "bfloat16"]
-ComputeDtype = Literal["float32", "bfloat16", "float16"]
-DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float16"]
-Executor = Literal["auto", "whole", "slabs", "spilled"]
 # Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
 DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"

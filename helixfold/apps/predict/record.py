@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.complexes.complex_input import ComplexInput
+from data_pipeline.complexes.feature_file import features_digest
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.errors import InputError
 from data_pipeline.files import sha256_of
 from data_pipeline.json_files import read_json
 from helixfold import __version__
-from helixfold.apps.predict.jobs import Job, features_digest
+from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.search_plan import recorded_searches, search_identities
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.folding.prediction import WEIGHTS_PROVENANCES, Prediction, PredictionIdentity
@@ -27,8 +28,9 @@ from helixfold.folding.templates import templates_in
 from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import AGAIN
 from helixfold.results.origin import ModelOrigin
-from helixfold.results.prediction import read_finished, to_json, write_file
+from helixfold.results.prediction import read_finished
 from helixfold.results.record import RunRecord
+from helixfold.results.writing import to_json, write_file
 from helixfold.weights.find import WeightsProvenance
 
 _DESCRIPTIONS: dict[WeightsProvenance, str] = {

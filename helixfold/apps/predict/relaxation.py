@@ -22,10 +22,11 @@ from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.report.page import counted
 from helixfold.results.chains import RingBond, iterate_atoms, ring_bonds, split_chains
+from helixfold.results.failures import SOME_FAILED
 from helixfold.results.lock import locked_directory
 from helixfold.results.origin import ModelOrigin
 from helixfold.results.pdb import to_pdb
-from helixfold.results.prediction import ranked, to_json, write_file
+from helixfold.results.prediction import ranked
 from helixfold.results.relaxed import (
     read_metrics,
     read_unrelaxed,
@@ -34,6 +35,7 @@ from helixfold.results.relaxed import (
     write_metrics,
     write_relaxed,
 )
+from helixfold.results.writing import to_json, write_file
 from helixfold.standard_streams import optional_output
 
 INSTALL = "pip install 'helixfold[relax]'"
@@ -125,7 +127,6 @@ def _selected(order: Sequence[Prediction], to_relax: ToRelax) -> Sequence[Predic
     return {"best": order[:1], "all": order, "none": order[:0]}[to_relax]
 
 
-SOME_FAILED = 1
 SUFFIXES = (".cif", ".mmcif", ".pdb", ".ent")
 _CIF = (".cif", ".mmcif")
 

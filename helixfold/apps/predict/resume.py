@@ -24,7 +24,8 @@ from helixfold.results.colabfold import done_file
 from helixfold.results.file_table import RANKING, SETTINGS, TIMINGS, remove_results
 from helixfold.results.json_object import AGAIN, JsonObject
 from helixfold.results.packed import PackedResults
-from helixfold.results.prediction import has_requested_files, to_json
+from helixfold.results.prediction import has_requested_files
+from helixfold.results.writing import to_json
 
 
 @dataclass(frozen=True, kw_only=True)

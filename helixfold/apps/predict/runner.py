@@ -19,7 +19,7 @@ from helixfold.apps.predict.lot import Outcome, fold_lot
 from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.resume import resume_status
 from helixfold.apps.predict.screen import format_duration, print_progress, remaining_seconds
-from helixfold.apps.predict.search import EXPECTED_ERRORS, exit_code_for, written_directories
+from helixfold.apps.predict.search import written_directories
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.execution.stages import Stage, Stages
 from helixfold.folding.prediction import Prediction
@@ -30,9 +30,9 @@ from helixfold.report.index import write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_pulldown
 from helixfold.results.archive import write_archive
+from helixfold.results.failures import EXPECTED_ERRORS, exit_code_for, write_failures
 from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE
 from helixfold.results.packed import PackedResults
-from helixfold.results.prediction import write_failures
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30

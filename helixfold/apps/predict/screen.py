@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import numpy as np
-from tqdm import tqdm
 
 from data_pipeline.errors import InputError, SearchError, error_reason
 from data_pipeline.files import os_errors_as_input_errors
@@ -94,11 +93,6 @@ def print_warning(text: str, *, is_json: bool) -> None:
     print(f"helixfold: warning: {text}", file=sys.stderr)
     if is_json:
         print(json.dumps({"warning": text}), file=sys.stderr, flush=True)
-
-
-def print_note(text: str) -> None:
-    """Print a line of the program on stderr, above the bars."""
-    tqdm.write(f"helixfold: {text}", file=sys.stderr)
 
 
 def remaining_seconds(

@@ -17,7 +17,7 @@ from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
 from data_pipeline.complexes.target_files import check_names, directory_in
-from data_pipeline.errors import InputError, SearchError, ServerUnavailableError, printable
+from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.files import LINK_PROBLEM, atomic_write, remove_partial_files, require_unmoved
 from data_pipeline.npz import read_npz
@@ -31,14 +31,12 @@ from data_pipeline.search.tool import BatchSearch
 from helixfold.parallel.shared_tasks import SharedTasks
 from helixfold.report.pulldown import PulldownEntry, read_entries, write_entries
 from helixfold.report.searches import summary, templates_of
+from helixfold.results.failures import EXPECTED_ERRORS, exit_code_for, write_failures
 from helixfold.results.file_table import CHAIN_SEARCHES, FAILURES, FEATURES, PART_FAILURES, SEARCHES, TEMPLATES
 from helixfold.results.lock import locked_directory
-from helixfold.results.prediction import to_json, write_failures, write_file
+from helixfold.results.writing import to_json, write_file
 from helixfold.standard_streams import optional_output
 
-SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
-# Errors that a target is known to end with; any other is a mistake in the program.
-EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
 # As many as one search of a batch should serve; another run gets those after them.
 _TARGETS_PER_CLAIM = 32
 
@@ -99,17 +97,6 @@ def _search_ahead(targets: Mapping[Path, Target], plan: SearchPlan) -> None:
 def contacts_of(plan: SearchPlan) -> list[ServerContact]:
     """Return the contacts with servers, each of which tells why it was given up: no process need try it again."""
     return [step.tool.server.contact for step in plan.alignments if isinstance(step.tool, ServerSearch)]
-
-
-def exit_code_for(failures: Mapping[str, str]) -> int:
-    """Return the exit code of a batch whose targets failed for these reasons.
-
-    It is 0 if none failed, 3 if all failed because a server is unavailable, and 1 otherwise.
-    """
-    if not failures:
-        return 0
-    unavailable = f"{ServerUnavailableError.__name__}: "
-    return SERVER_UNAVAILABLE if all(text.startswith(unavailable) for text in failures.values()) else SOME_FAILED
 
 
 def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:

@@ -16,9 +16,9 @@ from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
 from data_pipeline.user_cache import user_cache
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, SearchOptions
-from helixfold.apps.predict.screen import print_note
 from helixfold.folding.provenance import RecordedSearch, SearchPurpose
 from helixfold.options import given
+from helixfold.standard_streams import print_note
 
 # ColabFold's names of modes with a server, and the server's own.
 _PAIRS_ENVIRONMENTAL = "mmseqs2_uniref_env_envpair"

@@ -9,11 +9,11 @@ import pytest
 import torch
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
+from data_pipeline.complexes.feature_file import features_digest
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.gemmi_chains import parse_pdb
 from helixfold import __version__
 from helixfold.apps.predict import lot
-from helixfold.apps.predict.jobs import features_digest
 from helixfold.cli.main import INTERRUPTED
 from helixfold.execution import environment
 from helixfold.folding import planned

@@ -1,0 +1,25 @@
+"""Write JSON and files of results, each completely or not at all."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from data_pipeline.files import atomic_write
+
+
+def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
+    """Return content as JSON, compact unless indented. Raise ValueError for NaN and infinity."""
+    return json.dumps(content, indent=indent, separators=(",", ":") if indent is None else None, allow_nan=False)
+
+
+def write_file(path: Path, content: str | bytes | Iterator[bytes] | None) -> None:
+    """Write a file atomically, from its content or from pieces of it; with None, remove the file if there is one."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    if isinstance(content, str):
+        # Names of files may have bytes that are not UTF-8, which Python holds as halves of characters.
+        content = content.encode(errors="backslashreplace")
+    pieces = content if isinstance(content, Iterator) else [content]
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
+        stream.writelines(pieces)
