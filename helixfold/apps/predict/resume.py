@@ -9,12 +9,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.json_files import read_json
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.postprocess import is_postprocessed
-from helixfold.apps.predict.record import (
-    TargetRecord,
-    read_record,
-    record_for,
-    record_of,
-)
+from helixfold.apps.predict.record import TargetRecord, read_record, record_for, record_of
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import TargetVariants, expected_variants
 from helixfold.execution.device import DTYPES
@@ -172,8 +167,7 @@ def begun_dtype(jobs: Sequence[Job], settings: RunSettings, packed: PackedResult
         earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
         if earlier is None:
             continue
-        dtype, found = earlier.options.get("dtype"), _expected(job, settings, earlier)
-        requested = record_for(job, settings, settings.predictions(found.variants), found.clusters)
+        dtype, requested = earlier.options.get("dtype"), _requested(job, settings, earlier)
         alike = replace(requested, options={**requested.options, "dtype": dtype})
         if dtype in DTYPES and not earlier.is_superseded_by(requested) and not earlier.differences(alike):
             return str(dtype)
@@ -197,14 +191,12 @@ def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marke
 def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTarget:
     """Keep what an earlier run made with the same settings, remove the rest, and write the new record."""
     earlier = None if settings.options.targets.overwrite else read_record(directory)
-    found = _expected(job, settings, earlier)
-    requested = record_for(job, settings, settings.predictions(found.variants), found.clusters)
+    requested = _requested(job, settings, earlier)
     done_file(directory.resolve()).unlink(missing_ok=True)
     models, stages = dict[str, Any](), list[Stage]()
     if earlier is None or earlier.is_superseded_by(requested) or earlier.differences(requested):
         remove_results(directory)
-        found = _expected(job, settings, None)
-        record = record_for(job, settings, settings.predictions(found.variants), found.clusters)
+        record = _requested(job, settings, None)
     else:
         RANKING.path(directory).unlink(missing_ok=True)
         record = earlier.extended(requested)
@@ -216,6 +208,12 @@ def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTa
 
 def _expected(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetVariants:
     return expected_variants(settings.variants, job, None if earlier is None else earlier.clusters)
+
+
+def _requested(job: Job, settings: RunSettings, earlier: TargetRecord | None) -> TargetRecord:
+    """Return the record of all predictions that the settings ask for, with the clusters that an earlier run found."""
+    found = _expected(job, settings, earlier)
+    return record_for(job, settings, settings.predictions(found.variants), found.clusters)
 
 
 def _has_score(done: dict[str, Prediction], settings: RunSettings) -> bool:
