@@ -11,9 +11,8 @@ from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
 from helixfold.folding.prediction import Prediction
 from helixfold.results.file_table import RANKING, SEARCHES
-from helixfold.results.find import best_structure
 from helixfold.results.json_object import JsonObject
-from helixfold.results.prediction import read_finished
+from helixfold.results.prediction import best_structure, read_finished
 from helixfold.results.writing import write_file
 
 SELECTED_DIRECTORY, SELECTED_FILE = "selected", "selected.tsv"

@@ -11,7 +11,6 @@ from tqdm import tqdm
 
 from helixfold.execution.available import is_out_of_memory
 from helixfold.execution.device import dtype_on, in_threads, threads_for
-from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.stages import Stage, Stages, peak_memory, reset_peak_memory
 from helixfold.folding.options import FoldingOptions
@@ -82,7 +81,7 @@ def fold_planned(
                 prediction,
                 identity=_identity(model, options),
                 provenance=_provenance(
-                    device, backends, executor=tried.executor, slab_budget=tried.slab_budget, threads=threads
+                    backends, executor=tried.executor, slab_budget=tried.slab_budget, threads=threads
                 ),
                 measurements={
                     "executor": tried.executor,
@@ -147,7 +146,7 @@ def fold_together(
     else:
         for target, own in zip(targets, stages, strict=True):
             _share(shared, own, target.name or model.preset.name, len(targets))
-        provenance = _provenance(shared.device, backends, executor="whole", targets_at_once=len(targets))
+        provenance = _provenance(backends, executor="whole", targets_at_once=len(targets))
         measurements = {
             "executor": "whole",
             "replayed_passes": passes.replays - replays,
@@ -173,7 +172,6 @@ def _identity(model: ReadyModel, options: FoldingOptions) -> PredictionIdentity:
 
 
 def _provenance(
-    device: torch.device,
     backends: Mapping[str, Collection[str]],
     *,
     executor: str,
@@ -181,10 +179,8 @@ def _provenance(
     threads: int | None = None,
     targets_at_once: int = 1,
 ) -> Provenance:
-    """Return what made a prediction on a device, as far as the network knows it; None of `threads`: PyTorch's."""
+    """Return what made a prediction, as far as folding knows it; None of `threads`: PyTorch's."""
     return Provenance(
-        software=software_versions(device.type),
-        device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
         threads=threads or torch.get_num_threads(),
         targets_at_once=targets_at_once,
         executor=executor,

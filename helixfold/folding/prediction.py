@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -12,11 +12,9 @@ from data_pipeline.complexes.chain_ids import check_chain_ids
 from data_pipeline.protein import Protein
 from helixfold.folding.provenance import Provenance
 from helixfold.options import RepresentationName
-from helixfold.weights.find import WeightsProvenance
+from helixfold.weights.provenance import WEIGHTS_PROVENANCES, WeightsProvenance
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-# From the least to the most trustworthy.
-WEIGHTS_PROVENANCES: Final[tuple[WeightsProvenance, ...]] = get_args(WeightsProvenance)
 STRUCTURE_KINDS: Final = ("cif", "pdb")  # of structure files
 
 

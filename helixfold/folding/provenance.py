@@ -5,7 +5,7 @@ Nothing in it changes from run to run: the same command on the same machine give
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from data_pipeline.search.database import SearchedDatabase
@@ -45,8 +45,10 @@ class Provenance:
     Nothing in it changes from run to run.
     """
 
-    software: Mapping[str, str]  # versions by program: helixfold, python, numpy, torch; of a GPU triton, cuda, driver
-    device: Mapping[str, str]  # its "kind" (cpu, cuda, mps), its "name" and its "capability"
+    # Versions by program: helixfold, python, numpy, torch; of a GPU also triton, cuda and driver.
+    software: Mapping[str, str] = field(default_factory=dict)
+    # Its "kind" (cpu, cuda, mps), its "name" and its "capability".
+    device: Mapping[str, str] = field(default_factory=dict)
     threads: int
     ranks: int = 1  # processes that folded the target together
     targets_at_once: int = 1  # targets that were folded in the same passes

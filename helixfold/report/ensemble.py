@@ -35,7 +35,7 @@ from helixfold.report.structures import MOST_BYTES, Superposer, alphas_of
 from helixfold.report.tables import band_of, headed, mark_of, notes_of
 from helixfold.report.target_page import Blobs, chains_in
 from helixfold.results.file_table import ENSEMBLE_PAGE, ENSEMBLE_TABLE, FLUCTUATIONS_TABLE, REPORT
-from helixfold.results.find import best_structure
+from helixfold.results.prediction import best_structure
 from helixfold.results.text_tables import rounded, tab_separated
 from helixfold.results.writing import write_file
 

@@ -5,12 +5,7 @@ from pathlib import Path
 from data_pipeline.errors import InputError
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
 from helixfold.analysis.matching import StructureFile, structure_files
-from helixfold.results.file_table import COLABFOLD_RELAXED, COLABFOLD_UNRELAXED, MMCIF, PDB, RANKED
-
-
-def best_structure(directory: Path, rank: int = 0) -> Path | None:
-    """Return the PDB file of a rank of a target, or the mmCIF file where PDB cannot hold it; None if there is none."""
-    return next(filter(Path.is_file, (RANKED.path(directory, suffix, rank=rank) for suffix in (PDB, MMCIF))), None)
+from helixfold.results.file_table import COLABFOLD_RELAXED, COLABFOLD_UNRELAXED, RANKED
 
 
 def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:

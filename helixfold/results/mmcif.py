@@ -2,7 +2,9 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -22,13 +24,12 @@ from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import RESTYPES
 from data_pipeline.search.database import SearchedDatabase
-from helixfold.folding.provenance import SearchPurpose
+from helixfold.folding.provenance import RecordedSearch, SearchPurpose
 from helixfold.folding.templates import AlignedTemplate
 from helixfold.results.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
-from helixfold.results.cif_text import cif_line, cif_text, cif_word
 from helixfold.results.file_table import PAE, PAE_PAIRS
 from helixfold.results.model_scores import HELIXFOLD, ModelScores, add_scores
-from helixfold.results.origin import ModelOrigin
+from helixfold.results.pdb import plain_text
 
 _OPENMM = modelcif.Software(
     name="OpenMM",
@@ -38,6 +39,25 @@ _OPENMM = modelcif.Software(
 )
 # Entry and chain of the Protein Data Bank; its longer codes begin with pdb_ and have letters.
 _PDB_NAME = re.compile(r"([0-9][A-Za-z0-9]{3}|pdb_[A-Za-z0-9]{8})_([A-Za-z0-9]{1,4})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOrigin:
+    """All that made a model beside helixfold itself, the target's sequences and the network's name.
+
+    Whatever is not known is left empty, and then is not in the file.
+    """
+
+    software: Mapping[str, str] = field(default_factory=dict)  # versions by program, such as torch
+    parameters: str = ""  # the name of the network's parameters, such as that of their file
+    parameters_digest: str = ""  # SHA-256
+    settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # such as seed and dtype, by name
+    searches: tuple[RecordedSearch, ...] = ()
+    templates: tuple[AlignedTemplate, ...] = ()
+
+    def searches_for(self, purpose: SearchPurpose) -> list[RecordedSearch]:
+        """Return the searches for one purpose."""
+        return [search for search in self.searches if search.purpose == purpose]
 
 
 class ProteinEntity(modelcif.Entity):  # type: ignore[misc]
@@ -400,3 +420,29 @@ def _error_files(model: str) -> list[modelcif.associated.File]:
         ),
         _JsonFile(PAE.name(prediction=model), "Predicted aligned errors in the format of AlphaFold DB"),
     ]
+
+
+# Text that CIF allows unquoted or in simple quotes; CIF's reserved words are excluded.
+_SIMPLE_TEXT = re.compile(r"(?!data_|save_|loop_|stop_|global_)[a-z0-9][a-z0-9 ._:,()/+-]{0,70}", re.IGNORECASE)
+_LONGEST, _LONGEST_WORD = 70, 60
+
+
+def cif_text(*lines: str) -> str:
+    """Return text for an item of any length: simple text unchanged, anything else as a text field of several lines."""
+    plain = [plain_text(line) for line in lines]
+    if len(plain) == 1 and _SIMPLE_TEXT.fullmatch(plain[0]):
+        return plain[0]
+    # A line that starts with a semicolon would end the field.
+    return "\n".join(textwrap.fill(line, 78) for line in plain).replace("\n;", "\n ;") + "\n"
+
+
+def cif_line(text: str, prefix: str = "target") -> str:
+    """Return text for an item that has one line: what is not simple is replaced, and what is too long is cut."""
+    line = " ".join(re.sub(r"[^A-Za-z0-9 ._:,()/+-]", "_", plain_text(text)).split())[:_LONGEST].strip()
+    return line if _SIMPLE_TEXT.fullmatch(line) else f"{prefix} {line}".strip()
+
+
+def cif_word(text: str, prefix: str = "target") -> str:
+    """Return text for an item that is one word, such as the name of a data block."""
+    word = re.sub(r"[^A-Za-z0-9_.-]", "_", text)[:_LONGEST_WORD]
+    return word if _SIMPLE_TEXT.fullmatch(word) else f"{prefix}_{word}"

@@ -5,7 +5,7 @@ has it is finished.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import AlignmentDepth
 from data_pipeline.files import atomic_write
 from data_pipeline.json_files import MAX_JSON_BYTES, MAX_JSON_VALUES, read_json
+from data_pipeline.npz import npz_names
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.templates import pseudo_beta
@@ -47,12 +48,10 @@ from helixfold.results.file_table import (
     is_slim,
 )
 from helixfold.results.json_object import AGAIN, JsonObject
-from helixfold.results.mmcif import entry_id, to_mmcif
+from helixfold.results.mmcif import ModelOrigin, entry_id, to_mmcif
 from helixfold.results.model_scores import PAE_METRIC, ModelScores
-from helixfold.results.origin import ModelOrigin
 from helixfold.results.pairwise_errors import pairwise_errors
 from helixfold.results.pdb import models_to_pdb, plain_text, to_pdb
-from helixfold.results.representations import PASSES, representation_names, write_representations
 from helixfold.results.writing import to_json, write_file
 
 # AlphaFold's own program writes tenths of an Angstrom; AlphaFold DB rounds to whole ones, in the same layout.
@@ -230,6 +229,11 @@ def _files(directory: Path, prediction: Prediction, kinds: Iterable[FileKind]) -
                 yield kind.path(directory, suffix, **fields)
 
 
+def best_structure(directory: Path, rank: int = 0) -> Path | None:
+    """Return the PDB file of a rank of a target, or the mmCIF file where PDB cannot hold it; None if there is none."""
+    return next(filter(Path.is_file, (RANKED.path(directory, suffix, rank=rank) for suffix in (PDB, MMCIF))), None)
+
+
 def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Sort predictions by their ranking confidence, the best first; equal ones stay in the given order.
 
@@ -300,3 +304,54 @@ def read_pae(path: Path, residues: int) -> tuple[Float[np.ndarray, "r r"], float
 def natural_key(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts names by the numbers in them, so that seed_10 comes after seed_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+# The array that says how many passes came before the last, in a file that has their representations.
+PASSES = "passes"
+
+
+def representation_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
+    """Return the representations of a prediction under the names that files have for them, float32.
+
+    Those of the last pass have their own names, such as `single`. If those of all passes were asked for, pass_0_single
+    is that of the first pass, and `passes` counts the passes before the last.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    arrays |= {str(name): value for name, value in (prediction.representations or {}).items()}
+    for number, earlier in enumerate(prediction.pass_representations):
+        arrays |= {f"pass_{number}_{name}": value for name, value in earlier.items()}
+    if prediction.passes is not None:
+        arrays[PASSES] = np.array(len(prediction.pass_representations), np.int32)
+    return arrays
+
+
+def write_representations(path: Path, prediction: Prediction) -> None:
+    """Write the representations of a prediction and its notes, which .safetensors holds in its metadata."""
+    arrays = representation_arrays(prediction)
+    with atomic_write(path) as temporary:
+        if path.suffix == ".npz":
+            notes = np.array(prediction.notes, dtype=np.str_)
+            with temporary.open("wb") as archive:
+                np.savez(archive, allow_pickle=False, **arrays, notes=notes)
+        else:
+            # Takes a while to import.
+            from safetensors.numpy import save_file  # noqa: PLC0415
+
+            contiguous = {name: np.ascontiguousarray(each) for name, each in arrays.items()}
+            save_file(contiguous, temporary, metadata={"notes": "\n".join(prediction.notes)})
+
+
+def representation_names(path: Path) -> Set[str]:
+    """Return the names of the arrays in a file of representations; none if it is missing or damaged."""
+    if path.suffix == ".npz":
+        try:
+            return npz_names(path)
+        except InputError:
+            return set()
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+
+    try:
+        with safe_open(path, "np") as file:
+            return set(file.keys())
+    except (OSError, SafetensorError):
+        return set()

@@ -22,7 +22,8 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
 from helixfold.analysis.matching import StructureFile, structure_files
-from helixfold.results.find import best_structure, find_predictions
+from helixfold.results.find import find_predictions
+from helixfold.results.prediction import best_structure
 
 _CA = ATOM_ORDER["CA"]
 # Targets of one name draw the same random masks, so that scores of structures differ by these alone.

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -22,6 +21,7 @@ from helixfold.weights.cache import parameters_directory
 from helixfold.weights.checkpoint import read_header
 from helixfold.weights.conversion import shapes_of
 from helixfold.weights.load import file_format, load_weights
+from helixfold.weights.provenance import WeightsProvenance
 from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.untrained import untrained_model
 
@@ -34,7 +34,6 @@ SUFFIXES = (".npz", ".safetensors", ".pt")
 
 # Origin of the parameters: random, the package's demonstration model or training that began with it, or any other
 # training. Predictions of one are replaced by those of a later one in this order.
-WeightsProvenance = Literal["untrained", "demonstration", "trained"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,7 @@ from helixfold.model.update import Executor
 from helixfold.options import RepresentationName
 from helixfold.planning.executors import NotEnoughMemoryError
 from helixfold.planning.memory import MemoryOptions
-from helixfold.results.representations import (
-    representation_arrays,
-    representation_names,
-    representations_file,
-    write_representations,
-)
+from helixfold.results.prediction import representation_arrays, representation_names, write_representations
 from tests.parity.cases import DATA, deviation, outputs_as_deepmind, read_case
 
 NAMES: tuple[RepresentationName, ...] = ("msa_first_row", "single", "pair", "structure")
@@ -102,8 +97,8 @@ def test_files_of_both_formats_hold_the_same_and_damaged_ones_nothing(tmp_path: 
     assert expected["passes"] == 1
     assert np.abs(expected["pass_0_single"] - expected["single"]).max() > 0
     for form in ("npz", "safetensors"):
-        write_representations(tmp_path, prediction, form)  # type: ignore[arg-type]
-        path = representations_file(tmp_path, "tiny", form)  # type: ignore[arg-type]
+        path = tmp_path / f"representations_tiny.{form}"
+        write_representations(path, prediction)
         assert set(expected) <= representation_names(path) <= {*expected, "notes"}
         found = dict(np.load(path, allow_pickle=False)) if form == "npz" else load_file(path)
         for name, value in expected.items():

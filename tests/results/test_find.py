@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.results.find import best_structure, find_predictions
+from helixfold.results.find import find_predictions
+from helixfold.results.prediction import best_structure
 
 
 def touched(folder: Path, *names: str) -> Path:

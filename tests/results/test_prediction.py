@@ -27,12 +27,12 @@ from helixfold.results.prediction import (
     has_requested_files,
     ranked,
     read_finished,
+    representation_names,
     write_prediction,
     write_ranked,
     write_ranking,
     write_timings,
 )
-from helixfold.results.representations import representation_names
 from helixfold.results.tables import write_tables
 from tests.results.proteins import (
     assert_same_atoms,

@@ -24,12 +24,14 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.packing import restore
 from helixfold.apps.predict.postprocess import PredictedTarget, postprocess
 from helixfold.apps.predict.record import model_origin
 from helixfold.apps.predict.resume import resume_target
 from helixfold.apps.predict.search_plan import recorded_searches
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import find_variants
+from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import model_input
@@ -153,6 +155,7 @@ class TargetUnderWay:
         Raise `NotEnoughMemoryError`, before any is made, if one does not fit.
         """
         job, directory, settings, stages = self.job, self.directory, self.settings, self.stages
+        restore(directory)
         self._resumed = resumed = resume_target(job, directory, settings)
         with stages.stage("features"):
             self.features = features = job.prepare(directory, settings, resumed.templates_read)
@@ -284,8 +287,11 @@ class TargetUnderWay:
         """Return what made a prediction of the target by the model of a preset."""
         settings, target = self.settings, self.job.target
         assert prediction.provenance is not None
+        device = settings.device
         return replace(
             prediction.provenance,
+            software=software_versions(device.type),
+            device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
             ranks=settings.workers.group.size,
             features=self._digest,
             searches=() if target is None else recorded_searches(target, settings.searches),

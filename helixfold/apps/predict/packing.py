@@ -50,11 +50,11 @@ class Packer:
             tqdm.write(printable(f"{name}: not packed: {problem}", 1000), file=sys.stderr)
 
 
-def restore(name: str, packed: PackedResults) -> None:
+def restore(directory: Path) -> None:
     """Unpack a target on which there is more to do, if it is packed; one whose files are damaged begins anew."""
-    if name in packed:
-        with suppress(InputError):  # `resume_status` has said so
-            packed.restore(name)
+    with PackedResults(directory.parent) as packed, suppress(InputError):  # `resume_status` has told of it
+        if directory.name in packed:
+            packed.restore(directory.name)
 
 
 def entry_of(directory: Path) -> dict[str, Any]:

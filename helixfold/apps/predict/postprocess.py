@@ -19,7 +19,7 @@ from helixfold.report.plot_files import write_plots
 from helixfold.report.target_page import write_report
 from helixfold.results.colabfold import done_file, model_type, write_colabfold
 from helixfold.results.file_table import FEATURES, RANKED, slim_down
-from helixfold.results.origin import ModelOrigin
+from helixfold.results.mmcif import ModelOrigin
 from helixfold.results.prediction import (
     all_notes,
     ranked,

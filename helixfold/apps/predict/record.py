@@ -22,16 +22,16 @@ from helixfold import __version__
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.search_plan import recorded_searches, search_identities
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
-from helixfold.folding.prediction import WEIGHTS_PROVENANCES, Prediction, PredictionIdentity
+from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance, provenance_entries, read_provenance
 from helixfold.folding.templates import templates_in
 from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import AGAIN
-from helixfold.results.origin import ModelOrigin
+from helixfold.results.mmcif import ModelOrigin
 from helixfold.results.prediction import read_finished
 from helixfold.results.record import RunRecord
 from helixfold.results.writing import to_json, write_file
-from helixfold.weights.find import WeightsProvenance
+from helixfold.weights.provenance import WEIGHTS_PROVENANCES, WeightsProvenance
 
 _DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "untrained": "untrained parameters",

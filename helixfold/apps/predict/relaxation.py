@@ -24,7 +24,7 @@ from helixfold.report.page import counted
 from helixfold.results.chains import RingBond, iterate_atoms, ring_bonds, split_chains
 from helixfold.results.failures import SOME_FAILED
 from helixfold.results.lock import locked_directory
-from helixfold.results.origin import ModelOrigin
+from helixfold.results.mmcif import ModelOrigin
 from helixfold.results.pdb import to_pdb
 from helixfold.results.prediction import ranked
 from helixfold.results.relaxed import (

@@ -187,7 +187,7 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
             # Others are unpacked when they are folded, so that not all have directories at once.
             for status in statuses if settings.searches.alignments else ():
                 if not status.finished:
-                    restore(status.name, packed)
+                    restore(output / status.name)
     remaining = [(number, status.missing) for number, status in enumerate(statuses) if not status.finished]
     to_fold = [jobs[number] for number, _ in remaining]
     lots = sizes_of_lots([None if job.is_complex else job.residues for job in to_fold], settings)

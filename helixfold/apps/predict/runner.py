@@ -16,7 +16,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import remove_partial_files, require_unmoved
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
-from helixfold.apps.predict.packing import Packer, restore
+from helixfold.apps.predict.packing import Packer
 from helixfold.apps.predict.resume import resume_status
 from helixfold.apps.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.apps.predict.search import written_directories
@@ -79,7 +79,7 @@ class BatchRunner:
                 for numbers in self._taken():
                     bar.set_postfix_str(self._postfix(numbers))
                     start = time.perf_counter()
-                    outcomes = self._folded(numbers, shared_stages)
+                    outcomes = fold_lot([self._target(number, shared_stages) for number in numbers], self._settings)
                     seconds = (time.perf_counter() - start) / len(numbers)
                     for number, outcome in zip(numbers, outcomes, strict=True):
                         failure = self._finish(number, outcome, seconds)
@@ -114,20 +114,6 @@ class BatchRunner:
         if self._packer is not None:
             self._packer.add(job.name)
         return False
-
-    def _folded(self, numbers: Sequence[int], shared_stages: Sequence[Stage]) -> list[Outcome]:
-        """Unpack targets that are packed, fold all, and return how each ended."""
-        outcomes: dict[int, Outcome] = {}
-        with self._packed:
-            for number in numbers:
-                try:
-                    restore(self._remaining[number][0].name, self._packed)
-                except OSError as error:
-                    outcomes[number] = error
-        rest = [number for number in numbers if number not in outcomes]
-        folded = fold_lot([self._target(number, shared_stages) for number in rest], self._settings)
-        outcomes |= zip(rest, folded, strict=True)
-        return [outcomes[number] for number in numbers]
 
     def _target(self, number: int, shared_stages: Sequence[Stage]) -> tuple[Job, Stages]:
         ended = partial(self._ended_stage, number)

@@ -58,7 +58,8 @@ from helixfold.serve.forecast_curve import usual_model
 from helixfold.serve.upload_check import fasta_of
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.weights import demonstration
-from helixfold.weights.find import WeightsProvenance, find_parameters
+from helixfold.weights.find import find_parameters
+from helixfold.weights.provenance import WeightsProvenance
 
 _OWN_NAME = b">101\n"  # of a target in what ColabfoldSearch returns
 _END = b"\0"  # of each target's rows

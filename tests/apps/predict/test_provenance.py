@@ -16,7 +16,6 @@ from helixfold import __version__
 from helixfold.apps.predict import lot
 from helixfold.cli.main import INTERRUPTED
 from helixfold.execution import environment
-from helixfold.folding import planned
 from helixfold.folding.provenance import recorded_command
 from tests.apps.predict.conftest import SEQUENCE, Runs
 from tests.results.test_modelcif import dictionary, needs_dictionaries
@@ -31,7 +30,7 @@ def entries(runs: Runs) -> list[dict[str, Any]]:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on, another machine."""
-    monkeypatch.setattr(planned, "device_name", lambda _: "another processor")
+    monkeypatch.setattr(lot, "device_name", lambda _: "another processor")
 
 
 def test_programs_device_operators_features_and_command_are_recorded(fasta: Path, runs: Runs) -> None:
@@ -154,7 +153,7 @@ def test_a_run_that_ends_before_a_predictions_files_are_there_records_what_makes
     # The record is there before the files, so that no files are without one.
     assert [entry["predictions"] for entry in entries(runs)] == [["tiny"], ["tiny_seed_1"]]
     with monkeypatch.context() as patch:
-        patch.setattr(planned, "device_name", lambda _: "another processor")
+        patch.setattr(lot, "device_name", lambda _: "another processor")
         assert runs(fasta, "--num-seeds", 3) == ["tiny_seed_1", "tiny_seed_2"]
     assert [entry["predictions"] for entry in entries(runs)] == [["tiny"], ["tiny_seed_1", "tiny_seed_2"]]
     assert entries(runs)[1]["device"]["name"] == "another processor"
