@@ -35,7 +35,7 @@ REMOVED = BASELINE / "removed.toml"
 RELATIVE, ABSOLUTE = 0.03, 0.03
 # A parameter in the text of a signature, such as `rows`, `*, seed=0` or `**more`.
 _PARAMETER = re.compile(r"""(?:\*, )?\*{0,2}\w+(?:=(?:'[^']*'|"[^"]*"|[^,]*))?""")
-_OTHER_OUTPUTS = ("scan/", "scores/")
+_OTHER_OUTPUTS = ("scan/", "scores/", "relaxed/", "evaluation/", "bench/", "many/", "tuned/")
 # Items that a file's digest holds are written below it, separated by this.
 _BELOW = " > "
 
@@ -130,7 +130,7 @@ def _runs(root: Path, names: Sequence[str] | None = None) -> dict[str, Any]:
 def unknown_files(runs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the files that runs wrote into output directories and that the table of files does not know.
 
-    Output directories are those with a lock. Those of `score` and `scan` have other files.
+    Output directories are those with a lock. Those of other commands than `predict` and `design` have other files.
     """
     from helixfold.results.file_table import LOCK, kind_of  # noqa: PLC0415
 
