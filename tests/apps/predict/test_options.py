@@ -18,6 +18,7 @@ from helixfold.cli.relax import relax
 from helixfold.execution.device import AUTO, DTYPES
 from helixfold.folding.options import FoldingOptions
 from helixfold.ops.card import CARDS
+from helixfold.options import ComputeDtype, Dtype, DtypeOrAuto, Executor
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.machines import MACHINES
 from helixfold.planning.memory import MemoryOptions
@@ -32,10 +33,10 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_choices_are_those_that_exist() -> None:
-    assert get_args(options.ComputeDtype) == tuple(DTYPES)
-    assert set(get_args(options.Dtype)) < set(DTYPES)
-    assert get_args(options.DtypeOrAuto) == (AUTO, *DTYPES)
-    assert get_args(options.Executor) == ("auto", *EXECUTORS)
+    assert get_args(ComputeDtype) == tuple(DTYPES)
+    assert set(get_args(Dtype)) < set(DTYPES)
+    assert get_args(DtypeOrAuto) == (AUTO, *DTYPES)
+    assert get_args(Executor) == ("auto", *EXECUTORS)
     assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)
     assert set(CARD_NAMES) < set(CARDS)
     assert get_args(TrainingPreset) == tuple(TRAINING_PRESETS)
