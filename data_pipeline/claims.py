@@ -255,10 +255,9 @@ class Claims:
 
 
 def remove_claims(output: Path) -> None:
-    """Remove the claims in an output directory, and files beside them that killed processes left partial, unless a
-    process uses them.
+    """Remove the claims in an output directory and unfinished files of killed processes, unless a process uses them.
 
-    A process that begins at the same time goes on, but may lose its claims: let none begin, where there are locks.
+    A process that starts meanwhile may lose its claims; where there are locks, the caller lets none start.
     """
     directory = output / DIRECTORY
     if directory.is_dir() and not ClaimFiles(directory).has_others(EXPIRY):

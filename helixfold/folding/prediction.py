@@ -178,7 +178,7 @@ class Prediction:
 
     @property
     def residue_numbers(self) -> tuple[int, ...]:
-        """Return the numbers of its residues, in which each chain begins anew."""
+        """Return the residue numbers, which start again in each chain."""
         if self.structure is None:
             return () if self.summary is None else self.summary.residue_numbers
         return tuple(self.structure.residue_index.tolist())

@@ -51,7 +51,7 @@ class Packer:
 
 
 def restore(directory: Path) -> None:
-    """Unpack a target on which there is more to do, if it is packed; one whose files are damaged begins anew."""
+    """Unpack a target that needs more work, if it is packed; a damaged one is predicted from the start."""
     with PackedResults(directory.parent) as packed, suppress(InputError):  # `resume_status` has told of it
         if directory.name in packed:
             packed.restore(directory.name)

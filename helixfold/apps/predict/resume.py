@@ -125,7 +125,7 @@ def resume_status(
 
 
 def _unpacked_status(job: Job, settings: RunSettings, packed: PackedResults) -> ResumeStatus:
-    """Return the status of a packed target from its files; one whose files are damaged begins anew."""
+    """Return the status of a packed target from its files; a damaged one is predicted from the start."""
     try:
         with packed.directory(job.name) as directory:
             return resume_status(job, directory, settings)
