@@ -217,9 +217,9 @@ class Finetuning:
 
 
 def require_same_finetuning(directory: Path, facts: Mapping[str, Any], given: TrainingConfig) -> None:
-    """Raise `ConfigError` if the run in the directory learns something else from something else, or otherwise.
+    """Raise `ConfigError` if the run in the directory has other data, goals or settings.
 
-    `facts` must be those of its `config.json`, as far as that has them, and `given` are the settings of the training.
+    `facts` that `config.json` records must equal it; `given` are the settings of the training.
     """
     try:
         stored = JsonObject.read(directory / CONFIG_FILE).content

@@ -131,8 +131,8 @@ class ConfidenceSummary:
 class Prediction:
     """A prediction of one target, a chain or a complex, by one model, without padding.
 
-    One that `helixfold.results.prediction` has read from its files has scores and a summary of them. Its arrays (the
-    structure, PAE, distances and whatever else the options asked for) are in files beside the confidence file.
+    A prediction that `helixfold.results.confidence.read_prediction` reads has scores and a summary, but no arrays: the
+    structure, PAE, distances and optional outputs stay in their files.
     """
 
     name: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names

@@ -160,6 +160,6 @@ def structures_of(directory: Path, name: str) -> dict[str, Path]:
 
 
 def present(path: Path) -> Path | None:
-    """Return the path of a file if there is one and it is no link."""
+    """Return the path if it is a file and not a symbolic link, else None."""
     # A page holds whole files and may be sent to others: it must not include what a symbolic link points to.
     return path if path.is_file() and not path.is_symlink() else None

@@ -13,7 +13,7 @@ from string import Formatter
 from typing import Final, Literal
 
 PDB, MMCIF = ".pdb", ".cif"
-# The directory of a target, the output directory around it, and that of archives in it; those of `helixfold design`.
+# Where a file lies: in a target's directory, the output directory or packed/; the last two are of `helixfold design`.
 Place = Literal["target", "output", "packed", "design", "designs"]
 # Fields of patterns that are numbers; the others are any text.
 _NUMBERS = ("rank", "seed", "part", "parts", "index", "number")
@@ -662,7 +662,7 @@ def remove_results(directory: Path) -> None:
 
 
 def slim_down(directory: Path) -> None:
-    """Remove all files of a finished target but those of a slim one; directories, such as msas/, stay."""
+    """Remove the files that --slim does not keep from a finished target; directories, such as msas/, stay."""
     for path in directory.iterdir():
         kind = kind_of(path.name)
         if not path.is_dir() and (kind is None or not kind.is_slim):

@@ -57,18 +57,13 @@ def test_sequences_match_if_only_one_does() -> None:
         by_sequence(structure(FULL), [(other, replace(different, chains=()))])
 
 
-def touched(folder: Path, *names: str) -> Path:
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    return folder
-
-
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it has no structures"):
         find_references(tmp_path)
     with pytest.raises(InputError, match="there is no such file or directory"):
         find_references(tmp_path / "absent")
+    (tmp_path / "twice").mkdir()
+    for name in ("a.cif", "A.pdb"):
+        (tmp_path / "twice" / name).touch()
     with pytest.raises(InputError, match=r"A.pdb has the same name; keep one"):
-        find_references(touched(tmp_path / "twice", "a.cif", "A.pdb"))
+        find_references(tmp_path / "twice")
