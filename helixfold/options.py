@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from data_pipeline.errors import InputError, printable
 from helixfold.annotations import CoercionError, Group, Parameter, Token
@@ -23,6 +23,7 @@ ComputeDtype = Literal["float32", "bfloat16", "float16"]
 DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float16"]
 Executor = Literal["auto", "whole", "slabs", "spilled"]
 Item = TypeVar("Item")
+Options = TypeVar("Options")
 # Options that most users need come first in the help of a command.
 MOST_USED = Group.create_ordered("Most used options", sort_key=-1)
 MAX_PROCESSES = 1024  # or threads, of one command on one machine
@@ -121,8 +122,30 @@ File = Annotated[Path, Parameter(metavar="FILE")]
 Output = Annotated[Path, Parameter(alias="-o", metavar="DIR")]
 
 
-def given(options: Any) -> list[str]:
-    """Return the names on the command line of those options that differ from their defaults."""
+def option_group(group: Group) -> Callable[[type[Options]], type[Options]]:
+    """Return a decorator for a dataclass of options, which are one group in the help of every command that has them.
+
+    A command with several groups inherits from all of them, so that each option is a field of one flat dataclass.
+    """
+
+    def decorate(options: type[Options]) -> type[Options]:
+        own = options.__annotations__
+        for name, annotation in own.items():
+            kind, *notes = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
+            own[name] = Annotated[(kind, Parameter(group=group), *notes)]  # a group of its own comes later, and counts
+        return Parameter(name="*")(options)
+
+    return decorate
+
+
+def values_of(options: Any, group: type) -> dict[str, Any]:
+    """Return the values of a group's options, by name, from the options of a command that has the group."""
+    return {field.name: getattr(options, field.name) for field in fields(group)}
+
+
+def given(options: Any, *groups: type) -> list[str]:
+    """Return the names on the command line of options that differ from their defaults: of these groups, or all."""
     usual = type(options)()
-    names = [field.name for field in fields(options) if getattr(options, field.name) != getattr(usual, field.name)]
-    return [f"--{name.replace('_', '-')}" for name in names]
+    names = [field.name for group in groups or (type(options),) for field in fields(group)]
+    different = [name for name in names if getattr(options, name) != getattr(usual, name)]
+    return [f"--{name.replace('_', '-')}" for name in different]

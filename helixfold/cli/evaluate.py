@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
 from helixfold.evaluation.options import BenchmarkOptions
-from helixfold.options import MOST_USED, Output
+from helixfold.options import MOST_USED, Output, given
 from helixfold.results.failures import SERVER_UNAVAILABLE, SOME_FAILED
 from helixfold.standard_streams import optional_output
 
@@ -61,14 +61,14 @@ def evaluate(
     require("evaluate", "biotite", action="helixfold evaluate")
     if output.exists() and not output.is_dir():
         raise InputError.at(output, "is a file; give --output a directory")
-    if options.table.benchmark is not None:
+    if options.benchmark is not None:
         if predictions is not None:
             raise InputError(
                 f"{printable(str(predictions))} is one word too many: --benchmark makes the predictions, and its table "
                 "or --data names the references"
             )
-        return _run_benchmark(options.table.benchmark, output, options, command, all_ranks=all_ranks)
-    if names := options.names_given:
+        return _run_benchmark(options.benchmark, output, options, command, all_ranks=all_ranks)
+    if names := given(options):
         raise InputError(f"{names[0]} is for --benchmark, which predicts; predictions that are there are only compared")
     if predictions is None or references is None:
         raise InputError("name PREDICTIONS and REFERENCES, or a --benchmark (see helixfold evaluate --help)")
@@ -116,7 +116,7 @@ def _run_benchmark(
 
     if is_under_torchrun():
         raise InputError("start a benchmark without torchrun, whose processes would all compare; --devices has several")
-    benchmark = find_data(read_benchmark(name), options.table.data)
+    benchmark = find_data(read_benchmark(name), options.data)
     if missing := benchmark.missing:
         text = f"{len(missing)} of {benchmark.table.structures} structures left out: {_listed(list(missing))}"
         print(f"helixfold: {text}; {next(iter(missing.values()))}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from data_pipeline.errors import InputError
-from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions, TargetOptions
+from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
 from helixfold.options import MOST_USED, File, Output, given, part_of_all, reads
 from helixfold.training.options import StoreOptions
 
@@ -88,8 +88,15 @@ def features(
     from helixfold.apps.predict.search_plan import plan_of
     from helixfold.apps.predict.targets import requested_targets
 
-    named = TargetOptions(pulldown=pulldown, pulldown_table=pulldown_table, output=output, as_protein=as_protein)
-    options = PredictOptions(inputs=inputs, targets=named, search=search, complexes=complexes)
+    options = PredictOptions(
+        **vars(search),
+        **vars(complexes),
+        inputs=inputs,
+        pulldown=pulldown,
+        pulldown_table=pulldown_table,
+        output=output,
+        as_protein=as_protein,
+    )
     targets, entries = requested_targets(options, announce=True)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")

@@ -46,7 +46,7 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
         return 0
     if options.output is None:
         raise InputError("name --output, the directory of the run (or --show-settings or --dry-run alone)")
-    table, jobs = options.task.table, options.several.jobs
+    table, jobs = options.table, options.jobs
     if [training_set, table, jobs].count(None) != 2:
         raise InputError("name one of a training set, a --table of values, and --jobs, a file of several fine-tunings")
     with keeping_freed_memory(KEPT_BLOCKS):

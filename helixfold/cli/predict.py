@@ -50,8 +50,7 @@ def predict(
     if others.other_names:
         print("\n".join(listing()))
         return 0
-    targets = replace(options.targets, command=command)
-    return predict_on_devices(resolve(replace(options, inputs=inputs, targets=targets), others))
+    return predict_on_devices(resolve(replace(options, inputs=inputs, command=command), others))
 
 
 def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarget] | None" = None) -> int:
@@ -60,8 +59,7 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for wrong input, if it is found in this
     process; others print it and return 2.
     """
-    devices = options.devices
-    if devices.cluster is not None:
+    if options.cluster is not None:
         from helixfold.cluster.run import run as run_on_cluster
 
         return run_on_cluster(options, given_targets)
@@ -76,19 +74,19 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
         from helixfold.results.lock import LOCK_FILE
         from helixfold.standard_streams import optional_output
 
-    started = processes(devices.devices, devices.device, devices.ranks_per_target)
+    started = processes(options.devices, options.device, options.ranks_per_target)
     if started is None:
         return run(options, given_targets)
-    here = replace(options, devices=replace(devices, devices=None))
+    here = replace(options, devices=None)
     done = launch(
         exit_code,
         partial(run, here, given_targets),
         count=started.count,
-        ranks_per_task=devices.ranks_per_target,
+        ranks_per_task=options.ranks_per_target,
         environment=started.environment,
     )
     # A directory that was moved, and its lock with it, is not made anew.
-    if done.unclosed is None or not (options.targets.output / LOCK_FILE).exists():
+    if done.unclosed is None or not (options.output / LOCK_FILE).exists():
         return done.code
-    with logged_screen(options.screen.log_file), optional_output():
-        return close(done.unclosed, options.targets.output)
+    with logged_screen(options.log_file), optional_output():
+        return close(done.unclosed, options.output)

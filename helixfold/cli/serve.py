@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.annotations import Group
-from helixfold.options import MOST_USED, Day, Directory, File, MemorySize, Number, Positive
+from helixfold.options import MOST_USED, Day, Directory, File, MemorySize, Number, Positive, option_group
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.standard_streams import optional_output
 
@@ -41,7 +41,7 @@ app.command(tokens)
 Predicting = Annotated[WorkerOptions, Parameter(name="*", group=Group.create_ordered("Predictions"))]
 
 
-@Parameter(name="*", group=Group.create_ordered("Server"))
+@option_group(Group.create_ordered("Server"))
 @dataclass(frozen=True, kw_only=True)
 class ListeningOptions:
     """Options for where a server listens and who may use it."""
@@ -68,7 +68,7 @@ class ListeningOptions:
     """Hosts that the service may call when a job ends."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Limits per user"))
+@option_group(Group.create_ordered("Limits per user"))
 @dataclass(frozen=True, kw_only=True)
 class UserLimits:
     """Options for what a user may have in the service."""

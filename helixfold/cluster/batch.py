@@ -14,7 +14,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import ComplexOptions, PredictOptions, ScreenOptions, SearchOptions
+from helixfold.apps.predict.options import ComplexOptions, MemoryLimits, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.apps.predict.record import TargetRecord, read_record, record_of
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.apps.predict.settings import folding_of
@@ -26,7 +26,7 @@ from helixfold.cluster.site import Pool, Site, read_site
 from helixfold.config import Method
 from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
-from helixfold.options import DtypeOrAuto, given
+from helixfold.options import DtypeOrAuto, given, values_of
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry
@@ -35,10 +35,10 @@ from helixfold.results.packed import PackedResults
 from helixfold.weights.find import find_parameters
 
 # Options that say how one machine divides its work, or whose files concern all targets.
-_EXCLUDED = {
-    "targets": ("--features", "--overwrite", "--shared", "--shard", "--output-format", "--sort-queries-by"),
-    "devices": ("--device", "--devices", "--ranks-per-target"),
-}
+_EXCLUDED = (
+    *("--features", "--overwrite", "--shared", "--shard", "--output-format", "--sort-queries-by"),
+    *("--device", "--devices", "--ranks-per-target"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class ClusterBatch:
     @property
     def output(self) -> Path:
         """Return the output directory."""
-        return self.options.targets.output
+        return self.options.output
 
     @cached_property
     def residues(self) -> list[int]:
@@ -81,7 +81,7 @@ class ClusterBatch:
         if found.clusters is not None and found.clusters.count is None:
             return False
         made = {origin.key for origin in record.predictions.values()}
-        seeds = range(self.folding.seed, self.folding.seed + self.options.models.num_seeds)
+        seeds = range(self.folding.seed, self.folding.seed + self.options.num_seeds)
         return all(
             (preset.name, seed, variant.description) in made
             for variant in found.variants
@@ -149,37 +149,36 @@ class ClusterBatch:
     def fold_options(self, pool: Pool, failures_file: Path) -> PredictOptions:
         """Return the options with which a worker of a pool folds some of the targets."""
         options = self.options
-        memory, models = options.memory, options.models
-        if models.weights is None or models.weights.is_dir():
+        models, memory = options.models, options.memory
+        if options.weights is None or options.weights.is_dir():
             # Which models there are depends on all targets, not on those of a task.
-            models = replace(models, models=tuple(preset.name for preset in self.presets))
-        if memory.memory is None and pool.memory is not None and not pool.gpus:
-            memory = replace(memory, memory=memory_for_tensors(pool))
+            models = tuple(preset.name for preset in self.presets)
+        if memory is None and pool.memory is not None and not pool.gpus:
+            memory = memory_for_tensors(pool)
+        without = PredictOptions()
         return replace(
             options,
+            **values_of(without, ComplexOptions),
+            **values_of(without, ScreenOptions),
+            **values_of(self.search_options(pool), SearchOptions),
             inputs=(),
-            targets=replace(
-                options.targets,
-                pulldown=None,
-                pulldown_table=None,
-                example=False,
-                shared=True,
-                sort_queries_by="none",
-                failures_file=failures_file,
-                keep_existing=True,
-            ),
-            search=self.search_options(pool),
-            complexes=ComplexOptions(),
+            pulldown=None,
+            pulldown_table=None,
+            example=False,
+            shared=True,
+            sort_queries_by="none",
+            failures_file=failures_file,
+            keep_existing=True,
             models=models,
-            compute=replace(options.compute, dtype=self.dtype),
-            devices=replace(options.devices, device=pool.device, cluster=None),
+            dtype=self.dtype,
+            device=pool.device,
+            cluster=None,
             memory=memory,
-            screen=ScreenOptions(),
         )
 
     def search_options(self, pool: Pool) -> SearchOptions:
         """Return the options with which a worker of a pool searches; the targets have their own files already."""
-        options = self.options.search
+        options = SearchOptions(**values_of(self.options, SearchOptions))
         return replace(options, msa=(), templates=None, threads=options.threads or pool.threads)
 
     def _groups(self) -> list[int]:
@@ -189,7 +188,7 @@ class ClusterBatch:
 
     def _one_at_a_time(self, pool: PoolForecast) -> PoolForecast:
         """Let one task at a time ask a public server."""
-        return replace(pool, slots=1) if self.options.search.msa_server else pool
+        return replace(pool, slots=1) if self.options.msa_server else pool
 
     def _forecast(self, pool: Pool) -> PoolForecast:
         recycles = self.folding.recycles
@@ -197,7 +196,7 @@ class ClusterBatch:
             pool,
             self.presets,
             dtype=self.dtype,
-            passes=[self.options.models.num_seeds * (recycles(preset) + 1) for preset in self.presets],
+            passes=[self.options.num_seeds * (recycles(preset) + 1) for preset in self.presets],
             ensemble=self.folding.num_ensemble,
             templates=self.plan.templates is not None or any(target.templates for target in self.targets),
         )
@@ -208,21 +207,20 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
 
     Raise `InputError` for what cannot be used.
     """
-    for group, excluded in _EXCLUDED.items():
-        for name in given(getattr(options, group)):
-            if name in excluded:
-                raise InputError(f"{name} and --cluster exclude each other; leave one of them out")
-    assert options.devices.cluster is not None
-    site = read_site(options.devices.cluster)
+    for name in given(options):
+        if name in _EXCLUDED:
+            raise InputError(f"{name} and --cluster exclude each other; leave one of them out")
+    assert options.cluster is not None
+    site = read_site(options.cluster)
     models, folding = folding_of(options)
-    plan = plan_of(options.search, dry_run=options.targets.dry_run)
+    plan = plan_of(options, dry_run=options.dry_run)
     targets, pulldown = requested_targets(options, given_targets, announce=True)
     if not targets:
         raise InputError("there is nothing to fold; name a FASTA file or an alignment")
     method: Method = "multimer" if all(CHAIN_SEPARATOR in target.sequence for target in targets) else "monomer"
-    found = find_parameters(models, options.models.weights, method=method)
-    limits = MemoryOptions(**vars(options.memory))
-    output = options.targets.output
+    found = find_parameters(models, options.weights, method=method)
+    limits = MemoryOptions(**values_of(options, MemoryLimits))
+    output = options.output
     there = output.is_dir()
     return ClusterBatch(
         site=site,
@@ -233,5 +231,5 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
         pulldown=pulldown,
         presets=[limits.limited_preset(preset) for preset, _ in found],
         folding=folding,
-        variants=variant_settings(options.conformations),
+        variants=variant_settings(options),
     )

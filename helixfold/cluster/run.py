@@ -28,10 +28,10 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
     whatever process, the same command goes on. Raise `InputError` for wrong input, and `PoolError` for a pool whose
     nodes cannot be had.
     """
-    with logged_screen(options.screen.log_file):
+    with logged_screen(options.log_file):
         batch = read_batch(options, given_targets)
         sequences = {name: target.sequence for name, target in zip(batch.names, batch.targets, strict=True)}
-        if options.targets.dry_run:
+        if options.dry_run:
             check_earlier(batch.output, sequences)
             return _show_forecast(batch.schedule())
         require("cluster", "parsl", action="--cluster")

@@ -37,7 +37,7 @@ def search(here: Path, targets: Sequence[AnyTarget], options: SearchOptions, out
 
 def fold(here: Path, targets: Sequence[AnyTarget], options: PredictOptions) -> Outcome:
     """Fold targets whose searches are done; paths are seen from `here`."""
-    failures = options.targets.failures_file
+    failures = options.failures_file
     assert failures is not None
 
     def folded() -> dict[str, str]:

@@ -3,7 +3,7 @@
 The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
 """
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +16,11 @@ from helixfold.apps.predict.options import (
     PredictOptions,
     ScreenOptions,
     SearchOptions,
-    TargetOptions,
 )
-from helixfold.options import MOST_USED, given
+from helixfold.options import MOST_USED, option_group
 
 
-@Parameter(name="*", group=Group.create_ordered("Benchmark", sort_key=-1))
+@option_group(Group.create_ordered("Benchmark", sort_key=-1))
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
     """Options for the targets of a benchmark."""
@@ -37,34 +36,16 @@ class TableOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions:
+class BenchmarkOptions(
+    ScreenOptions, MemoryLimits, DeviceOptions, ComputeOptions, ModelOptions, SearchOptions, TableOptions
+):
     """All options of `helixfold evaluate --benchmark`."""
-
-    table: TableOptions = field(default_factory=TableOptions)
-    search: SearchOptions = field(default_factory=SearchOptions)
-    models: ModelOptions = field(default_factory=ModelOptions)
-    compute: ComputeOptions = field(default_factory=ComputeOptions)
-    devices: DeviceOptions = field(default_factory=DeviceOptions)
-    memory: MemoryLimits = field(default_factory=MemoryLimits)
-    screen: ScreenOptions = field(default_factory=ScreenOptions)
 
     def predict_options(self, output: Path, command: tuple[str, ...] = ()) -> PredictOptions:
         """Return the options with which the benchmark's targets are predicted into the directory `output`.
 
         `command` is the words of the command, which results record.
         """
-        return PredictOptions(
-            targets=TargetOptions(output=output, overwrite=self.table.overwrite, command=command),
-            search=self.search,
-            models=self.models,
-            compute=self.compute,
-            devices=self.devices,
-            memory=self.memory,
-            screen=self.screen,
-        )
-
-    @property
-    def names_given(self) -> list[str]:
-        """Return the names on the command line of the options that differ from their defaults."""
-        groups = [getattr(self, each.name) for each in fields(self)]
-        return [name for group in groups if is_dataclass(group) for name in given(group)]
+        names = {each.name for each in fields(PredictOptions)}
+        shared = {name: value for name, value in vars(self).items() if name in names}
+        return PredictOptions(**shared, output=output, command=command)

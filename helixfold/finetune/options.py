@@ -3,7 +3,7 @@
 The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +16,7 @@ from helixfold.options import (
     Number,
     Output,
     Positive,
+    option_group,
     reads,
     whole_number,
 )
@@ -25,7 +26,7 @@ Adapter = Literal["lora", "full", "heads"]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", metavar="NAME=VALUE", consume_multiple=False)]
 
 
-@Parameter(name="*", group=Group.create_ordered("What is trained"))
+@option_group(Group.create_ordered("What is trained"))
 @dataclass(frozen=True, kw_only=True)
 class AdapterOptions:
     """Options for what of a model is trained."""
@@ -47,7 +48,7 @@ class AdapterOptions:
     """DoRA: also train the norm of each row of a weight."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Several fine-tunings"))
+@option_group(Group.create_ordered("Several fine-tunings"))
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions:
     """Options for several fine-tunings at once over one model."""
@@ -62,7 +63,7 @@ class JobsOptions:
     """Memory limit of all jobs together, such as 8GiB."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Values of whole targets"))
+@option_group(Group.create_ordered("Values of whole targets"))
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
     """Options for learning a value of whole targets from a table."""
@@ -82,7 +83,7 @@ class TaskOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class FinetuneOptions:
+class FinetuneOptions(JobsOptions, TaskOptions, AdapterOptions):
     """All options of `helixfold finetune`."""
 
     output: Output | None = None
@@ -117,6 +118,3 @@ class FinetuneOptions:
     """Loader processes."""
     layout: Annotated[str | None, Parameter(metavar="LAYOUT")] = None
     """Under torchrun: how ranks divide the work, as in `helixfold train`."""
-    what: AdapterOptions = field(default_factory=AdapterOptions)
-    task: TaskOptions = field(default_factory=TaskOptions)
-    several: JobsOptions = field(default_factory=JobsOptions)

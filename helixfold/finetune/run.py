@@ -247,14 +247,13 @@ def _history(directory: Path) -> TrainingHistory | None:
 
 def values_of(options: FinetuneOptions) -> dict[str, Any]:
     """Return the options that a job in a file of several may have, too."""
-    what = options.what
     return {
-        "adapter": what.adapter,
-        "rank": what.rank,
-        "alpha": what.alpha,
-        "targets": what.targets,
-        "rank_stabilised": what.rank_stabilised,
-        "decomposed": what.decomposed,
+        "adapter": options.adapter,
+        "rank": options.rank,
+        "alpha": options.alpha,
+        "targets": options.targets,
+        "rank_stabilised": options.rank_stabilised,
+        "decomposed": options.decomposed,
         "steps": options.steps,
         "learning_rate": options.learning_rate,
         "seed": options.seed,
@@ -272,7 +271,7 @@ def forecast_of(options: FinetuneOptions) -> list[str]:
     """Return the lines of a dry run: what takes memory in a fine-tuning with these options."""
     preset, _ = base_file(options.model, options.weights)
     device = pick_device(options.device)
-    memory = options.several.memory or available_memory(device)
+    memory = options.memory or available_memory(device)
     return forecast_lines(config_of(preset, values_of(options)), card_of(device), memory)
 
 
@@ -367,7 +366,7 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
     tasks = read_tasks(jobs, preset, output)
     device = pick_device(options.device)
     mesh, card = Mesh.alone(device), card_of(device)
-    memory = options.several.memory or available_memory(device)
+    memory = options.memory or available_memory(device)
     base = load_base(preset, path, device)
     begun = [task for task in tasks if not _has_result(task, base)]
     with StopRequest().handling_signals() as stop:
@@ -388,7 +387,7 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
             places=places,
             shared=parameter_bytes(preset.model, dtype),
             memory=memory,
-            turns=options.several.turns,
+            turns=options.turns,
             say=print_message,
         )
         output.mkdir(parents=True, exist_ok=True)

@@ -451,13 +451,13 @@ def finetune_task(table: Path, options: FinetuneOptions, values: Mapping[str, ob
     training its exit code. Raise `InputError` for wrong input, before anything is written.
     """
     limit_threads()
-    rows = read_table(table, options.task.task)
-    if options.what.adapter == "full":
+    rows = read_table(table, options.task)
+    if options.adapter == "full":
         raise InputError("--table takes --adapter lora, or heads for a head on the frozen network alone")
     preset, path = base_file(options.model, options.weights)
     mesh = Mesh.alone(pick_device(options.device))
     files = RunFiles(directory=output, name=preset.name)
-    task = _task(table, rows, options.task, preset, _config(preset, values, mesh, files))
+    task = _task(table, rows, options, preset, _config(preset, values, mesh, files))
     base = load_base(preset, path, mesh.device)
     facts = {
         **trained_numbers(task.config, base),

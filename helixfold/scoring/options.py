@@ -3,7 +3,7 @@
 The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +20,7 @@ from helixfold.options import (
     MemorySize,
     Output,
     Workers,
+    option_group,
     reads,
     whole_number,
 )
@@ -28,7 +29,7 @@ from helixfold.options import (
 Protocol = Literal["auto", "template", "initial_guess"]
 
 
-@Parameter(name="*", group=Group.create_ordered("Structures", sort_key=-1))
+@option_group(Group.create_ordered("Structures", sort_key=-1))
 @dataclass(frozen=True, kw_only=True)
 class StructureOptions:
     """Options for which structures are scored, and how."""
@@ -56,7 +57,7 @@ class StructureOptions:
     """Score finished structures again."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Mutations", sort_key=-1))
+@option_group(Group.create_ordered("Mutations", sort_key=-1))
 @dataclass(frozen=True, kw_only=True)
 class MutationOptions:
     """Options for which mutations are scanned, and where results go."""
@@ -81,7 +82,7 @@ class MutationOptions:
     """Predict finished mutants again."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Model and device"))
+@option_group(Group.create_ordered("Model and device"))
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
     """Options for the one model that folds everything, and for the device that computes it."""
@@ -127,21 +128,15 @@ class NetworkOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ScoreOptions:
+class ScoreOptions(NetworkOptions, StructureOptions):
     """All options of `helixfold score`, and the paths that it scores."""
 
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
-    structures: StructureOptions = field(default_factory=StructureOptions)
-    network: NetworkOptions = field(default_factory=NetworkOptions)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ScanOptions:
+class ScanOptions(NetworkOptions, ComplexOptions, SearchOptions, MutationOptions):
     """All options of `helixfold scan`, and the files of its targets."""
 
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
-    mutations: MutationOptions = field(default_factory=MutationOptions)
-    search: SearchOptions = field(default_factory=SearchOptions)
-    complexes: ComplexOptions = field(default_factory=ComplexOptions)
-    network: NetworkOptions = field(default_factory=NetworkOptions)

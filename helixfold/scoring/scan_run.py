@@ -30,7 +30,7 @@ from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
-from helixfold.apps.predict.options import PredictOptions, TargetOptions
+from helixfold.apps.predict.options import ComplexOptions, PredictOptions, SearchOptions
 from helixfold.apps.predict.search import check_earlier, prepare_in, write_templates, written_directories
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.apps.predict.targets import requested_targets
@@ -39,6 +39,7 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_read
 from helixfold.model.alphafold import AlphaFold
+from helixfold.options import values_of
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
 from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED, write_failures
@@ -362,23 +363,20 @@ def scan(options: ScanOptions) -> int:
     Finished mutants are not made again. Raise `InputError` for wrong input, before anything is written.
     """
     require("evaluate", "biotite", action="helixfold scan")
-    given, output = options.mutations, options.mutations.output
-    plan = plan_of(options.search)
+    output = options.output
+    plan = plan_of(options)
     asked = PredictOptions(
-        inputs=options.inputs,
-        targets=TargetOptions(output=output),
-        search=options.search,
-        complexes=options.complexes,
+        **values_of(options, SearchOptions), **values_of(options, ComplexOptions), inputs=options.inputs, output=output
     )
     targets, _ = requested_targets(asked, announce=True)
-    mutants = _mutants([TargetChains.of(target) for target in targets], given)
+    mutants = _mutants([TargetChains.of(target) for target in targets], options)
     targets = [target for target in targets if mutants[target.name]]
     are_complexes = all(isinstance(target, ComplexInput) for target in targets)
-    preset = find_preset(options.network, "multimer" if are_complexes else "monomer")
+    preset = find_preset(options, "multimer" if are_complexes else "monomer")
     folding = FoldingOptions(
-        num_recycles=options.network.num_recycles,
-        seed=options.network.seed,
-        dtype=options.network.dtype,
+        num_recycles=options.num_recycles,
+        seed=options.seed,
+        dtype=options.dtype,
         representations=("msa_first_row",),
     )
     directories = {target.name: directory_in(output, target.name) for target in targets}
@@ -388,15 +386,15 @@ def scan(options: ScanOptions) -> int:
         structures = [each / STRUCTURES_DIRECTORY for each in directories.values()]
         remove_partial_files([*written_directories(output, [each.name for each in directories.values()]), *structures])
         # Without random masks: two sequences differ by their residues alone.
-        network = Network(options.network, preset, folding, spill=output, masks=False, say=print_note)
+        network = Network(options, preset, folding, spill=output, masks=False, say=print_note)
         for note in network.model.notes:
             print_note(note)
-        if given.likelihoods and not network.has_likelihoods:
+        if options.likelihoods and not network.has_likelihoods:
             print_note(f"{preset.name} was trained without masked residues, so that it has no likelihoods of residues")
         for target in targets:
             directory = directories[target.name]
             try:
-                scanned = _Scan(target, mutants[target.name], directory, network, plan=plan, options=given).run()
+                scanned = _Scan(target, mutants[target.name], directory, network, plan=plan, options=options).run()
                 write_scan(directory, scanned)
             except EXPECTED_ERRORS as error:
                 require_unmoved(output)

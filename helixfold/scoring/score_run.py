@@ -352,27 +352,27 @@ def score(options: ScoreOptions) -> int:
     for wrong input, before anything is written.
     """
     require("evaluate", "biotite", action="helixfold score")
-    given, output = options.structures, options.structures.output
+    output = options.output
     if output.exists() and not output.is_dir():
         raise InputError.at(output, "is a file; give --output a directory")
-    if given.binder_chains and not given.binders:
+    if options.binder_chains and not options.binders:
         raise InputError("--binder-chains is for --binders, which screens complexes of a binder and its target")
-    if given.binders and given.protocol != "auto":
+    if options.binders and options.protocol != "auto":
         raise InputError("--binders has a protocol of its own; leave out --protocol")
-    files = find_structures(options.inputs, rescore=given.rescore)
-    natives = _Natives(given.reference)
-    presets = {kind: find_preset(options.network, _METHODS[kind]) for kind in _kinds(files, given)}
+    files = find_structures(options.inputs, rescore=options.rescore)
+    natives = _Natives(options.reference)
+    presets = {kind: find_preset(options, _METHODS[kind]) for kind in _kinds(files, options)}
     protocols = {kind: _protocol(options, preset, kind) for kind, preset in presets.items()}
-    recycles = options.network.num_recycles
+    recycles = options.num_recycles
     if recycles is None:
-        recycles = _RECYCLES_OF_BINDERS if given.binders else _RECYCLES
-    folding = FoldingOptions(num_recycles=recycles, seed=options.network.seed, dtype=options.network.dtype)
+        recycles = _RECYCLES_OF_BINDERS if options.binders else _RECYCLES
+    folding = FoldingOptions(num_recycles=recycles, seed=options.seed, dtype=options.dtype)
     with locked_directory(output):
         structures = {output / STRUCTURES_DIRECTORY / file.target for file in files}
         remove_partial_files([output, *structures])
         # One model may score both kinds.
         networks = {
-            preset.name: Network(options.network, preset, folding, spill=output, say=print_note)
+            preset.name: Network(options, preset, folding, spill=output, say=print_note)
             for preset in {preset.name: preset for preset in presets.values()}.values()
         }
         judges = {
@@ -391,7 +391,7 @@ def score(options: ScoreOptions) -> int:
             print_note(note)
         settings = {
             "command": "score",
-            "binder_chains": list(given.binder_chains),
+            "binder_chains": list(options.binder_chains),
             "num_recycles": recycles,
             "seed": folding.seed,
             "dtype": next(iter(networks.values())).folding.dtype,
@@ -401,8 +401,10 @@ def score(options: ScoreOptions) -> int:
             settings |= {f"{kind}_protocol": judge.protocol, f"{kind}_model": model.preset.name}
             settings |= {f"{kind}_weights": model.digest}
         texts, tables = ("digest", "native_digest", "native", *_CHOICES), ("scores",)
-        with Journal(output / JOURNAL_FILE, settings, texts=texts, tables=tables, overwrite=given.overwrite) as journal:
-            batch = _Batch(files, natives, judges, journal, options=given)
+        with Journal(
+            output / JOURNAL_FILE, settings, texts=texts, tables=tables, overwrite=options.overwrite
+        ) as journal:
+            batch = _Batch(files, natives, judges, journal, options=options)
             problems = batch.run()
             if batch.skipped:
                 print(f"{batch.skipped} of {len(files)} structures: scored before (--overwrite scores them again)")
@@ -433,8 +435,8 @@ def _kinds(files: Sequence[ScoredFile], options: StructureOptions) -> list[Kind]
 
 def _protocol(options: ScoreOptions, preset: Preset, kind: Kind) -> UsedProtocol:
     """Return how the model sees structures of a kind; print a note if the usual protocol is not possible."""
-    wanted = options.structures.protocol
-    if options.structures.binders:
+    wanted = options.protocol
+    if options.binders:
         if preset.model.template is None:
             print_note(f"{preset.name} reads no templates, so that it knows the target by the initial guess alone")
         return "binder"

@@ -86,32 +86,32 @@ def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture
 def test_files_may_stand_between_options() -> None:
     files, options = predict("a.fasta", "--seed", "3", "b.fasta", "--overwrite", "-o", "out", "c.fasta")
     assert files == (Path("a.fasta"), Path("b.fasta"), Path("c.fasta"))
-    assert (options.models.seed, options.targets.overwrite, options.targets.output) == (3, True, Path("out"))
+    assert (options.seed, options.overwrite, options.output) == (3, True, Path("out"))
 
 
 @pytest.mark.parametrize(
-    ("words", "group", "values"),
+    ("words", "values"),
     [
-        ("--models a b --seed 1", "models", {"models": ("a", "b"), "seed": 1}),
-        ("--models a --models b", "models", {"models": ("a", "b")}),
-        ("--seed 1 --seed=2", "models", {"seed": 2}),
-        ("--seed -1", "models", {"seed": -1}),
-        ("--weights none", "models", {"weights": Path("none")}),
-        ("--models-to-relax none", "compute", {"models_to_relax": "none"}),
-        ("--recycle-tolerance nan", "compute", {"dtype": "auto"}),
-        ("-oout", "targets", {"output": Path("out")}),
-        ("--output=a=b", "targets", {"output": Path("a=b")}),
-        ("--overwrite=false", "targets", {"overwrite": False}),
-        ("--features [1] {2}", "targets", {"features": (Path("[1]"), Path("{2}"))}),
-        ("--msa-server", "search", {"msa_server": True}),
-        ("--msa-server --threads 2", "search", {"msa_server": True, "threads": 2}),
-        ("--msa-server http://here", "search", {"msa_server": "http://here"}),
-        ("--memory 8GiB", "memory", {"memory": 2**33}),
+        ("--models a b --seed 1", {"models": ("a", "b"), "seed": 1}),
+        ("--models a --models b", {"models": ("a", "b")}),
+        ("--seed 1 --seed=2", {"seed": 2}),
+        ("--seed -1", {"seed": -1}),
+        ("--weights none", {"weights": Path("none")}),
+        ("--models-to-relax none", {"models_to_relax": "none"}),
+        ("--recycle-tolerance nan", {"dtype": "auto"}),
+        ("-oout", {"output": Path("out")}),
+        ("--output=a=b", {"output": Path("a=b")}),
+        ("--overwrite=false", {"overwrite": False}),
+        ("--features [1] {2}", {"features": (Path("[1]"), Path("{2}"))}),
+        ("--msa-server", {"msa_server": True}),
+        ("--msa-server --threads 2", {"msa_server": True, "threads": 2}),
+        ("--msa-server http://here", {"msa_server": "http://here"}),
+        ("--memory 8GiB", {"memory": 2**33}),
     ],
 )
-def test_options_are_read_in_the_usual_spellings(words: str, group: str, values: dict[str, Any]) -> None:
+def test_options_are_read_in_the_usual_spellings(words: str, values: dict[str, Any]) -> None:
     _, options = predict("a.fasta", *words.split())
-    assert {name: getattr(getattr(options, group), name) for name in values} == values
+    assert {name: getattr(options, name) for name in values} == values
 
 
 def test_words_after_two_hyphens_are_files() -> None:

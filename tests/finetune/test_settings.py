@@ -12,7 +12,7 @@ from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.memory import number_bytes, parameter_bytes
-from helixfold.finetune.options import AdapterOptions, FinetuneOptions
+from helixfold.finetune.options import FinetuneOptions
 from helixfold.finetune.run import values_of
 from helixfold.finetune.settings import FinetuneConfig, finetuning
 from helixfold.finetune.task_table import TaskRow, read_table
@@ -52,7 +52,11 @@ def test_what_cannot_be_trained_is_refused() -> None:
 
 def test_options_change_what_is_usual() -> None:
     options = FinetuneOptions(
-        what=AdapterOptions(adapter="lora", rank=6, rank_stabilised=True, decomposed=True, targets="heads.*"),
+        adapter="lora",
+        rank=6,
+        rank_stabilised=True,
+        decomposed=True,
+        targets="heads.*",
         steps=7,
         learning_rate=0.5,
         seed=3,

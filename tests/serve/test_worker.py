@@ -122,10 +122,10 @@ def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
     (submission,) = read_submissions("MKTAYIAKQR:MKTAY", "x", options)
     worker = WorkerOptions(models=("model_1_ptm", "model_1_multimer_v3"), databases=tmp_path)
     found = tasks.predict_options(submission.request(), tmp_path, worker, tmp_path / "out", tmp_path / "failures.json")
-    assert found.models.models == ("model_1_multimer_v3",)
-    assert (found.models.num_seeds, found.compute.num_recycles, found.compute.models_to_relax) == (3, 2, "best")
-    assert found.search.databases == tmp_path
-    assert str(found.search.max_template_date) == "2020-05-01"
+    assert found.models == ("model_1_multimer_v3",)
+    assert (found.num_seeds, found.num_recycles, found.models_to_relax) == (3, 2, "best")
+    assert found.databases == tmp_path
+    assert str(found.max_template_date) == "2020-05-01"
     with pytest.raises(InputError, match="recycles"):
         JobOptions(recycles=51)
 

@@ -7,7 +7,7 @@ that says what to do instead. None is ignored silently.
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Self
@@ -459,8 +459,8 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
     Remarks about an option are printed to stderr. Raise `InputError` for an option that cannot be followed.
     """
     given: Any = (*others.values, *others.switches)
-    ours = _flat(options)
-    ours.defaults, ours.others = _flat(PredictOptions()), {_known(option.name): str(option) for option in given}
+    ours = SimpleNamespace(**vars(options))
+    ours.defaults, ours.others = PredictOptions(), {_known(option.name): str(option) for option in given}
     for option in given:
         convert = _BY_NAME[_known(option.name)].convert
         assert convert is not None
@@ -472,7 +472,7 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
             print(f"helixfold: {option.name}: {remark}", file=sys.stderr)
     models(ours)
     precomputed_alignments(ours)
-    return _grouped(ours)
+    return replace(options, **{each.name: getattr(ours, each.name) for each in fields(options)})
 
 
 def _known(name: str) -> str:
@@ -480,22 +480,6 @@ def _known(name: str) -> str:
     names = {known.replace("_", "-"): known for known in (*_BY_NAME, *_NEGATIVES)}
     known = name if name in _BY_NAME or name in _NEGATIVES else names[name.replace("_", "-")]
     return _NEGATIVES.get(known, known)
-
-
-def _flat(options: PredictOptions) -> SimpleNamespace:
-    groups = [getattr(options, group.name) for group in fields(options) if group.name != "inputs"]
-    values = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
-    return SimpleNamespace(inputs=options.inputs, **values)
-
-
-def _grouped(options: SimpleNamespace) -> PredictOptions:
-    usual = PredictOptions()
-    groups = {}
-    for group in fields(usual):
-        if group.name != "inputs":
-            kind = type(getattr(usual, group.name))
-            groups[group.name] = kind(**{field.name: getattr(options, field.name) for field in fields(kind)})
-    return PredictOptions(inputs=options.inputs, **groups)
 
 
 def listing() -> Iterator[str]:

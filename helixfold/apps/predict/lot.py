@@ -67,7 +67,7 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
     None stands for a target that is folded alone, as complexes are. Models of complexes and groups of ranks that share
     targets fold one at a time, and every process gets some of the targets.
     """
-    most = settings.options.devices.targets_at_once
+    most = settings.options.targets_at_once
     if most is None:
         most = AT_ONCE if card_of(settings.device).has_own_memory else 1
     # A model of complexes averages over all template slots, empty ones included; padding would count as well.
@@ -133,7 +133,7 @@ class TargetUnderWay:
 
     def __init__(self, job: Job, settings: RunSettings, stages: Stages) -> None:
         self.job, self.settings, self.stages = job, settings, stages
-        self.directory = directory = settings.options.targets.output / job.name
+        self.directory = directory = settings.options.output / job.name
         self.spill = settings.memory.spill_directory or directory
         self.missing: deque[tuple[PredictionRequest, Plan]] = deque()
         self.outcome: Outcome = []
@@ -176,7 +176,7 @@ class TargetUnderWay:
         self._seconds_between_times = 0 if len(plans) <= _FEW else _SECONDS_BETWEEN_TIMES
         if job.residues > _LONG:  # a prediction may take hours
             self._draw_coverage()
-        elif self.missing and not settings.options.targets.slim:
+        elif self.missing and not settings.options.slim:
             threading.Thread(target=import_matplotlib).start()  # while the network runs
 
     @property
@@ -247,7 +247,7 @@ class TargetUnderWay:
                 depth,
                 name=self.job.title,
                 origin=model_origin(resumed.record, requested.name, self.features),
-                representations_format=settings.options.compute.representations_format,
+                representations_format=settings.options.representations_format,
             )
             if no_pdb_file is not None:
                 settings.say(f"{self.job.name}: {requested.name}: there is no PDB file: {no_pdb_file}")
@@ -273,7 +273,7 @@ class TargetUnderWay:
         )
 
     def _draw_coverage(self) -> None:
-        if not self.settings.options.targets.slim:
+        if not self.settings.options.slim:
             write_coverage(self.directory, alignment_of(self.features), self._depth)
 
     def _write_times(self, prediction: Prediction) -> None:
@@ -296,7 +296,7 @@ class TargetUnderWay:
             features=self._digest,
             searches=() if target is None else recorded_searches(target, settings.searches),
             templates=tuple(each.label for each in templates_read(self.features, preset)),
-            command=recorded_command(settings.options.targets.command),
+            command=recorded_command(settings.options.command),
         )
 
 
@@ -338,7 +338,7 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
     while (asked := group.receive()) is not None:
         with suppress(Exception):  # the first rank fails as well, and reports it
             if "target" in asked:
-                job, directory = by_name[asked["target"]], settings.options.targets.output / asked["target"]
+                job, directory = by_name[asked["target"]], settings.options.output / asked["target"]
                 with group.together():
                     features = load_features(FEATURES.path(directory))
                     guess = job.guessed_positions(features)

@@ -72,7 +72,7 @@ def print_forecast(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], settin
 def _forecasts(job: Job, settings: RunSettings) -> Iterator[TargetForecast]:
     """Yield the memory and the time that folding a target takes with each model; nothing is written or searched."""
     features, target, searches = job.features, job.target, settings.searches
-    directory = settings.options.targets.output / job.name
+    directory = settings.options.output / job.name
     if target is not None and not searches.alignments and (searches.templates is None or target.templates):
         with warnings.catch_warnings(action="ignore"):  # about unused templates, which the run itself reports
             features = target_features(target, SearchPlan(user_templates=searches.user_templates))

@@ -3,7 +3,7 @@
 The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,6 +27,7 @@ from helixfold.options import (
     RepresentationFormat,
     RepresentationName,
     Workers,
+    option_group,
     part_of_all,
     reads,
     whole_number,
@@ -62,7 +63,7 @@ TARGETS = Group.create_ordered("Targets")
 _PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
 
 
-@Parameter(name="*", group=TARGETS)
+@option_group(TARGETS)
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
     """Options for what is predicted, in which order, and where results go."""
@@ -115,11 +116,8 @@ class TargetOptions:
         return self.shared or self.shard is not None
 
 
-@Parameter(
-    name="*",
-    group=Group.create_ordered(
-        "Searches and alignments", help="by default, nothing is searched: only the sequence is used"
-    ),
+@option_group(
+    Group.create_ordered("Searches and alignments", help="by default, nothing is searched: only the sequence is used")
 )
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
@@ -161,7 +159,7 @@ class SearchOptions:
     """Directory that keeps results of MMseqs2 searches, databases converted for MMseqs2, and a server's templates."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Complexes"))
+@option_group(Group.create_ordered("Complexes"))
 @dataclass(frozen=True, kw_only=True)
 class ComplexOptions:
     """Options for complexes, whose chains stand between colons in a FASTA file, a table or a typed sequence."""
@@ -177,7 +175,7 @@ class ComplexOptions:
     all targets; the chain of a monomer is A."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Models"))
+@option_group(Group.create_ordered("Models"))
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """Options for the models that predict, and for their number of predictions."""
@@ -221,9 +219,8 @@ class ModelOptions:
     """Stop recycling and predicting a target once a prediction reaches this mean pLDDT."""
 
 
-@Parameter(
-    name="*",
-    group=Group.create_ordered("Conformations", help="more predictions of a target, from variants of its alignment"),
+@option_group(
+    Group.create_ordered("Conformations", help="more predictions of a target, from variants of its alignment")
 )
 @dataclass(frozen=True, kw_only=True)
 class ConformationOptions:
@@ -255,7 +252,7 @@ class ConformationOptions:
     them."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Recycling, relaxation and precision"))
+@option_group(Group.create_ordered("Recycling, relaxation and precision"))
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
     """Options for how each prediction is computed and what is done with it."""
@@ -308,7 +305,7 @@ class ComputeOptions:
     the target then fails with a message."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Devices"))
+@option_group(Group.create_ordered("Devices"))
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
     """Options for the devices and processes that predict."""
@@ -330,7 +327,7 @@ class DeviceOptions:
     """Search and predict on the nodes of a cluster (Slurm, PBS, LSF, Kubernetes) described in this TOML file."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Memory"))
+@option_group(Group.create_ordered("Memory"))
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimits:
     """Options for the memory that a prediction may take."""
@@ -348,7 +345,7 @@ class MemoryLimits:
     """Maximum number of extra MSA rows."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Output on the screen"))
+@option_group(Group.create_ordered("Output on the screen"))
 @dataclass(frozen=True, kw_only=True)
 class ScreenOptions:
     """Options for what a run shows."""
@@ -361,22 +358,23 @@ class ScreenOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions:
+class PredictOptions(  # the fields of the last class come first, in the help too
+    ScreenOptions,
+    MemoryLimits,
+    DeviceOptions,
+    ComputeOptions,
+    ConformationOptions,
+    ModelOptions,
+    ComplexOptions,
+    SearchOptions,
+    TargetOptions,
+):
     """All options of `helixfold predict`, and the input files."""
 
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
-    targets: TargetOptions = field(default_factory=TargetOptions)
-    search: SearchOptions = field(default_factory=SearchOptions)
-    complexes: ComplexOptions = field(default_factory=ComplexOptions)
-    models: ModelOptions = field(default_factory=ModelOptions)
-    conformations: ConformationOptions = field(default_factory=ConformationOptions)
-    compute: ComputeOptions = field(default_factory=ComputeOptions)
-    devices: DeviceOptions = field(default_factory=DeviceOptions)
-    memory: MemoryLimits = field(default_factory=MemoryLimits)
-    screen: ScreenOptions = field(default_factory=ScreenOptions)
 
 
-@Parameter(name="*", group=Group.create_ordered("Models and operators"))
+@option_group(Group.create_ordered("Models and operators"))
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
     """Options of `helixfold doctor` for the size and the device that models and operators are reported for."""

@@ -60,7 +60,7 @@ def _relax(target: PredictedTarget, order: list[Prediction]) -> None:
         name=target.title,
         origin_of=lambda name: _origin(target.directory, name),
     )
-    if to_relax != "none" and not target.settings.options.targets.slim:
+    if to_relax != "none" and not target.settings.options.slim:
         _write_times(target, order, running=True)  # it takes long, and a run that goes on does not repeat it
 
 
@@ -72,7 +72,7 @@ def _origin(directory: Path, name: str) -> ModelOrigin | None:
 
 def _write_ensemble(target: PredictedTarget, order: list[Prediction]) -> None:
     names = [prediction.name for prediction in order]
-    if not write_ensemble(target.directory, names, target.settings.options.conformations.reference):
+    if not write_ensemble(target.directory, names, target.settings.options.reference):
         remove_ensemble(target.directory)
 
 
@@ -82,7 +82,7 @@ def _write_report(target: PredictedTarget, order: list[Prediction]) -> None:
 
 def _write_colabfold(target: PredictedTarget, order: list[Prediction]) -> None:
     record = read_record(target.directory)
-    if target.settings.options.targets.output_format == "colabfold" and record is not None:
+    if target.settings.options.output_format == "colabfold" and record is not None:
         origins = {name: (origin.model, origin.seed) for name, origin in record.predictions.items()}
         write_colabfold(target.directory.resolve(), load_features(FEATURES.path(target.directory)), order, origins)
 
@@ -113,7 +113,7 @@ def is_postprocessed(directory: Path, predictions: Sequence[Prediction], setting
         for rank, prediction in enumerate(ranked(predictions))
         for kind in prediction.kinds
     )
-    has_format = settings.options.targets.output_format != "colabfold" or done_file(directory.resolve()).is_file()
+    has_format = settings.options.output_format != "colabfold" or done_file(directory.resolve()).is_file()
     return is_ranked and has_format and relaxation.is_done(directory, predictions, settings.to_relax)
 
 
@@ -122,11 +122,11 @@ def postprocess(target: PredictedTarget) -> list[Prediction]:
     predictions = (read_finished(target.directory, name) for name in target.names)
     order = ranked([prediction for prediction in predictions if prediction is not None])
     for name, step in STEPS:
-        if target.settings.options.targets.slim and name in _NOT_SLIM:
+        if target.settings.options.slim and name in _NOT_SLIM:
             continue
         with target.stages.stage(name):
             step(target, order)
-    if target.settings.options.targets.slim:
+    if target.settings.options.slim:
         slim_down(target.directory)
     return order
 

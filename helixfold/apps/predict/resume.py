@@ -95,7 +95,7 @@ def resume_status(
     if packed is not None and job.name in packed and (entry := packed.entry(job.name)) is None:
         return _unpacked_status(job, settings, packed)
     earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
-    overwrite = settings.options.targets.overwrite
+    overwrite = settings.options.overwrite
     found = _expected(job, settings, None if overwrite else earlier)
     predictions = settings.predictions(found.variants)
     requested = record_for(job, settings, predictions, found.clusters)
@@ -144,7 +144,7 @@ def _is_whole(
     folding = settings.folding
     if folding.representations or folding.logits or folding.save_passes:
         return False
-    if settings.options.targets.output_format == "colabfold":
+    if settings.options.output_format == "colabfold":
         return False
     try:
         plddt = entry.child("finished")
@@ -163,7 +163,7 @@ def begun_dtype(jobs: Sequence[Job], settings: RunSettings, packed: PackedResult
     """Return the dtype of the first target that an earlier run made with these settings, dtypes aside; else None."""
     for job in jobs:
         entry = packed.entry(job.name) if job.name in packed else None
-        directory = settings.options.targets.output / job.name
+        directory = settings.options.output / job.name
         earlier = read_record(directory) if entry is None else record_of(entry.content.get("settings"))
         if earlier is None:
             continue
@@ -190,7 +190,7 @@ def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marke
 
 def resume_target(job: Job, directory: Path, settings: RunSettings) -> ResumedTarget:
     """Keep what an earlier run made with the same settings, remove the rest, and write the new record."""
-    earlier = None if settings.options.targets.overwrite else read_record(directory)
+    earlier = None if settings.options.overwrite else read_record(directory)
     requested = _requested(job, settings, earlier)
     done_file(directory.resolve()).unlink(missing_ok=True)
     models, stages = dict[str, Any](), list[Stage]()
@@ -232,7 +232,7 @@ def _missing(
     """Return the requested predictions that are to be made; none if one that is done has the score that ends a run."""
     if _has_score(done, settings):
         return []
-    form = settings.options.compute.representations_format
+    form = settings.options.representations_format
     complete = [
         name for name, prediction in done.items() if has_requested_files(directory, prediction, settings.folding, form)
     ]

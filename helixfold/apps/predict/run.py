@@ -21,7 +21,7 @@ from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
 from helixfold.apps.predict.memory_plan import print_forecast
-from helixfold.apps.predict.options import Order, PredictOptions
+from helixfold.apps.predict.options import MemoryLimits, Order, PredictOptions
 from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
@@ -43,6 +43,7 @@ from helixfold.execution.device import AUTO, common_dtype, limit_threads, settle
 from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
 from helixfold.ops.card import card_of
+from helixfold.options import values_of
 from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
@@ -76,14 +77,13 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
     """
     allocator.keep_few_kernels()
     limit_threads()
-    devices, targets = options.devices, options.targets
-    if targets.zip and targets.output_format == "packed":
+    if options.zip and options.output_format == "packed":
         raise InputError("--zip and --output-format packed exclude each other; leave one of them out")
     try:
         with (
-            logged_screen(options.screen.log_file),
-            nullcontext() if targets.dry_run else optional_output(),
-            join_workers(devices.device, devices.ranks_per_target) as workers,
+            logged_screen(options.log_file),
+            nullcontext() if options.dry_run else optional_output(),
+            join_workers(options.device, options.ranks_per_target) as workers,
             allocator.keeping_freed_memory(),
             ExitStack() as stack,
         ):
@@ -95,12 +95,12 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
                     settings = settings_for(jobs, options, searches, workers)
             settled = settled_dtype(settings.folding.dtype, card_of(settings.device))
             dtype = common_dtype(workers.world.all_gather(settled))
-            if targets.dry_run:
+            if options.dry_run:
                 return _forecast(jobs, settings, dtype) if is_first else 0
             with loading.stage("searches for all targets"):
                 if is_first:
                     with workers.world.leading():
-                        check_earlier(targets.output, {job.name: job.sequence for job in jobs})
+                        check_earlier(options.output, {job.name: job.sequence for job in jobs})
                         claims = _entered(stack, settings)
                         begun = _begin(jobs, settings, dtype, pulldown)
                         workers.world.send(begun)
@@ -132,18 +132,18 @@ def settings_for(
 
     Raise `InputError` for options that contradict each other, and for models and weights that cannot be used.
     """
-    variants = variant_settings(options.conformations)  # before what takes long
+    variants = variant_settings(options)  # before what takes long
     names, folding = folding_of(options)
-    limits, device = MemoryOptions(**vars(options.memory)), workers.mesh.device
+    limits, device = MemoryOptions(**values_of(options, MemoryLimits)), workers.mesh.device
     method: Method = "multimer" if jobs and all(job.chains > 1 for job in jobs) else "monomer"
-    adapters = parse_adapters(options.models.adapter)
-    found = find_models(names, options.models.weights, seed=folding.seed, method=method, adapters=adapters)
+    adapters = parse_adapters(options.adapter)
+    found = find_models(names, options.weights, seed=folding.seed, method=method, adapters=adapters)
     models = tuple(limits.limited(model) for model in found)
     for model in models:
         model.network.to(device)
     _check_ranking(jobs, [model.preset for model in models])
     trained = all(model.provenance == "trained" for model in models)
-    to_relax, remark = relaxation.chosen(options.compute.models_to_relax, trained=trained)
+    to_relax, remark = relaxation.chosen(options.models_to_relax, trained=trained)
     if remark is not None and workers.mesh.is_first:
         print(f"helixfold: {remark}", file=sys.stderr)
     settings = RunSettings(
@@ -156,12 +156,12 @@ def settings_for(
         to_relax=to_relax,
         workers=workers,
     )
-    return replace(settings, passes=passes_on(device, options.devices.cuda_graphs, workers.group.size, settings.say))
+    return replace(settings, passes=passes_on(device, options.cuda_graphs, workers.group.size, settings.say))
 
 
 def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
     """Lock the output directory for as long as the stack lasts, and return the claims in it if runs share it."""
-    options, workers = settings.options.targets, settings.workers
+    options, workers = settings.options, settings.workers
     is_shared, has_others = options.is_shared or not workers.mesh.is_first, workers.mesh.size > 1
     stack.enter_context(locked_directory(options.output, is_shared=is_shared, has_others=has_others))
     if not options.is_shared or not workers.is_leader:
@@ -176,7 +176,7 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
     `remaining` targets, the sizes of their `lots`, the names of finished targets that have `directories`, and for each
     server of the searches why it was given up.
     """
-    options, output, workers = settings.options.targets, settings.options.targets.output, settings.workers
+    options, output, workers = settings.options, settings.options.output, settings.workers
     with PackedResults(output) as packed:
         dtype = _begun_dtype(jobs, settings, dtype, packed)
         settings = settings.computing_in(dtype)
@@ -215,7 +215,7 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
 
 def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | None) -> Packer | None:
     """Return what packs the targets of this run, beginning with those that were finished before and are not packed."""
-    options = settings.options.targets
+    options = settings.options
     if options.output_format != "packed":
         return None
     # Another run may not have ended with a target yet.
@@ -225,7 +225,7 @@ def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | Non
 
 def _end(settings: RunSettings) -> int:
     """Write what tells of all targets once no process is at work any more, and return the exit code."""
-    options, queue = settings.options.targets, settings.workers.queue
+    options, queue = settings.options, settings.workers.queue
     if options.failures_file is not None:
         return close_part(queue, options.failures_file)
     if options.output_format == "colabfold":
@@ -245,7 +245,7 @@ def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
 
 def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packed: PackedResults) -> str:
     """Return the dtype of the targets that this run resumes, if the user named none; else the given dtype."""
-    if settings.folding.dtype != AUTO or settings.options.targets.overwrite:
+    if settings.folding.dtype != AUTO or settings.options.overwrite:
         return dtype
     begun = begun_dtype(jobs, settings, packed)
     if begun not in (None, dtype):
@@ -255,7 +255,7 @@ def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packed:
 
 def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     is_demonstration = settings.models[0].provenance == "demonstration"
-    if is_demonstration and not folding_of(settings.options)[0] and settings.options.models.weights is None:
+    if is_demonstration and not folding_of(settings.options)[0] and settings.options.weights is None:
         print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
     if (warning := untried(card_of(settings.device))) is not None:
         print(f"helixfold: {warning}", file=sys.stderr)
@@ -265,17 +265,17 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
 
 def _sorted(jobs: Sequence[Job], options: PredictOptions, *, several: bool) -> list[Job]:
     """Sort short targets first, for early results; for several groups long ones, so that none is left at the end."""
-    order: Order = options.targets.sort_queries_by
+    order: Order = options.sort_queries_by
     if order == "none":
         return list(jobs)
     if order == "random":
-        return [jobs[number] for number in np.random.default_rng(options.models.seed).permutation(len(jobs))]
+        return [jobs[number] for number in np.random.default_rng(options.seed).permutation(len(jobs))]
     return sorted(jobs, key=lambda job: job.residues, reverse=several)
 
 
 def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults) -> list[ResumeStatus]:
     """Return what the run will do for each target, and print it where there are earlier results."""
-    options = settings.options.targets
+    options = settings.options
     for problem in packed.problems.values():
         tqdm.write(f"helixfold: {problem}; its targets count as not predicted", file=sys.stderr)
     statuses = [resume_status(job, options.output / job.name, settings, packed) for job in jobs]
@@ -304,8 +304,8 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults)
 
 def _forecast(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> int:
     """Print what a run would do; return 1 if a target does not fit into memory or cannot be read."""
-    check_earlier(settings.options.targets.output, {job.name: job.sequence for job in jobs})
-    with PackedResults(settings.options.targets.output) as packed:
+    check_earlier(settings.options.output, {job.name: job.sequence for job in jobs})
+    with PackedResults(settings.options.output) as packed:
         settings = settings.computing_in(_begun_dtype(jobs, settings, dtype, packed))
         _print_notes(jobs, settings)
         return print_forecast(jobs, _statuses(jobs, settings, packed), settings)

@@ -56,7 +56,7 @@ class BatchRunner:
         packer: Packer | None = None,
     ) -> None:
         self._remaining, self._settings, self._workers = remaining, settings, settings.workers
-        self._options, self._output = settings.options.targets, settings.options.targets.output
+        self._options, self._output = settings.options, settings.options.output
         self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
         self._packer, self._packed = packer, PackedResults(self._output)
         self._shared: SharedTasks | None = None

@@ -67,7 +67,7 @@ class RunSettings:
     @property
     def num_seeds(self) -> int:
         """Return the number of seeds of each model."""
-        return self.options.models.num_seeds
+        return self.options.num_seeds
 
     @cached_property
     def search_identities(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class RunSettings:
     @property
     def prints_json(self) -> bool:
         """Return whether progress is printed as JSON instead of bars."""
-        return self.options.screen.progress == "json"
+        return self.options.progress == "json"
 
     @property
     def no_bars(self) -> bool | None:
@@ -141,30 +141,29 @@ def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
 
     Raise `InputError` if a preset of several models is given with a single file of weights.
     """
-    models, compute = options.models, options.compute
-    preset = None if models.preset is None else PREDICTION_PRESETS[models.preset]
-    if preset is not None and not models.models and models.weights is not None and models.weights.is_file():
+    preset = None if options.preset is None else PREDICTION_PRESETS[options.preset]
+    if preset is not None and not options.models and options.weights is not None and options.weights.is_file():
         raise InputError(
-            f"{models.weights} is one file of parameters and --preset names {', '.join(preset.models)}; "
+            f"{options.weights} is one file of parameters and --preset names {', '.join(preset.models)}; "
             "give --models, or a directory of weights"
         )
     chosen = {}
     for name in ("num_recycles", "recycle_tolerance", "num_ensemble"):
-        value = getattr(compute, name)
+        value = getattr(options, name)
         if value is None and preset is not None:
             value = getattr(preset, name)
         if value is not None:
             chosen[name] = value
-    return models.models or (() if preset is None else preset.models), FoldingOptions(
+    return options.models or (() if preset is None else preset.models), FoldingOptions(
         **chosen,
-        logits=compute.save_logits,
-        representations=compute.save_representations,
-        dropout=compute.dropout,
-        save_passes=compute.save_recycles,
-        cyclic=options.complexes.cyclic,
-        seed=models.seed,
-        dtype=compute.dtype,
-        stop_at_score=models.stop_at_score,
+        logits=options.save_logits,
+        representations=options.save_representations,
+        dropout=options.dropout,
+        save_passes=options.save_recycles,
+        cyclic=options.cyclic,
+        seed=options.seed,
+        dtype=options.dtype,
+        stop_at_score=options.stop_at_score,
     )
 
 

@@ -27,7 +27,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions
+from helixfold.apps.predict.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions, SearchOptions
 from helixfold.apps.predict.search import (
     pulldown_of_features,
     read_features,
@@ -50,28 +50,28 @@ def read_jobs(
 
     See `requested_targets`. Raise `InputError` for wrong input.
     """
-    if options.targets.features and not options.inputs and (names := given(options.search)) and names != ["--threads"]:
+    if options.features and not options.inputs and (names := given(options, SearchOptions)) and names != ["--threads"]:
         raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
-    searches = plan_of(options.search, announce=announce, dry_run=options.targets.dry_run)
+    searches = plan_of(options, announce=announce, dry_run=options.dry_run)
     targets, pulldown = requested_targets(options, given_targets, announce=announce)
-    ready = read_features(options.targets.features)
-    if announce and (unfinished := unfinished_features(options.targets.features)):
+    ready = read_features(options.features)
+    if announce and (unfinished := unfinished_features(options.features)):
         text = f"left out, as they have no {FEATURES.name()}: {', '.join(map(str, unfinished))}"
         print(f"helixfold: {printable(text, 1000)}; helixfold features makes the rest", file=sys.stderr)
-    pulldown += pulldown_of_features(options.targets.features, {directory_name(each.domain_name) for _, each in ready})
+    pulldown += pulldown_of_features(options.features, {directory_name(each.domain_name) for _, each in ready})
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
-    jobs = [replace(job, directory=directory_in(options.targets.output, job.title).name) for job in jobs]
+    jobs = [replace(job, directory=directory_in(options.output, job.title).name) for job in jobs]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
-    _check_references(options.conformations.reference)
-    if (guess := options.compute.initial_guess) is not None:
+    _check_references(options.reference)
+    if (guess := options.initial_guess) is not None:
         jobs = [replace(job, initial_guess=guess_of(guess, job.title, only=len(jobs) == 1)) for job in jobs]
-    for name in options.complexes.cyclic or ():
+    for name in options.cyclic or ():
         if not any(name in job.chain_ids for job in jobs):
             raise InputError(f"--cyclic {printable(name)}: no target has a chain of this name")
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
-    if (shard := options.targets.shard) is not None:
+    if (shard := options.shard) is not None:
         count, jobs = len(jobs), part_of(jobs, shard)
         if not jobs:
             raise InputError(f"there is no target in shard {shard[0]}/{shard[1]} of {counted(count, 'target')}")
@@ -98,35 +98,34 @@ def requested_targets(
     Of several processes one should `announce` what is left out. Raise `InputError` for wrong input.
     """
     inputs = _inputs(options)
-    example = (EXAMPLE_TEMPLATE,) if options.targets.example and options.search.templates is None else ()
-    own_files = options.search.msa, options.search.templates or example
+    example = (EXAMPLE_TEMPLATE,) if options.example and options.templates is None else ()
+    own_files = options.msa, options.templates or example
     targets: list[AnyTarget]
     complexes, pulldown = pulldown_targets(options)
     if complexes:
         targets = complexes
     elif given_targets is None:
-        chains = options.complexes
         targets = read_targets(
             inputs,
             *own_files,
-            as_protein=options.targets.as_protein,
-            records_as_chains=chains.records_as_chains,
-            chain_ids=chains.chain_ids,
-            pair_mode=chains.pair_mode,
+            as_protein=options.as_protein,
+            records_as_chains=options.records_as_chains,
+            chain_ids=options.chain_ids,
+            pair_mode=options.pair_mode,
         )
     else:
         targets = with_search_files(given_targets, *own_files)
-    targets = selected_alignments(targets, options.search, announce=announce)
+    targets = selected_alignments(targets, options, announce=announce)
     if announce:
-        print_complex_notes(options.search, targets)
+        print_complex_notes(options, targets)
     return targets, pulldown
 
 
 def _inputs(options: PredictOptions) -> tuple[Path, ...]:
     """Return the input files, or the example with --example. Raise `InputError` if they do not go together."""
     inputs = options.inputs
-    if options.targets.example:
-        if inputs or options.targets.features:
+    if options.example:
+        if inputs or options.features:
             raise InputError(
                 "--example predicts the protein that comes with helixfold; leave out your own files, or --example"
             )
@@ -143,22 +142,21 @@ def pulldown_targets(options: PredictOptions) -> tuple[list[AnyTarget], list[Pul
 
     Raise `InputError` for files that cannot be used, and for options that do not go with --pulldown.
     """
-    targets = options.targets
-    if targets.pulldown is None:
-        if targets.pulldown_table is not None:
+    if options.pulldown is None:
+        if options.pulldown_table is not None:
             raise InputError("--pulldown-table names baits and preys of two FASTA files; give them as --pulldown")
         return [], []
     for name in ("--features", "--example", "--records-as-chains", "--chain-ids"):
-        if name in (*given(targets), *given(options.complexes)):
+        if name in given(options):
             raise InputError(f"--pulldown and {name} exclude each other; run the command once for each")
     if options.inputs:
         raise InputError(f"--pulldown has its own files; give {options.inputs[0]} to a command of its own")
-    complexes = read_pulldown(*targets.pulldown, targets.pulldown_table)
+    complexes = read_pulldown(*options.pulldown, options.pulldown_table)
     for each in complexes:
         if CHAIN_SEARCHES.match(f"{filesystem_key(each.name)}/"):
             raise InputError(f"a complex named '{each.name}' would be where results of searches are; rename it")
     inputs = _in_complexes(complexes, options)
-    entries = [_entry(each, options.targets.output) for each in complexes]
+    entries = [_entry(each, options.output) for each in complexes]
     return [*inputs], entries
 
 
@@ -169,21 +167,21 @@ def _in_complexes(complexes: Sequence[PulldownComplex], options: PredictOptions)
         for protein, sequence in zip(each.proteins, each.target.sequences, strict=True):
             names.setdefault(sequence, protein)
     proteins = [Target(name=name, sequence=sequence) for sequence, name in names.items()]
-    files = {each.sequence: tuple(alignments_of(each, options.search.msa, only=False)) for each in proteins}
-    searches = CHAIN_SEARCHES.path(options.targets.output)
+    files = {each.sequence: tuple(alignments_of(each, options.msa, only=False)) for each in proteins}
+    searches = CHAIN_SEARCHES.path(options.output)
     found = [
         ComplexInput(
             target=each.target,
             files=tuple(ChainAlignmentFiles(unpaired=files[entity.sequence]) for entity in each.target.entities),
-            pair_mode=options.complexes.pair_mode,
-            as_protein=options.targets.as_protein,
+            pair_mode=options.pair_mode,
+            as_protein=options.as_protein,
             shared_results=tuple(
                 searches / _directory(names[entity.sequence], entity.sequence) for entity in each.target.entities
             ),
         )
         for each in complexes
     ]
-    with_templates = with_search_files(found, (), options.search.templates or ())
+    with_templates = with_search_files(found, (), options.templates or ())
     return [each for each in with_templates if isinstance(each, ComplexInput)]
 
 

@@ -22,16 +22,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, with_own_query
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import UnusableHitError
-from helixfold.apps.predict.options import (
-    ComplexOptions,
-    ComputeOptions,
-    DeviceOptions,
-    ModelOptions,
-    PredictOptions,
-    ScreenOptions,
-    SearchOptions,
-    TargetOptions,
-)
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.run import run
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
@@ -292,33 +283,25 @@ def predict_options(
     databases = worker.databases if searches else None
     latest = options["newest_template"]
     templates = tuple(directory / name for name in request["templates"])
-    search = SearchOptions(
+    model = options["model"] or usual_model(worker.models, request["sequence"].count(CHAIN_SEPARATOR) + 1)
+    return PredictOptions(
+        inputs=(directory / "target.fasta",),
+        output=output,
+        failures_file=failures,
         msa=alignments,
         templates=templates or None,
         databases=databases,
         threads=worker.threads,
         max_template_date=None if latest is None else date.fromisoformat(latest),
-    )
-    model = options["model"] or usual_model(worker.models, request["sequence"].count(CHAIN_SEPARATOR) + 1)
-    defaults = PredictOptions()
-    return replace(
-        defaults,
-        inputs=(directory / "target.fasta",),
-        targets=TargetOptions(output=output, failures_file=failures),
-        search=search,
-        complexes=ComplexOptions(pair_mode=options["pairing"]),
-        models=ModelOptions(
-            models=() if model is None else (model,),
-            weights=worker.weights,
-            seed=options["seed"],
-            num_seeds=options["predictions"],
-        ),
-        compute=ComputeOptions(
-            num_recycles=options["recycles"],
-            dropout=options["dropout"],
-            models_to_relax="best" if options["relax"] else "none",
-        ),
-        devices=DeviceOptions(device=worker.device),
-        memory=replace(defaults.memory, memory=worker.memory),
-        screen=ScreenOptions(progress="json"),
+        pair_mode=options["pairing"],
+        models=() if model is None else (model,),
+        weights=worker.weights,
+        seed=options["seed"],
+        num_seeds=options["predictions"],
+        num_recycles=options["recycles"],
+        dropout=options["dropout"],
+        models_to_relax="best" if options["relax"] else "none",
+        device=worker.device,
+        memory=worker.memory,
+        progress="json",
     )

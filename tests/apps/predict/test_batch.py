@@ -17,7 +17,7 @@ from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER
 from helixfold.apps.predict import runner
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import ComputeOptions, ModelOptions, PredictOptions, TargetOptions
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.presets import MONOMER
 from helixfold.apps.predict.run import _sorted
 from helixfold.apps.predict.screen import _Copied, _Log, logged_screen
@@ -282,7 +282,7 @@ def test_jobs_are_sorted_as_asked() -> None:
     jobs = [Job(target=Target(name=str(length), sequence="A" * length)) for length in (3, 1, 4, 2, 6, 5)]
 
     def lengths(order: str, *, several: bool = False) -> list[int]:
-        options = PredictOptions(targets=TargetOptions(sort_queries_by=order))  # type: ignore[arg-type]
+        options = PredictOptions(sort_queries_by=order)  # type: ignore[arg-type]
         return [len(job.sequence) for job in _sorted(jobs, options, several=several)]
 
     assert lengths("length") == [1, 2, 3, 4, 5, 6]
@@ -294,12 +294,10 @@ def test_jobs_are_sorted_as_asked() -> None:
 
 def test_presets_are_defaults_for_what_is_not_given() -> None:
     assert folding_of(PredictOptions()) == ((), FoldingOptions())
-    casp14 = folding_of(PredictOptions(models=ModelOptions(preset="monomer_casp14")))
+    casp14 = folding_of(PredictOptions(preset="monomer_casp14"))
     assert casp14 == (MONOMER, FoldingOptions(num_ensemble=8))
-    given = ModelOptions(preset="thorough", models=("tiny",)), ComputeOptions(num_recycles=0)
-    assert folding_of(PredictOptions(models=given[0], compute=given[1])) == (
-        ("tiny",), FoldingOptions(num_recycles=0, recycle_tolerance=0.5)
-    )  # fmt: skip
+    options = PredictOptions(preset="thorough", models=("tiny",), num_recycles=0)
+    assert folding_of(options) == (("tiny",), FoldingOptions(num_recycles=0, recycle_tolerance=0.5))
 
 
 @pytest.mark.parametrize(

@@ -3,25 +3,24 @@
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.apps.predict.compat import COMPATIBILITY_FLAGS, CompatibilityOptions, _flat, resolve
+from helixfold.apps.predict.compat import COMPATIBILITY_FLAGS, CompatibilityOptions, resolve
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import application
 from helixfold.cli.main import main
 
 
-def read(*arguments: object) -> SimpleNamespace:
+def read(*arguments: object) -> PredictOptions:
     """Our options, by name, that `helixfold predict` takes these options for."""
     words = ["predict", "a.fasta", *map(str, arguments)]
     _, bound, _ = application(words).parse_args(words)
     options = replace(bound.arguments.get("options", PredictOptions()), inputs=bound.arguments["inputs"])
-    return _flat(resolve(options, bound.arguments.get("others", CompatibilityOptions())))
+    return resolve(options, bound.arguments.get("others", CompatibilityOptions()))
 
 
 FIVE = tuple(f"model_{number}" for number in range(1, 6))

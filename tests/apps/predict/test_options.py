@@ -3,7 +3,7 @@
 import inspect
 import json
 import pickle
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -12,13 +12,13 @@ import pytest
 from data_pipeline.datasets.chains import ChainFilter
 from helixfold.apps.predict import options
 from helixfold.apps.predict.doctor import CARD_NAMES
-from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.predict.options import MemoryLimits, PredictOptions
 from helixfold.cli.main import main
 from helixfold.cli.relax import relax
 from helixfold.execution.device import AUTO, DTYPES
 from helixfold.folding.options import FoldingOptions
 from helixfold.ops.card import CARDS
-from helixfold.options import ComputeDtype, Dtype, DtypeOrAuto, Executor
+from helixfold.options import ComputeDtype, Dtype, DtypeOrAuto, Executor, values_of
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.machines import MACHINES
 from helixfold.planning.memory import MemoryOptions
@@ -47,8 +47,8 @@ def test_choices_are_those_that_exist() -> None:
 
 def test_defaults_are_those_of_the_library() -> None:
     given, folding, memory = PredictOptions(), FoldingOptions(), MemoryOptions()
-    assert (given.models.seed, given.compute.dtype) == (folding.seed, folding.dtype)
-    assert MemoryOptions(**asdict(given.memory)) == memory
+    assert (given.seed, given.dtype) == (folding.seed, folding.dtype)
+    assert MemoryOptions(**values_of(given, MemoryLimits)) == memory
     relaxation = {name: parameter.default for name, parameter in inspect.signature(relax).parameters.items()}
     assert relaxation.items() >= asdict(RelaxOptions()).items()
     store, chains = StoreOptions(), ChainFilter()
@@ -57,8 +57,7 @@ def test_defaults_are_those_of_the_library() -> None:
 
 
 def test_options_go_to_other_processes() -> None:
-    given = PredictOptions(inputs=(Path("a.fasta"),))
-    given = replace(given, devices=replace(given.devices, ranks_per_target=2))
+    given = PredictOptions(inputs=(Path("a.fasta"),), ranks_per_target=2)
     assert pickle.loads(pickle.dumps(given)) == given
 
 

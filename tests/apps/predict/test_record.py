@@ -1,17 +1,18 @@
 """Every option that changes results is in the record of a target, so that none of another setting stands for them."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.pipeline import Target, prepare
-from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.predict.options import ConformationOptions, MemoryLimits, PredictOptions
 from helixfold.apps.predict.record import TargetRecord, record_for
 from helixfold.apps.predict.settings import RunSettings, folding_of
 from helixfold.apps.predict.targets import read_jobs
 from helixfold.apps.predict.variants import expected_variants, variant_settings
+from helixfold.options import values_of
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
@@ -21,16 +22,16 @@ SEQUENCE = "MKTAYIAKQR"
 STRUCTURES = Path(__file__).parents[3] / "examples" / "structures"
 # What is done with results, where and how fast they are made, and what is shown meanwhile.
 FREE = {
-    "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
-    "targets.sort_queries_by", "targets.dry_run", "targets.as_protein", "targets.keep_existing",
-    "targets.shared", "targets.shard", "targets.command", "targets.failures_file",
-    "devices.cluster", "search.msa_server_timeout", "search.msa_server_wait",
-    "search.pair_strategy", "complexes.records_as_chains", "complexes.pair_mode",
-    "search.threads", "search.search_cache", "compute.models_to_relax", "compute.save_logits",
-    "compute.save_recycles", "compute.save_representations", "compute.representations_format",
-    "conformations.reference", "devices.device", "devices.devices",
-    "devices.ranks_per_target", "devices.targets_at_once", "devices.cuda_graphs", "memory.executor", "memory.memory",
-    "memory.spill_directory", "screen.log_file", "screen.progress",
+    "output", "overwrite", "slim", "zip", "output_format",
+    "sort_queries_by", "dry_run", "as_protein", "keep_existing",
+    "shared", "shard", "command", "failures_file",
+    "cluster", "msa_server_timeout", "msa_server_wait",
+    "pair_strategy", "records_as_chains", "pair_mode",
+    "threads", "search_cache", "models_to_relax", "save_logits",
+    "save_recycles", "save_representations", "representations_format",
+    "reference", "device", "devices",
+    "ranks_per_target", "targets_at_once", "cuda_graphs", "executor", "memory",
+    "spill_directory", "log_file", "progress",
 }  # fmt: skip
 
 
@@ -45,91 +46,78 @@ def changed_options(folder: Path) -> dict[str, Any]:
     save_checkpoint(folder / "params_tiny.safetensors", network.state_dict(), tiny().model.to_dict())
     return {
         "inputs": (folder / "other.fasta",),
-        "targets.features": (folder / "features.npz",),
-        "targets.pulldown": (folder / "other.fasta", folder / "one.fasta"),
-        "targets.shared": True,
-        "targets.shard": (0, 1),
-        "targets.example": True,
-        "targets.output": folder / "elsewhere",
-        "targets.overwrite": True,
-        "targets.slim": True,
-        "targets.zip": True,
-        "targets.output_format": "colabfold",
-        "targets.sort_queries_by": "random",
-        "targets.dry_run": True,
-        "targets.as_protein": True,
-        "targets.keep_existing": True,
-        "targets.command": ("helixfold", "predict"),
-        "targets.failures_file": folder / "failed.json",
-        "search.msa": (folder / "one.a3m",),
-        "search.templates": (STRUCTURES / "helix_short.pdb",),
-        "search.databases": folder / "profile.toml",
-        "search.database": (folder / "database.fasta",),
-        "search.msa_server": "https://localhost",
-        "search.msa_server_timeout": 7.0,
-        "search.msa_server_wait": 7.0,
-        "search.msa_mode": "mmseqs2_uniref",
-        "search.max_template_date": date(2020, 1, 1),
-        "search.threads": 7,
-        "search.search_cache": folder / "searches",
-        "search.pair_strategy": "complete",
-        "complexes.records_as_chains": True,
-        "complexes.chain_ids": ("H",),
-        "complexes.pair_mode": "paired",
-        "models.preset": "quick",
-        "models.models": ("small",),
-        "models.weights": folder / "params_tiny.safetensors",
-        "models.seed": 7,
-        "models.num_seeds": 2,
-        "models.stop_at_score": 70.0,
-        "conformations.cluster_msa": True,
-        "conformations.cluster_eps": 7.0,
-        "conformations.cluster_min_samples": 7,
-        "conformations.cluster_max_gaps": 0.7,
-        "conformations.mask_columns": ("2-3",),
-        "conformations.mask_window": "5",
-        "conformations.mask_with": "unknown",
-        "conformations.subsample_msa": ("1:2",),
-        "conformations.reference": (STRUCTURES / "helix_short.pdb",),
-        "compute.num_recycles": 7,
-        "compute.recycle_tolerance": 0.7,
-        "compute.num_ensemble": 7,
-        "compute.models_to_relax": "all",
-        "compute.save_logits": True,
-        "compute.save_recycles": True,
-        "compute.dropout": True,
-        "complexes.cyclic": ("A",),
-        "compute.save_representations": ("single",),
-        "compute.representations_format": "safetensors",
-        "compute.initial_guess": STRUCTURES / "helix_short.pdb",
-        "compute.dtype": "bfloat16",
-        "devices.device": "cpu",
-        "devices.devices": "0,1",
-        "devices.cluster": folder / "site.toml",
-        "devices.ranks_per_target": 2,
-        "devices.targets_at_once": 2,
-        "devices.cuda_graphs": "off",
-        "memory.executor": "slabs",
-        "memory.memory": 2**30,
-        "memory.spill_directory": folder,
-        "memory.max_msa_rows": 7,
-        "memory.max_extra_rows": 7,
-        "screen.log_file": folder / "log",
-        "screen.progress": "json",
+        "features": (folder / "features.npz",),
+        "pulldown": (folder / "other.fasta", folder / "one.fasta"),
+        "shared": True,
+        "shard": (0, 1),
+        "example": True,
+        "output": folder / "elsewhere",
+        "overwrite": True,
+        "slim": True,
+        "zip": True,
+        "output_format": "colabfold",
+        "sort_queries_by": "random",
+        "dry_run": True,
+        "as_protein": True,
+        "keep_existing": True,
+        "command": ("helixfold", "predict"),
+        "failures_file": folder / "failed.json",
+        "msa": (folder / "one.a3m",),
+        "templates": (STRUCTURES / "helix_short.pdb",),
+        "databases": folder / "profile.toml",
+        "database": (folder / "database.fasta",),
+        "msa_server": "https://localhost",
+        "msa_server_timeout": 7.0,
+        "msa_server_wait": 7.0,
+        "msa_mode": "mmseqs2_uniref",
+        "max_template_date": date(2020, 1, 1),
+        "threads": 7,
+        "search_cache": folder / "searches",
+        "pair_strategy": "complete",
+        "records_as_chains": True,
+        "chain_ids": ("H",),
+        "pair_mode": "paired",
+        "preset": "quick",
+        "models": ("small",),
+        "weights": folder / "params_tiny.safetensors",
+        "seed": 7,
+        "num_seeds": 2,
+        "stop_at_score": 70.0,
+        "cluster_msa": True,
+        "cluster_eps": 7.0,
+        "cluster_min_samples": 7,
+        "cluster_max_gaps": 0.7,
+        "mask_columns": ("2-3",),
+        "mask_window": "5",
+        "mask_with": "unknown",
+        "subsample_msa": ("1:2",),
+        "reference": (STRUCTURES / "helix_short.pdb",),
+        "num_recycles": 7,
+        "recycle_tolerance": 0.7,
+        "num_ensemble": 7,
+        "models_to_relax": "all",
+        "save_logits": True,
+        "save_recycles": True,
+        "dropout": True,
+        "cyclic": ("A",),
+        "save_representations": ("single",),
+        "representations_format": "safetensors",
+        "initial_guess": STRUCTURES / "helix_short.pdb",
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "devices": "0,1",
+        "cluster": folder / "site.toml",
+        "ranks_per_target": 2,
+        "targets_at_once": 2,
+        "cuda_graphs": "off",
+        "executor": "slabs",
+        "memory": 2**30,
+        "spill_directory": folder,
+        "max_msa_rows": 7,
+        "max_extra_rows": 7,
+        "log_file": folder / "log",
+        "progress": "json",
     }
-
-
-def option_names(options: Any, before: str = "") -> list[str]:
-    names = []
-    for each in fields(options):
-        value = getattr(options, each.name)
-        names += option_names(value, f"{each.name}.") if is_dataclass(value) else [f"{before}{each.name}"]
-    return names
-
-
-def with_option(options: Any, name: str, value: Any) -> Any:
-    group, _, rest = name.partition(".")
-    return replace(options, **{group: with_option(getattr(options, group), rest, value) if rest else value})
 
 
 @cache
@@ -144,9 +132,9 @@ def record_of(options: PredictOptions) -> TargetRecord:
         options=options,
         folding=folding,
         searches=searches,
-        models=models_of(tuple(names), options.models.weights, folding.seed),
-        memory=MemoryOptions(**vars(options.memory)),
-        variants=variant_settings(options.conformations),
+        models=models_of(tuple(names), options.weights, folding.seed),
+        memory=MemoryOptions(**values_of(options, MemoryLimits)),
+        variants=variant_settings(options),
         to_relax="none",
         workers=None,  # type: ignore[arg-type]
     )
@@ -157,23 +145,20 @@ def record_of(options: PredictOptions) -> TargetRecord:
 def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) -> None:
     (tmp_path / "one.fasta").write_text(f">one\n{SEQUENCE}\n")
     first = PredictOptions(inputs=(tmp_path / "one.fasta",))
-    first = with_option(first, "models.models", ("tiny",))
-    first = with_option(first, "search.templates", (STRUCTURES / "helix_long.pdb",))
+    first = replace(first, models=("tiny",), templates=(STRUCTURES / "helix_long.pdb",))
     record, others = record_of(first), changed_options(tmp_path)
     # For AlphaFold's directory of databases, whose files are in the record, for a pulldown, and for trained parameters.
-    assert sorted([*others, "search.db_preset", "targets.pulldown_table", "models.adapter"]) == sorted(
-        option_names(first)
-    )
+    assert {*others, "db_preset", "pulldown_table", "adapter"} == vars(first).keys()
     for name, value in others.items():
-        base = with_option(first, "inputs", ()) if name in ("targets.example", "targets.pulldown") else first
+        base = replace(first, inputs=()) if name in ("example", "pulldown") else first
         # What these are about has to be asked for, too.
-        if name.startswith("conformations.cluster_"):
-            base = with_option(base, "conformations.cluster_msa", True)
-        if name == "conformations.mask_with":
-            base = with_option(base, "conformations.mask_window", "5")
-        other = record_of(with_option(base, name, value))
-        of_variants = name.startswith("conformations.") and base is not first
-        before = record_of(base) if of_variants and name != "conformations.cluster_msa" else record
+        if name.startswith("cluster_"):
+            base = replace(base, cluster_msa=True)
+        if name == "mask_with":
+            base = replace(base, mask_window="5")
+        other = record_of(replace(base, **{name: value}))
+        of_variants = name in vars(ConformationOptions()) and base is not first
+        before = record_of(base) if of_variants and name != "cluster_msa" else record
         differs = bool(before.differences(other)) or bool(other.predictions.keys() - before.predictions.keys())
         differs |= before.clusters is None and other.clusters is not None
         assert differs == (name not in FREE), name

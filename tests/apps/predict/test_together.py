@@ -12,7 +12,7 @@ import torch
 from data_pipeline.alignment_variants import VariantSettings
 from helixfold.apps.predict import lot, run
 from helixfold.apps.predict.lot import sizes_of_lots
-from helixfold.apps.predict.options import DeviceOptions, PredictOptions
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.cli.main import main
 from helixfold.execution.graphs import Recordings
@@ -198,7 +198,7 @@ def test_recorded_passes_serve_seeds_and_targets(
 def settings(device: str = "cpu", *, at_once: int | None = None, groups: int = 1) -> RunSettings:
     mesh = replace(Mesh.alone(device), layout=Layout(dp=groups))
     return RunSettings(
-        options=PredictOptions(devices=DeviceOptions(targets_at_once=at_once)),
+        options=PredictOptions(targets_at_once=at_once),
         folding=FoldingOptions(),
         searches=None,  # type: ignore[arg-type]
         models=(),
