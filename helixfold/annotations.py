@@ -15,6 +15,8 @@ else:
         class Parameter:
             """Stand-in for an annotation, and for the decorator of a class of options."""
 
+            alias = ()
+
             def __init__(self, *_, **__) -> None:
                 pass
 

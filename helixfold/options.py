@@ -1,11 +1,11 @@
 """Types for the options of commands: what a number, a size or a date on the command line may look like."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from data_pipeline.errors import InputError, printable
 from helixfold.annotations import CoercionError, Group, Parameter, Token
@@ -122,6 +122,61 @@ File = Annotated[Path, Parameter(metavar="FILE")]
 Output = Annotated[Path, Parameter(alias="-o", metavar="DIR")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """How the service offers an option: as a value in a request, and as a field of its form.
+
+    `name` is the option's name in a request, `kind` the type of its value there (bool, int or str) and `text` its
+    description; `label` is its label in the form. A value is within `bounds`, matches `pattern`, or is one of
+    `choices`, which have labels in the form. `needs` names what a worker must have to follow it. `convert` turns the
+    value of a request, if there is one, into the option's own.
+    """
+
+    name: str
+    kind: type
+    text: str
+    label: str
+    default: Any = None
+    bounds: tuple[int, int] | None = None
+    pattern: str = ""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    needs: Literal["", "relaxes", "templates"] = ""
+    convert: Callable[[Any], Any] | None = None
+
+
+# Where the record of a result holds an option that changes results: among the options, in the digests of its inputs, or
+# in the identities of its predictions.
+Recorded = Literal["options", "inputs", "predictions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What else is known about an option: where results record it, its names in other programs, and in the service.
+
+    An option without `recorded` does not change results. `colabfold` and `alphafold` are the names of options with the
+    same meaning and values, which the command line takes too.
+    """
+
+    recorded: Recorded | None = None
+    colabfold: str = ""
+    alphafold: str = ""
+    offer: Offer | None = None
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Return the names in other programs."""
+        return tuple(filter(None, (self.colabfold, self.alphafold)))
+
+
+def traits_of(options: type) -> dict[str, Traits]:
+    """Return the traits of each option of a command, by its name."""
+    found = {}
+    for name, annotation in get_type_hints(options, include_extras=True).items():
+        notes = getattr(annotation, "__metadata__", ())
+        found[name] = next((note for note in notes if isinstance(note, Traits)), Traits())
+    return found
+
+
 def option_group(group: Group) -> Callable[[type[Options]], type[Options]]:
     """Return a decorator for a dataclass of options, which are one group in the help of every command that has them.
 
@@ -132,10 +187,18 @@ def option_group(group: Group) -> Callable[[type[Options]], type[Options]]:
         own = options.__annotations__
         for name, annotation in own.items():
             kind, *notes = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
-            own[name] = Annotated[(kind, Parameter(group=group), *notes)]  # a group of its own comes later, and counts
+            # A group of the field's own comes later, and counts.
+            own[name] = Annotated[(kind, Parameter(group=group), *notes, *_aliased(notes))]
         return Parameter(name="*")(options)
 
     return decorate
+
+
+def _aliased(notes: Sequence[Any]) -> list[Parameter]:
+    """Return the annotation that adds the names in other programs to those that a field's annotations give."""
+    names = tuple(name for note in notes if isinstance(note, Traits) for name in note.aliases)
+    own = tuple(name for note in notes if isinstance(note, Parameter) for name in note.alias or ())
+    return [Parameter(alias=(*own, *names))] if names else []
 
 
 def values_of(options: Any, group: type) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def _names(entry: HelpEntry) -> str:
         return entry.positional_label + (" ..." if value.endswith("...") else "")
     if entry.choices and value.startswith("CHOICE"):
         value = f"{{{','.join(entry.choices)}}}{value.removeprefix('CHOICE')}"
-    return f"{', '.join((*entry.positive_shorts, *entry.positive_names))} {value}".strip()
+    return f"{', '.join((*entry.positive_shorts, *entry.positive_names[:1]))} {value}".strip()
 
 
 def _text(entry: HelpEntry) -> str:

@@ -1,7 +1,7 @@
-"""Define the options of ColabFold's and AlphaFold's command lines that `helixfold predict` understands.
+"""Options of ColabFold's and AlphaFold's command lines that are not simply another name of an option of ours.
 
-An option that means the same as one of ours sets ours. An option that cannot be followed is refused with a sentence
-that says what to do instead. None is ignored silently.
+Names with the same meaning and the same values stand with our options (`Traits.colabfold`, `Traits.alphafold`). Those
+here set ours by another value, or cannot be followed and say what to do instead. None is ignored silently.
 """
 
 import re
@@ -16,26 +16,18 @@ from cyclopts import Group, Parameter, Token
 
 from data_pipeline.errors import InputError, printable
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, PredictOptions
-from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER, PREDICTION_PRESETS
-from helixfold.options import RepresentationName, integer, number, positive
+from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
+from helixfold.options import RepresentationName, integer, traits_of
 
 _NO = ("false", "0", "f", "no")
 # A function that changes our options, each of them an attribute, by the value of another program's option. It returns a
 # remark for the user, or None. Switches have the values true and false.
 Conversion = Callable[[SimpleNamespace, str], str | None]
+Table = dict[str, tuple[str, Conversion | str]]
 
 
 class UnsupportedError(Exception):
     """Error for an option of another program that cannot be followed; the text says what to do instead."""
-
-
-def same(ours: str, read: Callable[[str], Any] = str) -> Conversion:
-    """Return a conversion that sets our option `ours` to the value, read by `read`."""
-
-    def convert(options: SimpleNamespace, value: str) -> None:
-        put(options, ours, read(value))
-
-    return convert
 
 
 def put(options: SimpleNamespace, ours: str, value: Any) -> None:
@@ -45,30 +37,9 @@ def put(options: SimpleNamespace, ours: str, value: Any) -> None:
     setattr(options, ours, value)
 
 
-def unsupported(sentence: str) -> Conversion:
-    """Return a conversion that raises `UnsupportedError` with this sentence, unless the option is switched off."""
-
-    def convert(_: SimpleNamespace, value: str) -> None:
-        if value not in _NO:
-            raise UnsupportedError(sentence)
-
-    return convert
-
-
-def without_effect(remark: str) -> Conversion:
-    """Return a conversion that changes nothing and returns this remark."""
-    return lambda options, value: remark
-
-
-def one_of(*names: str) -> Callable[[str], str]:
-    """Return a function that reads one of these names in upper or lower case. It raises ValueError for others."""
-
-    def read(value: str) -> str:
-        if value.lower() not in names:
-            raise ValueError(f"must be one of {', '.join(names)}, got '{printable(value)}'")
-        return value.lower()
-
-    return read
+def same(ours: str, read: Callable[[str], Any]) -> Conversion:
+    """Return a conversion that sets our option `ours` to the value, read by `read`."""
+    return lambda options, value: put(options, ours, read(value))
 
 
 def weights(options: SimpleNamespace, value: str) -> None:
@@ -117,17 +88,6 @@ def amber(options: SimpleNamespace, _: str) -> None:
         put(options, "models_to_relax", "all")
 
 
-def representation(name: RepresentationName) -> Conversion:
-    """Return a conversion that adds a representation to those of --save-representations."""
-
-    def convert(options: SimpleNamespace, value: str) -> None:
-        if value in _NO:
-            return
-        options.save_representations = tuple(dict.fromkeys((*options.save_representations, name)))
-
-    return convert
-
-
 def num_relax(options: SimpleNamespace, value: str) -> None:
     """Set --models-to-relax to best for 1, or to none for 0, unless --amber is given.
 
@@ -143,23 +103,24 @@ def num_relax(options: SimpleNamespace, value: str) -> None:
 
 
 def gpu_relax(_: SimpleNamespace, value: str) -> None:
-    """Accept relaxation on a GPU where there is one.
-
-    Raise `UnsupportedError` if the option is switched off on a machine with a GPU.
-    """
+    """Accept relaxation on a GPU where there is one. Raise `UnsupportedError` if a machine has one and this is off."""
     from torch.cuda import is_available  # noqa: PLC0415 (torch takes long to import, and this option is rare)
 
     if value == "false" and is_available():
         raise UnsupportedError("structures are relaxed on the GPU if there is one; hide it with CUDA_VISIBLE_DEVICES=")
 
 
-def overwrite(options: SimpleNamespace, value: str) -> None:
-    """Set --overwrite if the option is switched on."""
-    if value == "true":
-        put(options, "overwrite", True)
+def representation(name: RepresentationName) -> Conversion:
+    """Return a conversion that adds a representation to those of --save-representations."""
+
+    def convert(options: SimpleNamespace, value: str) -> None:
+        if value not in _NO:
+            options.save_representations = tuple(dict.fromkeys((*options.save_representations, name)))
+
+    return convert
 
 
-def remembered(_: SimpleNamespace, __: str) -> None:
+def later(_: SimpleNamespace, __: str) -> None:
     """Change nothing; `models` and `precomputed_alignments` read these options later, together with others."""
 
 
@@ -211,207 +172,82 @@ def models(options: SimpleNamespace) -> None:
     options.models = tuple(chosen[: int(count or 5)])
 
 
-COLABFOLD, ALPHAFOLD = "ColabFold", "AlphaFold"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompatibilityFlag:
-    """An option of another program.
-
-    `equivalent` says in a few words what corresponds to it, and `convert` changes our options accordingly.
-    """
-
-    name: str
-    program: str
-    equivalent: str
-    convert: Conversion | None  # None: our option has the same name, with hyphens
-    takes: str  # "value" or "switch"
-
-
-_PROFILE = "pass a profile of the databases (such as examples/databases.toml) or their directory with --databases"
-_ON_PATH = "programs are found on PATH; put its directory there"
-_PROTOCOL = "relaxation follows AlphaFold's protocol, whose numbers are fixed"
-_TEMPLATE_TABLE = f"structures of your own are given with --templates; {NO_TEMPLATE_TABLE}"
 _NO_EFFECT = "nothing is compiled for a length here, so it is without effect"
-
-
-def _flags(
-    program: str, takes: str, equivalent: str, convert: Conversion | None, *names: str
-) -> Sequence[CompatibilityFlag]:
-    return [
-        CompatibilityFlag(name=f"--{name}", program=program, equivalent=equivalent, convert=convert, takes=takes)
-        for name in names
-    ]
-
-
-COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
-    *_flags(COLABFOLD, "value", "--num-recycles", same("num_recycles", integer), "num-recycle"),
-    *_flags(
-        COLABFOLD, "value", "--recycle-tolerance", same("recycle_tolerance", number), "recycle-early-stop-tolerance"
-    ),
-    *_flags(COLABFOLD, "value", "--seed", same("seed", integer), "random-seed"),
-    *_flags(
-        COLABFOLD,
-        "value",
-        "--models (auto, alphafold2, _ptm, _multimer_v1, _v2, _v3)",
-        remembered,
-        "model-type",
-    ),
-    *_flags(COLABFOLD, "value", "--models, the first of them", remembered, "num-models"),
-    *_flags(COLABFOLD, "value", "--models, in this order", remembered, "model-order"),
-    *_flags(COLABFOLD, "switch", "--overwrite", overwrite, "overwrite-existing-results"),
-    *_flags(COLABFOLD, "value", "--msa-server", same("msa_server"), "host-url"),
-    *_flags(COLABFOLD, "value", "--templates", same("templates", lambda value: (Path(value),)), "custom-template-path"),
-    *_flags(COLABFOLD, "value", "--weights", weights, "data"),
-    *_flags(COLABFOLD, "value", "--max-msa-rows", same("max_msa_rows", positive), "max-seq"),
-    *_flags(COLABFOLD, "value", "--max-extra-rows", same("max_extra_rows", positive), "max-extra-seq"),
-    *_flags(COLABFOLD, "value", "--max-msa-rows and --max-extra-rows", rows, "max-msa"),
-    *_flags(COLABFOLD, "switch", "--models-to-relax all", amber, "amber"),
-    *_flags(COLABFOLD, "value", "--models-to-relax (0 none, 1 best)", num_relax, "num-relax"),
-    *_flags(COLABFOLD, "switch", "as it is done on a machine with a GPU", gpu_relax, "use-gpu-relax"),
-    *_flags(COLABFOLD, "value", "as it is done: by pLDDT, or by ipTM and pTM of complexes", rank, "rank"),
-    *_flags(COLABFOLD, "switch", "without effect", without_effect(_NO_EFFECT), "disable-unified-memory"),
-    *_flags(COLABFOLD, "value", "without effect", without_effect(_NO_EFFECT), "recompile-padding"),
-    *_flags(
-        COLABFOLD,
-        "switch",
-        "not there; --save-logits",
-        unsupported("nothing is pickled; --save-logits writes the logits of all heads"),
-        "save-all",
-    ),
-    *_flags(
-        COLABFOLD,
-        "switch",
-        "--save-representations single",
-        representation("single"),
-        "save-single-representations",
-    ),
-    *_flags(COLABFOLD, "switch", "--save-representations pair", representation("pair"), "save-pair-representations"),
-    *_flags(
-        COLABFOLD,
-        "value",
-        "not there; FASTA headers name targets",
-        unsupported("targets are named by the first word of their headers; change it there"),
-        "jobname-prefix",
-    ),
-    *_flags(
-        COLABFOLD,
-        "switch",
-        "as AlphaFold-Multimer does",
-        unsupported("features and scores of complexes are AlphaFold-Multimer's, without such variants"),
-        "disable-cluster-profile",
-        "calc-extra-ptm",
-        "no-use-probs-extra",
-    ),
-    *_flags(
-        COLABFOLD,
-        "value",
-        "--templates",
-        unsupported(_TEMPLATE_TABLE),
-        "pdb-hit-file",
-        "local-pdb-path",
-    ),
-    *_flags(COLABFOLD, "switch", "--dropout", same("dropout", lambda value: value not in _NO), "use-dropout"),
-    *_flags(
-        COLABFOLD,
-        "switch",
-        "helixfold features",
-        unsupported("`helixfold features` makes alignments and features and predicts nothing"),
-        "msa-only",
-    ),
-    *_flags(COLABFOLD, "switch", "not there", unsupported("inputs of AlphaFold 3 are not written"), "af3-json"),
-    *_flags(
-        COLABFOLD,
-        "value",
-        "fixed",
-        unsupported(_PROTOCOL),
-        "relax-max-iterations",
-        "relax-tolerance",
-        "relax-stiffness",
-        "relax-max-outer-iterations",
-    ),
-    *_flags(ALPHAFOLD, "value", "files, with commas between; headers name targets", inputs, "fasta_paths"),
-    *_flags(ALPHAFOLD, "value", "--output", same("output", Path), "output_dir"),
-    *_flags(ALPHAFOLD, "value", "--databases, and --weights if it has params/", data_directory, "data_dir"),
-    *_flags(ALPHAFOLD, "value", "--preset", same("preset", one_of(*PREDICTION_PRESETS)), "model_preset"),
-    *_flags(
-        ALPHAFOLD,
-        "value",
-        "--models, with commas between",
-        same("models", lambda value: tuple(value.split(","))),
-        "model_names",
-    ),
-    *_flags(ALPHAFOLD, "value", "--seed", same("seed", integer), "random_seed"),
-    *_flags(ALPHAFOLD, "value", "--max-template-date", None, "max_template_date"),
-    *_flags(ALPHAFOLD, "value", "--db-preset", None, "db_preset"),
-    *_flags(ALPHAFOLD, "value", "--models-to-relax", None, "models_to_relax"),
-    *_flags(
-        ALPHAFOLD,
-        "switch",
-        "--models-to-relax all or none",
-        same("models_to_relax", lambda value: "all" if value == "true" else "none"),
-        "run_relax",
-    ),
-    *_flags(
-        ALPHAFOLD, "switch", "as it is done on a machine with a GPU", gpu_relax, "use_gpu_relax", "enable_gpu_relax"
-    ),
-    *_flags(
-        ALPHAFOLD,
-        "switch",
-        "--device cuda or cpu",
-        same("device", lambda value: "cuda" if value == "true" else "cpu"),
-        "use_gpu",
-    ),
-    *_flags(ALPHAFOLD, "value", "--devices", same("devices"), "gpu_devices"),
-    *_flags(
-        ALPHAFOLD,
-        "switch",
-        "--msa with the output directory, and --msa-mode files",
-        remembered,
-        "use_precomputed_msas",
-    ),
-    *_flags(
-        ALPHAFOLD,
-        "value",
-        "--num-seeds",
-        same("num_seeds", positive),
-        "num_multimer_predictions_per_model",
-    ),
-    *_flags(
-        ALPHAFOLD,
-        "switch",
-        "helixfold benchmark",
-        unsupported("`helixfold benchmark model` measures; timings.json has the times of every prediction"),
-        "benchmark",
-    ),
-    *_flags(
-        ALPHAFOLD,
-        "value",
-        "--databases with a profile",
-        unsupported(_PROFILE),
-        *(
-            f"{name}_database_path"
-            for name in (
-                *("uniref90", "mgnify", "bfd", "small_bfd", "uniref30", "uniclust30", "uniprot", "pdb70"),
-                "pdb_seqres",
-            )
+_TEMPLATE_TABLE = f"structures of your own are given with --templates; {NO_TEMPLATE_TABLE}"
+_PROFILE = "pass a profile of the databases (such as examples/databases.toml) or their directory with --databases"
+_DATABASES = ("uniref90", "mgnify", "bfd", "small_bfd", "uniref30", "uniclust30", "uniprot", "pdb70", "pdb_seqres")
+_PATHS = (*(f"--{name}_database_path" for name in _DATABASES), "--template_mmcif_dir", "--obsolete_pdbs_path")
+_PROGRAMS = ("jackhmmer", "hhblits", "hhsearch", "hmmsearch", "hmmbuild", "kalign")
+# Each option with what corresponds to it here, and its conversion, or the advice of the error if it cannot be followed.
+# Options with a value come first, then switches.
+_COLABFOLD: tuple[Table, Table] = (
+    {
+        "--model-type": ("--models (auto, alphafold2, _ptm, _multimer_v1, _v2, _v3)", later),
+        "--num-models": ("--models, the first of them", later),
+        "--model-order": ("--models, in this order", later),
+        "--data": ("--weights", weights),
+        "--max-msa": ("--max-msa-rows and --max-extra-rows", rows),
+        "--num-relax": ("--models-to-relax (0 none, 1 best)", num_relax),
+        "--rank": ("as it is done: by pLDDT, or by ipTM and pTM of complexes", rank),
+        "--recompile-padding": ("without effect", lambda *_: _NO_EFFECT),
+        "--jobname-prefix": (
+            "not there; FASTA headers name targets",
+            "targets are named by the first word of their headers; change it there",
         ),
-        "template_mmcif_dir",
-        "obsolete_pdbs_path",
-    ),
-    *_flags(
-        ALPHAFOLD,
-        "value",
-        "found on PATH",
-        unsupported(_ON_PATH),
-        *(f"{name}_binary_path" for name in ("jackhmmer", "hhblits", "hhsearch", "hmmsearch", "hmmbuild", "kalign")),
-    ),
+        **dict.fromkeys(("--pdb-hit-file", "--local-pdb-path"), ("--templates", _TEMPLATE_TABLE)),
+        **dict.fromkeys(
+            ("--relax-max-iterations", "--relax-tolerance", "--relax-stiffness", "--relax-max-outer-iterations"),
+            ("fixed", "relaxation follows AlphaFold's protocol, whose numbers are fixed"),
+        ),
+    },
+    {
+        "--amber": ("--models-to-relax all", amber),
+        "--use-gpu-relax": ("as it is done on a machine with a GPU", gpu_relax),
+        "--disable-unified-memory": ("without effect", lambda *_: _NO_EFFECT),
+        "--save-single-representations": ("--save-representations single", representation("single")),
+        "--save-pair-representations": ("--save-representations pair", representation("pair")),
+        "--save-all": ("not there; --save-logits", "nothing is pickled; --save-logits writes the logits of all heads"),
+        **dict.fromkeys(
+            ("--disable-cluster-profile", "--calc-extra-ptm", "--no-use-probs-extra"),
+            (
+                "as AlphaFold-Multimer does",
+                "features and scores of complexes are AlphaFold-Multimer's, without such variants",
+            ),
+        ),
+        "--msa-only": ("helixfold features", "`helixfold features` makes alignments and features and predicts nothing"),
+        "--af3-json": ("not there", "inputs of AlphaFold 3 are not written"),
+    },
 )
-
-_BY_NAME = {flag.name: flag for flag in COMPATIBILITY_FLAGS if flag.convert is not None}
-_VALUES = tuple(name for name, flag in _BY_NAME.items() if flag.takes == "value")
-_SWITCHES = tuple(name for name, flag in _BY_NAME.items() if flag.takes == "switch")
-_NEGATIVES = {f"--no{name[2:]}": name for name in _SWITCHES if _BY_NAME[name].program == ALPHAFOLD}
+_ALPHAFOLD: tuple[Table, Table] = (
+    {
+        "--fasta_paths": ("files, with commas between; headers name targets", inputs),
+        "--data_dir": ("--databases, and --weights if it has params/", data_directory),
+        "--model_names": ("--models, with commas between", same("models", lambda value: tuple(value.split(",")))),
+        **dict.fromkeys(_PATHS, ("--databases with a profile", _PROFILE)),
+        **dict.fromkeys(
+            (f"--{name}_binary_path" for name in _PROGRAMS),
+            ("found on PATH", "programs are found on PATH; put its directory there"),
+        ),
+    },
+    {
+        "--run_relax": (
+            "--models-to-relax all or none",
+            same("models_to_relax", lambda value: "all" if value == "true" else "none"),
+        ),
+        **dict.fromkeys(
+            ("--use_gpu_relax", "--enable_gpu_relax"), ("as it is done on a machine with a GPU", gpu_relax)
+        ),
+        "--use_gpu": ("--device cuda or cpu", same("device", lambda value: "cuda" if value == "true" else "cpu")),
+        "--use_precomputed_msas": ("--msa with the output directory, and --msa-mode files", later),
+        "--benchmark": (
+            "helixfold benchmark",
+            "`helixfold benchmark model` measures; timings.json has the times of every prediction",
+        ),
+    },
+)
+_VALUES, _SWITCHES = _COLABFOLD[0] | _ALPHAFOLD[0], _COLABFOLD[1] | _ALPHAFOLD[1]
+_ALL = _VALUES | _SWITCHES
+_NEGATIVES = {f"--no{name[2:]}": name for name in _ALPHAFOLD[1]}
 
 
 class GivenOption(str):
@@ -444,10 +280,10 @@ class CompatibilityOptions:
     """Options of other programs. Those that are given are stored as `GivenOption`, switches too."""
 
     values: Annotated[
-        tuple[str, ...], Parameter(name=_VALUES, converter=_collect, consume_multiple=False, show=False)
+        tuple[str, ...], Parameter(name=tuple(_VALUES), converter=_collect, consume_multiple=False, show=False)
     ] = ()
     switches: Annotated[
-        tuple[bool, ...], Parameter(name=_SWITCHES, negative=tuple(_NEGATIVES), converter=_collect, show=False)
+        tuple[bool, ...], Parameter(name=tuple(_SWITCHES), negative=tuple(_NEGATIVES), converter=_collect, show=False)
     ] = ()
     other_names: Annotated[bool, Parameter(group=Group.create_ordered("Options of other programs"))] = False
     """List the options of ColabFold and AlphaFold that are understood, too."""
@@ -462,10 +298,13 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
     ours = SimpleNamespace(**vars(options))
     ours.defaults, ours.others = PredictOptions(), {_known(option.name): str(option) for option in given}
     for option in given:
-        convert = _BY_NAME[_known(option.name)].convert
-        assert convert is not None
+        _, convert = _ALL[_known(option.name)]
         try:
-            remark = convert(ours, str(option))
+            if isinstance(convert, str):
+                if option in _NO:
+                    continue
+                raise UnsupportedError(convert)
+            remark = convert(ours, option)
         except (UnsupportedError, ValueError) as error:
             raise InputError(f"{option.name}: {error}") from None
         if remark is not None:
@@ -477,15 +316,27 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
 
 def _known(name: str) -> str:
     """Return the name of an option in the table; on the command line, hyphens and underscores are equal."""
-    names = {known.replace("_", "-"): known for known in (*_BY_NAME, *_NEGATIVES)}
-    known = name if name in _BY_NAME or name in _NEGATIVES else names[name.replace("_", "-")]
+    names = {known.replace("_", "-"): known for known in (*_ALL, *_NEGATIVES)}
+    known = name if name in _ALL or name in _NEGATIVES else names[name.replace("_", "-")]
     return _NEGATIVES.get(known, known)
+
+
+def foreign_options() -> dict[str, dict[str, str]]:
+    """Return what corresponds here to each option of ColabFold and of AlphaFold, by program and name."""
+    found = {
+        program: {name: here for table in tables for name, (here, _) in table.items()}
+        for program, tables in (("ColabFold", _COLABFOLD), ("AlphaFold", _ALPHAFOLD))
+    }
+    for ours, traits in traits_of(PredictOptions).items():
+        for program, name in (("ColabFold", traits.colabfold), ("AlphaFold", traits.alphafold)):
+            if name:
+                found[program][name] = f"--{ours.replace('_', '-')}"
+    return found
 
 
 def listing() -> Iterator[str]:
     """Yield the lines of a table of all options of other programs and what corresponds to them."""
-    for program in (COLABFOLD, ALPHAFOLD):
+    for program, options in foreign_options().items():
         yield f"{program}'s options, and what they are here:"
-        flags = [flag for flag in COMPATIBILITY_FLAGS if flag.program == program]
-        width = max(len(flag.name) for flag in flags)
-        yield from (f"  {flag.name:{width}}  {flag.equivalent}" for flag in flags)
+        width = max(map(len, options))
+        yield from (f"  {name:{width}}  {here}" for name, here in options.items())

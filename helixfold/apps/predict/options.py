@@ -4,6 +4,7 @@ The docstring of an option is its line in the help. Nothing is imported here tha
 """
 
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,10 +23,12 @@ from helixfold.options import (
     Integer,
     MemorySize,
     Number,
+    Offer,
     Output,
     Positive,
     RepresentationFormat,
     RepresentationName,
+    Traits,
     Workers,
     option_group,
     part_of_all,
@@ -68,22 +71,22 @@ _PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_
 class TargetOptions:
     """Options for what is predicted, in which order, and where results go."""
 
-    features: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
+    features: Annotated[tuple[Path, ...], Parameter(metavar="PATH..."), Traits(recorded="inputs")] = ()
     """Also predict from features made by `helixfold features`: features.npz files, or its output directory."""
-    pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS")] = None
+    pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS"), Traits(recorded="inputs")] = None
     """Predict every bait with every prey (the records of two FASTA files) and rank the pairs in pulldown.tsv and
     pulldown.html."""
-    pulldown_table: File | None = None
+    pulldown_table: Annotated[File | None, Traits(recorded="inputs")] = None
     """With --pulldown: predict the complexes in this table (.csv, .tsv) instead of all pairs. Columns: bait, prey and
     optionally id; a cell may name several chains and copies, such as heavy:light or antigen*2."""
-    example: bool = False
+    example: Annotated[bool, Traits(recorded="inputs")] = False
     """Predict the protein that comes with helixfold (the SH3 domain of Src, 64 residues) from its template, to try the
     installation."""
-    output: Annotated[Output, Parameter(group=MOST_USED)] = Path("predictions")
+    output: Annotated[Output, Parameter(group=MOST_USED), Traits(alphafold="--output_dir")] = Path("predictions")
     """Output directory; each target gets its own subdirectory."""
     as_protein: bool = False
     """Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes."""
-    overwrite: bool = False
+    overwrite: Annotated[bool, Traits(colabfold="--overwrite-existing-results")] = False
     """Predict finished targets again."""
     keep_existing: bool = False
     """Skip targets that were finished before with other settings. Without this or --overwrite, they are an error."""
@@ -123,35 +126,55 @@ class TargetOptions:
 class SearchOptions:
     """Options for where alignments and templates come from."""
 
-    msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...", group=MOST_USED)] = ()
+    msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...", group=MOST_USED), Traits(recorded="inputs")] = ()
     """Alignments to use (a3m, Stockholm, ...) for a single target, or a directory with <name>.a3m, or AlphaFold's
     <name>/msas, for each target."""
     templates: Annotated[
-        tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None), group=MOST_USED)
+        tuple[Path, ...] | None,
+        Parameter(metavar="PATH...", consume_multiple=(0, None), group=MOST_USED),
+        Traits(recorded="inputs", colabfold="--custom-template-path"),
     ] = None
     """Template structures (mmCIF or PDB files, or directories of them); they replace a template search. Without PATH:
     use the templates that the MMseqs2 server finds."""
-    databases: Annotated[Path | None, Parameter(group=MOST_USED)] = None
+    databases: Annotated[Path | None, Parameter(group=MOST_USED), Traits(recorded="inputs")] = None
     """Search these databases: a profile (TOML), or a directory set up by AlphaFold's or ColabFold's download script."""
-    db_preset: DatabasePreset = "full_dbs"
+    db_preset: Annotated[DatabasePreset, Traits(recorded="inputs", alphafold="--db_preset")] = "full_dbs"
     """For AlphaFold's directory: search BFD and UniRef30, or small_bfd instead of both."""
-    database: Annotated[tuple[File, ...], Parameter(metavar="FASTA...")] = ()
+    database: Annotated[tuple[File, ...], Parameter(metavar="FASTA..."), Traits(recorded="inputs")] = ()
     """Search these sequence files with jackhmmer."""
-    msa_server: Annotated[str | bool, Parameter(metavar="[URL]", group=MOST_USED)] = False
+    msa_server: Annotated[
+        str | bool, Parameter(metavar="[URL]", group=MOST_USED), Traits(recorded="inputs", colabfold="--host-url")
+    ] = False
     """Search with an MMseqs2 server; sends it the sequences. Without URL: ColabFold's public server."""
     msa_server_timeout: Annotated[float, Parameter(metavar="SECONDS")] = 120.0
     """Time limit of one request, plus one second for each 128 KiB of the response."""
     msa_server_wait: Annotated[float, Parameter(metavar="SECONDS")] = 10800.0
     """Time limit of one search on the server."""
-    msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
+    msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False), Traits(recorded="inputs")] = "auto"
     """auto: use every source that is configured. files: use only the alignments of --msa and a3m files; databases are
     searched for templates only. databases, server: use only this source. single_sequence: use no alignment.
     mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences.
     mmseqs2_uniref_env_envpair: also pair environmental sequences of complexes."""
-    pair_strategy: PairStrategy = "greedy"
+    pair_strategy: Annotated[PairStrategy, Traits(recorded="inputs")] = "greedy"
     """Which rows a server pairs in a complex. complete: from species found for all chains. greedy: from species found
     for at least two."""
-    max_template_date: Annotated[Day | None, Parameter(show_default="the profile's, else none")] = None
+    max_template_date: Annotated[
+        Day | None,
+        Parameter(show_default="the profile's, else none"),
+        Traits(
+            recorded="inputs",
+            alphafold="--max_template_date",
+            offer=Offer(
+                name="newest_template",
+                kind=str,
+                pattern=r"^\d{4}-\d{2}-\d{2}$",
+                needs="templates",
+                label="Latest template release",
+                text="latest release date of a template",
+                convert=date.fromisoformat,
+            ),
+        ),
+    ] = None
     """Use only templates released on or before this day."""
     threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None
     """Threads per search."""
@@ -164,13 +187,34 @@ class SearchOptions:
 class ComplexOptions:
     """Options for complexes, whose chains stand between colons in a FASTA file, a table or a typed sequence."""
 
-    records_as_chains: bool = False
+    records_as_chains: Annotated[bool, Traits(recorded="inputs")] = False
     """Treat each FASTA file as one complex: its records are the chains, the file name is the target name."""
-    chain_ids: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="letters")] = ()
+    chain_ids: Annotated[
+        tuple[str, ...], Parameter(metavar="ID...", show_default="letters"), Traits(recorded="inputs")
+    ] = ()
     """Chain ids of a single target, in order. In a FASTA file, add chain_ids=H:L after the record's name instead."""
-    pair_mode: PairMode = "unpaired_paired"
+    pair_mode: Annotated[
+        PairMode,
+        Traits(
+            recorded="inputs",
+            offer=Offer(
+                name="pairing",
+                kind=str,
+                default="unpaired_paired",
+                choices={
+                    "unpaired_paired": "paired and unpaired",
+                    "paired": "only paired",
+                    "unpaired": "only unpaired",
+                },
+                label="MSA rows of complexes",
+                text="rows of a complex's alignment",
+            ),
+        ),
+    ] = "unpaired_paired"
     """Which MSA rows a complex uses: rows paired across chains, unpaired rows, or both."""
-    cyclic: Annotated[tuple[str, ...] | None, Parameter(metavar="ID...", consume_multiple=(0, None))] = None
+    cyclic: Annotated[
+        tuple[str, ...] | None, Parameter(metavar="ID...", consume_multiple=(0, None)), Traits(recorded="options")
+    ] = None
     """Close chains into rings, as in cyclic peptides: the first and last residue are bonded. Without ID: all chains of
     all targets; the chain of a monomer is A."""
 
@@ -188,6 +232,7 @@ class ModelOptions:
             metavar="NAME",
             help=f"Set of models, recycling and ensembling; other options override it. {_PRESETS}.",
         ),
+        Traits(recorded="predictions", alphafold="--model_preset"),
     ] = None
     models: Annotated[
         tuple[str, ...],
@@ -195,6 +240,17 @@ class ModelOptions:
             metavar="MODEL...",
             show_default="model_1_ptm or model_1_multimer_v3, or the models in --weights",
             group=MOST_USED,
+        ),
+        Traits(
+            recorded="predictions",
+            offer=Offer(
+                name="model",
+                kind=str,
+                pattern=r"^\S{1,60}$",
+                label="Model",
+                text="one of the models that the service offers",
+                convert=lambda name: (name,),
+            ),
         ),
     ] = ()
     """model_1 to model_5; with suffix _ptm; for complexes with _multimer_v3, _multimer_v2 or _multimer; small
@@ -206,16 +262,45 @@ class ModelOptions:
             show_default="files from `helixfold weights download`, else the packaged demonstration model",
             group=MOST_USED,
         ),
+        Traits(recorded="predictions"),
     ] = None
     """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz files."""
-    adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]...")] = ()
+    adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]..."), Traits(recorded="predictions")] = ()
     """Add adapters trained by `helixfold finetune` to the parameters, each multiplied by its WEIGHT (1). Several
     adapters, separated by spaces or commas, add up."""
-    seed: Integer = 0
+    seed: Annotated[
+        Integer,
+        Traits(
+            recorded="predictions",
+            colabfold="--random-seed",
+            alphafold="--random_seed",
+            offer=Offer(
+                name="seed", kind=int, default=0, bounds=(0, 2**31), label="Seed", text="seed of all random numbers"
+            ),
+        ),
+    ] = 0
     """Seed of all random numbers, at most 2^62."""
-    num_seeds: Annotated[int, reads(whole_number(1, 10_000), "N"), Parameter(group=MOST_USED)] = 1
+    num_seeds: Annotated[
+        int,
+        reads(whole_number(1, 10_000), "N"),
+        Parameter(group=MOST_USED),
+        Traits(
+            recorded="predictions",
+            alphafold="--num_multimer_predictions_per_model",
+            offer=Offer(
+                name="predictions",
+                kind=int,
+                default=1,
+                bounds=(1, 20),
+                label="Predictions",
+                text="number of predictions, each with its own seed",
+            ),
+        ),
+    ] = 1
     """Predictions per model, at most 10,000, with consecutive seeds."""
-    stop_at_score: Annotated[Number | None, Parameter(metavar="PLDDT", show_default="never")] = None
+    stop_at_score: Annotated[
+        Number | None, Parameter(metavar="PLDDT", show_default="never"), Traits(recorded="options")
+    ] = None
     """Stop recycling and predicting a target once a prediction reaches this mean pLDDT."""
 
 
@@ -226,25 +311,26 @@ class ModelOptions:
 class ConformationOptions:
     """Options for predictions from variants of the alignment, which show other conformations than the whole one."""
 
-    cluster_msa: bool = False
+    cluster_msa: Annotated[bool, Traits(recorded="predictions")] = False
     """Also predict from each cluster of MSA rows (DBSCAN), as AF_Cluster does."""
     cluster_eps: Annotated[
         Number | None,
         Parameter(metavar="EPS", show_default="3 to 20, whichever gives most clusters for a quarter of the rows"),
+        Traits(recorded="predictions"),
     ] = None
     """Maximum distance of neighbours in a cluster: the square root of twice the number of columns that differ."""
-    cluster_min_samples: Positive = 3
+    cluster_min_samples: Annotated[Positive, Traits(recorded="predictions")] = 3
     """Minimum number of rows within this distance, the row itself included, that makes a row a core of a cluster."""
-    cluster_max_gaps: Annotated[Number, Parameter(metavar="SHARE")] = 0.25
+    cluster_max_gaps: Annotated[Number, Parameter(metavar="SHARE"), Traits(recorded="predictions")] = 0.25
     """Rows with at least this fraction of gaps are not clustered."""
-    mask_columns: Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")] = ()
+    mask_columns: Annotated[tuple[str, ...], Parameter(metavar="RESIDUES..."), Traits(recorded="predictions")] = ()
     """Also predict with these residues replaced in all MSA rows except the target's, as SPEACH_AF does. One prediction
     for each argument, such as 10-20,45, or A:10-20 in a complex."""
-    mask_window: Annotated[str | None, Parameter(metavar="N[:STEP]")] = None
+    mask_window: Annotated[str | None, Parameter(metavar="N[:STEP]"), Traits(recorded="predictions")] = None
     """The same for a sliding window of N residues that moves by STEP residues."""
-    mask_with: Replacement = "alanine"
+    mask_with: Annotated[Replacement, Traits(recorded="predictions")] = "alanine"
     """Residue that replaces the masked ones; gaps stay gaps."""
-    subsample_msa: Annotated[tuple[str, ...], Parameter(metavar="ROWS:EXTRA...")] = ()
+    subsample_msa: Annotated[tuple[str, ...], Parameter(metavar="ROWS:EXTRA..."), Traits(recorded="predictions")] = ()
     """Also predict with at most this many MSA rows and extra rows per recycling iteration, such as 16:32,32:64. The
     rows are sampled again for each seed (--num-seeds)."""
     reference: Annotated[tuple[File, ...], Parameter(metavar="FILE...")] = ()
@@ -261,6 +347,17 @@ class ComputeOptions:
         int | None,
         reads(whole_number(0, MAX_RECYCLES), "N"),
         Parameter(show_default="3; 20 for _multimer_v3; or the preset's", group=MOST_USED),
+        Traits(
+            recorded="options",
+            colabfold="--num-recycle",
+            offer=Offer(
+                name="recycles",
+                kind=int,
+                bounds=(0, 50),
+                label="Recycles",
+                text="recycling iterations after the first one",
+            ),
+        ),
     ] = None
     """Recycling iterations after the first one, at most 1,000."""
     recycle_tolerance: Annotated[
@@ -269,22 +366,51 @@ class ComputeOptions:
             metavar="ANGSTROM",
             show_default="never; 0.5 for _multimer_v3; or the preset's",
         ),
+        Traits(recorded="options", colabfold="--recycle-early-stop-tolerance"),
     ] = None
     """Stop recycling when distances change by less than this."""
-    initial_guess: Annotated[Path | None, Parameter(metavar="PATH")] = None
+    initial_guess: Annotated[Path | None, Parameter(metavar="PATH"), Traits(recorded="inputs")] = None
     """Structure (mmCIF or PDB) to start recycling from, instead of the first iteration's atoms. For several targets: a
     directory with <target>.cif or <target>.pdb."""
     num_ensemble: Annotated[
-        int | None, reads(whole_number(1, MAX_ENSEMBLE), "N"), Parameter(show_default="the preset's, or 1")
+        int | None,
+        reads(whole_number(1, MAX_ENSEMBLE), "N"),
+        Parameter(show_default="the preset's, or 1"),
+        Traits(recorded="options"),
     ] = None
     """MSA samples averaged in each recycling iteration, at most 100."""
-    dropout: bool = False
+    dropout: Annotated[
+        bool,
+        Traits(
+            recorded="options",
+            colabfold="--use-dropout",
+            offer=Offer(
+                name="dropout",
+                kind=bool,
+                default=False,
+                label="Diverse predictions (dropout)",
+                text="use dropout, for diverse predictions",
+            ),
+        ),
+    ] = False
     """Keep dropout on, as in training. Predictions then differ between seeds (--num-seeds), which shows where the
     network is uncertain and may show other conformations."""
     models_to_relax: Annotated[
         ToRelax | None,
         Parameter(
             show_default="best; none without OpenMM, or with untrained or demonstration parameters", group=MOST_USED
+        ),
+        Traits(
+            alphafold="--models_to_relax",
+            offer=Offer(
+                name="relax",
+                kind=bool,
+                default=False,
+                needs="relaxes",
+                label="Relax the best structure",
+                text="relax the best structure with OpenMM",
+                convert=lambda relax: "best" if relax else "none",
+            ),
         ),
     ] = None
     """Predictions to relax with OpenMM."""
@@ -299,7 +425,7 @@ class ComputeOptions:
     recycling iterations."""
     representations_format: RepresentationFormat = "npz"
     """Format of the representations file."""
-    dtype: DtypeOrAuto = "auto"
+    dtype: Annotated[DtypeOrAuto, Traits(recorded="options")] = "auto"
     """Precision of the trunk. auto: bfloat16 on NVIDIA GPUs with compute capability 8.0 or later, else float32; a
     resumed target keeps its precision. float16, for older GPUs, is more precise than bfloat16 but overflows at 65,504;
     the target then fails with a message."""
@@ -312,7 +438,7 @@ class DeviceOptions:
 
     device: Annotated[str, Parameter(metavar="NAME", group=MOST_USED)] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    devices: Annotated[str | None, Parameter(metavar="LIST")] = None
+    devices: Annotated[str | None, Parameter(metavar="LIST"), Traits(alphafold="--gpu_devices")] = None
     """Use several GPUs of this machine, by index (0,1,3) or all; with --device cpu, this many processes (at most
     1,024). Each takes the next target when it is idle."""
     ranks_per_target: Workers = 1
@@ -339,9 +465,17 @@ class MemoryLimits:
     """Memory limit of a process, such as 8GiB."""
     spill_directory: Annotated[Directory | None, Parameter(show_default="the target's directory")] = None
     """Directory for spilled tensors, on a fast disk."""
-    max_msa_rows: Annotated[Positive | None, Parameter(show_default="as in the model's training")] = None
+    max_msa_rows: Annotated[
+        Positive | None,
+        Parameter(show_default="as in the model's training"),
+        Traits(recorded="options", colabfold="--max-seq"),
+    ] = None
     """Maximum number of MSA rows used as cluster centres."""
-    max_extra_rows: Annotated[Positive | None, Parameter(show_default="as in the model's training")] = None
+    max_extra_rows: Annotated[
+        Positive | None,
+        Parameter(show_default="as in the model's training"),
+        Traits(recorded="options", colabfold="--max-extra-seq"),
+    ] = None
     """Maximum number of extra MSA rows."""
 
 
@@ -371,7 +505,7 @@ class PredictOptions(  # the fields of the last class come first, in the help to
 ):
     """All options of `helixfold predict`, and the input files."""
 
-    inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
+    inputs: Annotated[tuple[Path, ...], Parameter(parse=False), Traits(recorded="inputs")] = ()
 
 
 @option_group(Group.create_ordered("Models and operators"))

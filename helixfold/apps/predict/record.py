@@ -20,11 +20,13 @@ from data_pipeline.files import sha256_of
 from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.search_plan import recorded_searches, search_identities
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance, provenance_entries, read_provenance
 from helixfold.folding.templates import templates_in
+from helixfold.options import traits_of
 from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import AGAIN
 from helixfold.results.mmcif import ModelOrigin
@@ -165,7 +167,6 @@ def record_for(
     job: Job, settings: RunSettings, predictions: Iterable[PredictionRequest], clusters: ClusterRecord | None = None
 ) -> TargetRecord:
     """Return the record of a target of which these predictions are made with these settings."""
-    options = settings.folding
     inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
     if job.target is None:
         inputs["features"] = features_digest(job.given_features)
@@ -190,20 +191,31 @@ def record_for(
     return TargetRecord(
         inputs=inputs,
         options={
-            "num_recycles": settings.num_recycles,
-            "recycle_tolerance": settings.recycle_tolerance,
-            "num_ensemble": options.num_ensemble,
-            "stop_at_score": options.stop_at_score,
-            "dtype": options.dtype,
-            **({"dropout": True} if options.dropout else {}),
-            **({} if options.cyclic is None else {"cyclic": list(options.cyclic)}),
-            "max_msa_rows": settings.memory.max_msa_rows,
-            "max_extra_rows": settings.memory.max_extra_rows,
+            **_recorded_options(settings),
             **({"pair_mode": job.target.pair_mode} if isinstance(job.target, ComplexInput) else {}),
         },
         predictions={prediction.name: prediction.identity for prediction in predictions},
         clusters=clusters,
     )
+
+
+def _recorded_options(settings: RunSettings) -> dict[str, Any]:
+    """Return the options that change results: some always, as they stand for this run; others if they were given."""
+    recorded: dict[str, Any] = {
+        "num_recycles": settings.num_recycles,
+        "recycle_tolerance": settings.recycle_tolerance,
+        "num_ensemble": settings.folding.num_ensemble,
+        "stop_at_score": settings.folding.stop_at_score,
+        "dtype": settings.folding.dtype,
+        "max_msa_rows": settings.memory.max_msa_rows,
+        "max_extra_rows": settings.memory.max_extra_rows,
+    }
+    usual = PredictOptions()
+    for name, traits in traits_of(PredictOptions).items():
+        value = getattr(settings.options, name)
+        if traits.recorded == "options" and name not in recorded and value != getattr(usual, name):
+            recorded[name] = list(value) if isinstance(value, tuple) else value
+    return recorded
 
 
 def read_record(directory: Path) -> TargetRecord | None:

@@ -1,7 +1,7 @@
 """Settings with which a run folds all its targets: its options, and what they stand for on this machine."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TextIO
 
@@ -147,23 +147,14 @@ def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
             f"{options.weights} is one file of parameters and --preset names {', '.join(preset.models)}; "
             "give --models, or a directory of weights"
         )
-    chosen = {}
-    for name in ("num_recycles", "recycle_tolerance", "num_ensemble"):
-        value = getattr(options, name)
-        if value is None and preset is not None:
-            value = getattr(preset, name)
-        if value is not None:
-            chosen[name] = value
+    # Options of the same name are the same; None leaves an option to the preset, and then to the default.
+    same = {field.name: getattr(options, field.name, None) for field in fields(FoldingOptions)}
+    chosen = {name: getattr(preset, name, None) if value is None else value for name, value in same.items()}
     return options.models or (() if preset is None else preset.models), FoldingOptions(
-        **chosen,
+        **{name: value for name, value in chosen.items() if value is not None},
         logits=options.save_logits,
         representations=options.save_representations,
-        dropout=options.dropout,
         save_passes=options.save_recycles,
-        cyclic=options.cyclic,
-        seed=options.seed,
-        dtype=options.dtype,
-        stop_at_score=options.stop_at_score,
     )
 
 

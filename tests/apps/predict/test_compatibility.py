@@ -1,6 +1,6 @@
 """Options of ColabFold and AlphaFold do here what they do there, or say what there is instead."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.apps.predict.compat import COMPATIBILITY_FLAGS, CompatibilityOptions, resolve
+from helixfold.apps.predict.compat import CompatibilityOptions, foreign_options, resolve
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import application
 from helixfold.cli.main import main
@@ -78,12 +78,9 @@ def test_an_option_that_means_the_same_is_ours(given: str, monkeypatch: pytest.M
 
 
 REFUSED = {
-    "--num-recycle 7 --num-recycles 3": "--num-recycle: is the same as --num-recycles, which is given with another",
-    "--num-recycle seven": "--num-recycle: must be a whole number, got 'seven'",
-    "--max-seq 0": "must be a whole number of at least 1",
+    "--amber --models-to-relax none": "--amber: is the same as --models-to-relax, which is given with another",
     "--max-msa 512": "is max-seq:max-extra-seq, such as 512:1024, got '512'",
     "--model-type esmfold": "alphafold2_ptm, alphafold2, alphafold2_multimer_v3",
-    "--model_preset=all": "must be one of monomer, monomer_ptm",
     "--num-models 6": "a number from 1 to 5",
     "--model-order 1,1": "each once",
     "--num-models 2 --preset quick": "name models, as --models and --preset do",
@@ -106,6 +103,19 @@ def test_what_cannot_be_followed_says_what_there_is_instead(given: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--num-recycle seven", "--num-recycle: must be a whole number from 0 to 1,000, got 'seven'"),
+        ("--max-seq 0", "--max-seq: must be a whole number of at least 1, got '0'"),
+        ("--model_preset=all", "--model_preset: must be one of monomer, monomer_ptm"),
+    ],
+)
+def test_a_wrong_value_is_named_as_it_was_given(given: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "a.fasta", *given.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_switch_without_effect_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     read("--disable-unified-memory", "--recompile-padding", "10")
     told = capsys.readouterr().err
@@ -123,10 +133,12 @@ def test_alphafolds_data_directory_has_databases_and_parameters(tmp_path: Path) 
 def test_all_of_them_are_listed_and_none_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--other-names"]) == 0
     listed = capsys.readouterr().out
-    assert all(f"  {flag.name} " in listed for flag in COMPATIBILITY_FLAGS)
+    names = [name for options in foreign_options().values() for name in options]
+    assert all(f"  {name} " in listed for name in names)
     assert main(["predict", "--help"]) == 0
     helped = capsys.readouterr().out
-    assert not [flag.name for flag in COMPATIBILITY_FLAGS if f"{flag.name} " in helped]
+    ours = {f"--{each.name}" for each in fields(PredictOptions)}
+    assert not [name for name in names if f"{name} " in helped.replace("-", "_") and name not in ours]
 
 
 def test_a_switch_is_true_or_false(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from helixfold.apps.predict.record import TargetRecord, record_for
 from helixfold.apps.predict.settings import RunSettings, folding_of
 from helixfold.apps.predict.targets import read_jobs
 from helixfold.apps.predict.variants import expected_variants, variant_settings
-from helixfold.options import values_of
+from helixfold.options import traits_of, values_of
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
@@ -20,19 +20,8 @@ from helixfold.weights.find import ReadyModel, find_models
 
 SEQUENCE = "MKTAYIAKQR"
 STRUCTURES = Path(__file__).parents[3] / "examples" / "structures"
-# What is done with results, where and how fast they are made, and what is shown meanwhile.
-FREE = {
-    "output", "overwrite", "slim", "zip", "output_format",
-    "sort_queries_by", "dry_run", "as_protein", "keep_existing",
-    "shared", "shard", "command", "failures_file",
-    "cluster", "msa_server_timeout", "msa_server_wait",
-    "pair_strategy", "records_as_chains", "pair_mode",
-    "threads", "search_cache", "models_to_relax", "save_logits",
-    "save_recycles", "save_representations", "representations_format",
-    "reference", "device", "devices",
-    "ranks_per_target", "targets_at_once", "cuda_graphs", "executor", "memory",
-    "spill_directory", "log_file", "progress",
-}  # fmt: skip
+# Options that change nothing for a single chain without a server.
+OF_COMPLEXES = {"pair_strategy", "records_as_chains", "pair_mode"}
 
 
 def changed_options(folder: Path) -> dict[str, Any]:
@@ -146,7 +135,7 @@ def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) 
     (tmp_path / "one.fasta").write_text(f">one\n{SEQUENCE}\n")
     first = PredictOptions(inputs=(tmp_path / "one.fasta",))
     first = replace(first, models=("tiny",), templates=(STRUCTURES / "helix_long.pdb",))
-    record, others = record_of(first), changed_options(tmp_path)
+    record, others, traits = record_of(first), changed_options(tmp_path), traits_of(PredictOptions)
     # For AlphaFold's directory of databases, whose files are in the record, for a pulldown, and for trained parameters.
     assert {*others, "db_preset", "pulldown_table", "adapter"} == vars(first).keys()
     for name, value in others.items():
@@ -161,4 +150,6 @@ def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) 
         before = record_of(base) if of_variants and name != "cluster_msa" else record
         differs = bool(before.differences(other)) or bool(other.predictions.keys() - before.predictions.keys())
         differs |= before.clusters is None and other.clusters is not None
-        assert differs == (name not in FREE), name
+        recorded = traits[name].recorded
+        assert differs == (recorded is not None and name not in OF_COMPLEXES), name
+        assert recorded != "options" or before.options != other.options, name
