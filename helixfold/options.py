@@ -126,14 +126,14 @@ Output = Annotated[Path, Parameter(alias="-o", metavar="DIR")]
 class Offer:
     """How the service offers an option: as a value in a request, and as a field of its form.
 
-    `name` is the option's name in a request, `kind` the type of its value there (bool, int or str) and `text` its
-    description; `label` is its label in the form. A value is within `bounds`, matches `pattern`, or is one of
-    `choices`, which have labels in the form. `needs` names what a worker must have to follow it. `convert` turns the
-    value of a request, if there is one, into the option's own.
+    `name` is the option's name in a request, `kind` the type of its value there and `text` its description; `label` is
+    its label in the form. A value is within `bounds` (a text: its length), matches `pattern`, or is one of `choices`,
+    which have labels in the form. `needs` names what a worker must have to follow it. `convert` turns the value of a
+    request into the option's own, or raises ValueError.
     """
 
     name: str
-    kind: type
+    kind: Literal["bool", "int", "str"]
     text: str
     label: str
     default: Any = None

@@ -148,9 +148,9 @@ class Service:
             self.offers(),
             residues=submission.residues,
             chains=len(submission.chains),
-            model=options.model,
-            recycles=options.recycles,
-            count=options.predictions,
+            model=options["model"],
+            recycles=options["recycles"],
+            count=options["predictions"],
         )
 
     def offers(self) -> Sequence[WorkerOffers]:
@@ -198,14 +198,14 @@ class Service:
 
     def _check(self, submission: Submission, webhook: str | None) -> None:
         offers, models, options = self.offers(), self.models(), submission.options
-        if options.model is not None and models and options.model not in models:
-            raise InputError(f"the model must be one of {', '.join(models)}, got {options.model[:40]!a}")
+        if options["model"] is not None and models and options["model"] not in models:
+            raise InputError(f"the model must be one of {', '.join(models)}, got {options['model'][:40]!a}")
         has_databases = any(worker.databases for worker in offers)
-        if offers and options.search == "databases" and not has_databases:
+        if offers and options["search"] == "databases" and not has_databases:
             raise InputError("this service has no databases to search; upload an alignment, or choose no search")
-        if offers and options.templates and not any(worker.templates for worker in offers):
+        if offers and options["templates"] and not any(worker.templates for worker in offers):
             raise InputError("this service has no template database; upload template structures")
-        if options.relax and offers and not any(worker.relaxes for worker in offers):
+        if options["relax"] and offers and not any(worker.relaxes for worker in offers):
             raise InputError("this service cannot relax structures, because OpenMM is not installed")
         if webhook is not None:
             self._check_webhook(webhook)

@@ -3,17 +3,17 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import date
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.sequence_files import read_fasta_targets
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError, check_at_least, check_at_most
+from data_pipeline.errors import InputError
 from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residues_problem
+from helixfold.serve.job_options import job_options
 from helixfold.serve.storage import checked_name, file_name_of
 
 MAX_SEQUENCE_TEXT: Final = 2**20
@@ -21,39 +21,8 @@ MAX_RECORDS: Final = 100  # of one text
 MAX_FILES: Final = 20
 _TEXT_NAME: Final = "sequence.fasta"
 FileKind = Literal["alignment", "template"]
-AlignmentSource = Literal["best", "databases", "none"]
-PairRows = Literal["unpaired_paired", "paired", "unpaired"]
 _ALIGNMENT_ENDINGS = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".fasta", ".fa")
 _TEMPLATE_ENDINGS = (".cif", ".cif.gz", ".pdb", ".pdb.gz")
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """Options of a prediction in plain words; None leaves a choice to the service.
-
-    `search` says where alignments come from: "databases" of the service, "none", or "best", the databases if the
-    service has some and no alignment was given. `templates` asks for a template search in these databases.
-    """
-
-    model: str | None = None
-    recycles: int | None = None
-    predictions: int = 1  # each with a seed of its own
-    seed: int = 0
-    search: AlignmentSource = "best"
-    templates: bool = False
-    newest_template: str | None = None  # a day such as 2021-11-01
-    pairing: PairRows = "unpaired_paired"
-    relax: bool = False
-    dropout: bool = False
-
-    def __post_init__(self) -> None:
-        check_at_least(self, InputError, recycles=0, predictions=1, seed=0)
-        check_at_most(self, InputError, recycles=50, predictions=20, seed=2**31)
-        if self.newest_template is not None:
-            try:
-                date.fromisoformat(self.newest_template)
-            except ValueError as error:
-                raise InputError("newest_template must be a day such as 2021-11-01") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +49,7 @@ class Submission:
     name: str
     chains: tuple[str, ...]
     chain_ids: tuple[str, ...] = ()
-    options: JobOptions = field(default_factory=JobOptions)
+    options: Mapping[str, Any] = field(default_factory=job_options)  # all of them, see `job_options`
     files: tuple[UploadedFile, ...] = ()
 
     def __post_init__(self) -> None:
@@ -108,7 +77,7 @@ class Submission:
             "name": file_name_of(self.name),
             "sequence": self.sequence,
             "chain_ids": list(self.chain_ids),
-            "options": asdict(self.options),
+            "options": dict(self.options),
             "alignments": [name for name, file in stored.items() if file.kind == "alignment"],
             "templates": [name for name, file in stored.items() if file.kind == "template"],
         }
@@ -120,7 +89,7 @@ class Submission:
 
 
 def read_submissions(
-    text: str, name: str = "", options: JobOptions | None = None, files: Sequence[UploadedFile] = ()
+    text: str, name: str = "", options: Mapping[str, Any] | None = None, files: Sequence[UploadedFile] = ()
 ) -> list[Submission]:
     """Return the submissions in a text: one sequence, with colons between the chains of a complex, or FASTA records.
 
@@ -154,7 +123,7 @@ def read_submissions(
                 name=checked_name(shown),
                 chains=chains,
                 chain_ids=record.chain_ids if isinstance(record, ComplexTarget) else (),
-                options=options or JobOptions(),
+                options=job_options(options),
                 files=tuple(files),
             )
         )

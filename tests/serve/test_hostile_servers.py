@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from helixfold.serve import client as client_module
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import Answer, HttpClient, ServerError, ServerUnreachableError
-from helixfold.serve.submission import JobOptions
+from helixfold.serve.job_options import job_options
 from helixfold.serve.worker import worker as worker_module
 from helixfold.serve.worker.process import Outcome
 from helixfold.serve.worker.worker import Worker
@@ -31,7 +31,7 @@ REQUEST = {
     "name": "protein",
     "sequence": "MKTAYIAKQR",
     "chain_ids": [],
-    "options": asdict(JobOptions()),
+    "options": job_options(),
     "alignments": [],
     "templates": [],
 }

@@ -14,17 +14,18 @@ from helixfold.serve import run
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.forecast_curve import forecast, usual_model
+from helixfold.serve.job_options import job_options
 from helixfold.serve.queue.workers import WorkerOffers
 from helixfold.serve.settings import ServeSettings, check_encrypted, is_loopback
 from helixfold.serve.storage import checked_name, file_name_of
-from helixfold.serve.submission import JobOptions, Submission, UploadedFile, read_submissions
+from helixfold.serve.submission import Submission, UploadedFile, read_submissions
 
 A3M = UploadedFile(kind="alignment", name="Rows.A3M.GZ", content=b"x")
 CIF = UploadedFile(kind="template", name="a.b.cif", content=b"y")
 
 
 def test_a_text_is_one_sequence_or_records() -> None:
-    (alone,) = read_submissions(" MKTAY\n IAKQR ", "mine", JobOptions(seed=3), [A3M, CIF])
+    (alone,) = read_submissions(" MKTAY\n IAKQR ", "mine", {"seed": 3}, [A3M, CIF])
     assert (alone.name, alone.chains, alone.residues, alone.sequence) == ("mine", ("MKTAYIAKQR",), 10, "MKTAYIAKQR")
     assert read_submissions("MKTAYIAKQR")[0].name == "protein"
     first, second = read_submissions(">one\nMKTAYIAKQR\n>two\nMKTAYIAKQR:MKTAYIAK\n", "mine")
@@ -56,9 +57,9 @@ def test_a_worker_is_told_the_options_and_the_files_by_kind() -> None:
         UploadedFile(kind="template", name="rows.a3m", content=b"").stored_name(0)
     for wrong in ({"recycles": 51}, {"predictions": 21}, {"predictions": 0}, {"seed": -1}):
         with pytest.raises(InputError, match=next(iter(wrong))):
-            JobOptions(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="newest_template must be a day such as 2021-11-01"):
-        JobOptions(newest_template="11/2021")
+            job_options(wrong)
+    with pytest.raises(InputError, match="newest_template must be a date as year-month-day"):
+        job_options({"newest_template": "11/2021"})
 
 
 def test_names_of_users_make_names_of_files() -> None:

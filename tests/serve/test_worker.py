@@ -12,7 +12,8 @@ from data_pipeline.search.process import run_program
 from helixfold.cli.main import main
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
-from helixfold.serve.submission import JobOptions, read_submissions
+from helixfold.serve.job_options import job_options
+from helixfold.serve.submission import read_submissions
 from helixfold.serve.worker import process, tasks
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.serve.worker.process import JobProcess, Progress
@@ -118,7 +119,7 @@ def run_endless_program(kind: str, content: object, directory: Path, options: ob
 
 
 def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
-    options = JobOptions(recycles=2, predictions=3, newest_template="2020-05-01", relax=True)
+    options = job_options({"recycles": 2, "predictions": 3, "newest_template": "2020-05-01", "relax": True})
     (submission,) = read_submissions("MKTAYIAKQR:MKTAY", "x", options)
     worker = WorkerOptions(models=("model_1_ptm", "model_1_multimer_v3"), databases=tmp_path)
     found = tasks.predict_options(submission.request(), tmp_path, worker, tmp_path / "out", tmp_path / "failures.json")
@@ -127,7 +128,7 @@ def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
     assert found.databases == tmp_path
     assert str(found.max_template_date) == "2020-05-01"
     with pytest.raises(InputError, match="recycles"):
-        JobOptions(recycles=51)
+        job_options({"recycles": 51})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ The docstring of an option is its line in the help. Nothing is imported here tha
 """
 
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +29,7 @@ from helixfold.options import (
     RepresentationName,
     Traits,
     Workers,
+    calendar_date,
     option_group,
     part_of_all,
     reads,
@@ -166,12 +166,12 @@ class SearchOptions:
             alphafold="--max_template_date",
             offer=Offer(
                 name="newest_template",
-                kind=str,
+                kind="str",
                 pattern=r"^\d{4}-\d{2}-\d{2}$",
                 needs="templates",
                 label="Latest template release",
                 text="latest release date of a template",
-                convert=date.fromisoformat,
+                convert=calendar_date,
             ),
         ),
     ] = None
@@ -199,7 +199,7 @@ class ComplexOptions:
             recorded="inputs",
             offer=Offer(
                 name="pairing",
-                kind=str,
+                kind="str",
                 default="unpaired_paired",
                 choices={
                     "unpaired_paired": "paired and unpaired",
@@ -245,8 +245,8 @@ class ModelOptions:
             recorded="predictions",
             offer=Offer(
                 name="model",
-                kind=str,
-                pattern=r"^\S{1,60}$",
+                kind="str",
+                bounds=(1, 60),
                 label="Model",
                 text="one of the models that the service offers",
                 convert=lambda name: (name,),
@@ -275,7 +275,7 @@ class ModelOptions:
             colabfold="--random-seed",
             alphafold="--random_seed",
             offer=Offer(
-                name="seed", kind=int, default=0, bounds=(0, 2**31), label="Seed", text="seed of all random numbers"
+                name="seed", kind="int", default=0, bounds=(0, 2**31), label="Seed", text="seed of all random numbers"
             ),
         ),
     ] = 0
@@ -289,7 +289,7 @@ class ModelOptions:
             alphafold="--num_multimer_predictions_per_model",
             offer=Offer(
                 name="predictions",
-                kind=int,
+                kind="int",
                 default=1,
                 bounds=(1, 20),
                 label="Predictions",
@@ -352,7 +352,7 @@ class ComputeOptions:
             colabfold="--num-recycle",
             offer=Offer(
                 name="recycles",
-                kind=int,
+                kind="int",
                 bounds=(0, 50),
                 label="Recycles",
                 text="recycling iterations after the first one",
@@ -386,7 +386,7 @@ class ComputeOptions:
             colabfold="--use-dropout",
             offer=Offer(
                 name="dropout",
-                kind=bool,
+                kind="bool",
                 default=False,
                 label="Diverse predictions (dropout)",
                 text="use dropout, for diverse predictions",
@@ -404,7 +404,7 @@ class ComputeOptions:
             alphafold="--models_to_relax",
             offer=Offer(
                 name="relax",
-                kind=bool,
+                kind="bool",
                 default=False,
                 needs="relaxes",
                 label="Relax the best structure",

@@ -13,12 +13,11 @@ from starlette.concurrency import run_in_threadpool
 from data_pipeline.errors import InputError
 from helixfold.results.file_table import PDB, RANKED
 from helixfold.serve.alignment_request import UNIREF_FILE, AlignmentRequest
+from helixfold.serve.job_options import AlignmentSource
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service, User
 from helixfold.serve.submission import (
     MAX_SEQUENCE_TEXT,
-    AlignmentSource,
-    JobOptions,
     Submission,
     UploadedFile,
     read_submissions,
@@ -121,7 +120,7 @@ async def _structures(
     service: Service,
     user: User,
 ) -> list[str]:
-    options = JobOptions(search=search, relax=body.relax_prediction, predictions=body.num_predictions_per_model)
+    options = {"search": search, "relax": body.relax_prediction, "predictions": body.num_predictions_per_model}
     submissions = await parse_in_thread(request, read_submissions, body.sequence, "sequence", options, files)
     if len(submissions) > 1:
         raise InputError("this route takes one sequence; submit several records as jobs")

@@ -4,18 +4,17 @@ import base64
 import binascii
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from data_pipeline.errors import InputError
+from helixfold.options import Offer
 from helixfold.serve.forecast_curve import ForecastBody
+from helixfold.serve.job_options import OFFERS
 from helixfold.serve.queue.jobs import JobKind
 from helixfold.serve.submission import (
     MAX_FILES,
     MAX_SEQUENCE_TEXT,
-    AlignmentSource,
     FileKind,
-    JobOptions,
-    PairRows,
     Submission,
     UploadedFile,
     read_submissions,
@@ -26,21 +25,22 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class OptionsBody(_Strict):
-    """Options of a prediction; the service chooses those that are omitted."""
+def _field(offer: Offer) -> tuple[Any, Any]:
+    """Return the type and the default of an option in a request."""
+    kind: Any = {"bool": bool, "int": int, "str": Literal[tuple(offer.choices)] if offer.choices else str}[offer.kind]
+    least, most = offer.bounds or (None, None)
+    bounds: dict[str, Any] = {"max_length": most} if offer.kind == "str" else {"ge": least, "le": most}
+    field = Field(description=offer.text, pattern=offer.pattern or None, **bounds)
+    return Annotated[kind if offer.default is not None else kind | None, field], offer.default
 
-    model: Annotated[str | None, Field(max_length=60, description="one of the models that the service offers")] = None
-    recycles: Annotated[int | None, Field(ge=0, le=50, description="recycling iterations after the first one")] = None
-    predictions: Annotated[int, Field(ge=1, le=20, description="number of predictions, each with its own seed")] = 1
-    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
-    search: Annotated[AlignmentSource, Field(description="where alignments come from")] = "best"
-    templates: Annotated[bool, Field(description="search for templates in the databases of the service")] = False
-    newest_template: Annotated[
-        str | None, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="latest release date of a template")
-    ] = None
-    pairing: Annotated[PairRows, Field(description="rows of a complex's alignment")] = "unpaired_paired"
-    relax: Annotated[bool, Field(description="relax the best structure with OpenMM")] = False
-    dropout: Annotated[bool, Field(description="use dropout, for diverse predictions")] = False
+
+_FIELDS: dict[str, Any] = {name: _field(offer) for name, offer in OFFERS.items()}
+OptionsBody: Any = create_model(
+    "OptionsBody",
+    __base__=_Strict,
+    __doc__="Options of a prediction; the service chooses those that are omitted.",
+    **_FIELDS,
+)
 
 
 class FileBody(_Strict):
@@ -77,7 +77,7 @@ class SubmissionBody(_Strict):
         """Return the submission; raise `InputError` if there is not exactly one sequence, or it is none."""
         files = [_uploaded("alignment", file) for file in self.alignments]
         files += [_uploaded("template", file) for file in self.templates]
-        found = read_submissions(self.sequence, self.name, JobOptions(**self.options.model_dump()), files)
+        found = read_submissions(self.sequence, self.name, self.options.model_dump(), files)
         if len(found) > 1:
             raise InputError("a job has one sequence, with ':' between its chains; submit each record separately")
         return found[0]

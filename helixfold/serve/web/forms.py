@@ -1,19 +1,20 @@
 """Read the forms of the pages, which are taken only from the session that they were made for."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from data_pipeline.errors import InputError
+from helixfold.options import Offer
 from helixfold.serve.drafts import Drafts
+from helixfold.serve.job_options import OFFERS
 from helixfold.serve.submission import (
     MAX_FILES,
     MAX_SEQUENCE_TEXT,
     FileKind,
-    JobOptions,
     Submission,
     UploadedFile,
     read_submissions,
@@ -79,32 +80,20 @@ async def submissions_of(
     return await parse_in_thread(request, read_submissions, text, text_of(form, "name"), options_of(form), files)
 
 
-_FILE_FIELDS: tuple[tuple[str, FileKind], ...] = (("alignments", "alignment"), ("templates", "template"))
+_FILE_FIELDS: tuple[tuple[str, FileKind], ...] = (("alignment_files", "alignment"), ("template_files", "template"))
 
 
-def options_of(form: FormData) -> JobOptions:
-    """Return the options of a filled form. Raise `InputError` for values that no option has."""
-    search, pairing = text_of(form, "search") or "best", text_of(form, "pairing") or "unpaired_paired"
-    if search not in ("best", "databases", "none") or pairing not in ("unpaired_paired", "paired", "unpaired"):
-        raise InputError("the form contains an unknown choice; reload the page")
-    return JobOptions(
-        model=text_of(form, "model") or None,
-        recycles=_number(form, "recycles"),
-        predictions=_number(form, "predictions") or 1,
-        seed=_number(form, "seed") or 0,
-        search=search,  # type: ignore[arg-type]  # one of the choices, as was looked at above
-        templates=bool(text_of(form, "search_templates")),
-        newest_template=text_of(form, "newest_template") or None,
-        pairing=pairing,  # type: ignore[arg-type]
-        relax=bool(text_of(form, "relax")),
-        dropout=bool(text_of(form, "dropout")),
-    )
+def options_of(form: FormData) -> dict[str, Any]:
+    """Return the options of a filled form. Raise `InputError` for a number that is none."""
+    texts = {name: text_of(form, name).strip() for name in OFFERS}
+    return {name: _value(OFFERS[name], text) for name, text in texts.items() if text}
 
 
-def _number(form: FormData, name: str) -> int | None:
-    text = text_of(form, name).strip()
-    if not text:
-        return None
+def _value(offer: Offer, text: str) -> str | int | bool:
+    if offer.kind == "bool":
+        return True  # a box that is not ticked is not sent
+    if offer.kind != "int":
+        return text
     if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise InputError(f"{name} must be a whole number, got {text[:20]!a}")
+        raise InputError(f"{offer.name} must be a whole number, got {text[:20]!a}")
     return int(text)

@@ -9,8 +9,11 @@ from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse, Response
 
 from data_pipeline.errors import InputError
+from helixfold.options import Offer
 from helixfold.serve.forecast_curve import forecast
+from helixfold.serve.job_options import OFFERS
 from helixfold.serve.queue.jobs import JOB_KINDS, Job, QuotaError
+from helixfold.serve.queue.workers import WorkerOffers
 from helixfold.serve.service import Service, User
 from helixfold.serve.storage import checked_name
 from helixfold.serve.submission import MAX_SEQUENCE_TEXT, UploadedFile
@@ -161,11 +164,7 @@ def _form_page(
 ) -> Response:
     offers = service.offers()
     counts = service.views.counts()
-    names = (
-        *("name", "sequence", "model", "recycles", "predictions", "seed", "search", "pairing", "newest_template"),
-        *("search_templates", "relax", "dropout"),
-    )
-    given = {name: text_of(form, name) if form is not None else "" for name in names}
+    given = {name: text_of(form, name) if form is not None else "" for name in ("name", "sequence", *OFFERS)}
     if dropped and not given["sequence"].strip() and len(dropped) <= MAX_SEQUENCE_TEXT:
         given["sequence"] = dropped
     draft = service.drafts.keep(user.name, files)
@@ -181,16 +180,28 @@ def _form_page(
         kept=files if draft is not None else (),
         problem=problem,
         forecasts=forecasts,
-        models=service.models(),
-        has_databases=any(worker.databases for worker in offers),
-        has_templates=any(worker.templates for worker in offers),
-        relaxes=any(worker.relaxes for worker in offers),
+        fields=_fields(service, offers),
         workers=len(service.workers.present()),
         waiting=counts.get(("prediction", "queued"), 0),
         running=counts.get(("prediction", "running"), 0),
         recent=list(zip(recent, service.views.places(recent), strict=True)),
         longest=service.settings.queue.max_residues,
     )
+
+
+def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[Offer, dict[str, str]]]:
+    """Return the options of the form that a worker can follow, each with the labels of its choices, if it has any."""
+    fields = []
+    for offer in OFFERS.values():
+        if offer.needs and not any(getattr(worker, offer.needs) for worker in offers):
+            continue
+        choices = dict(offer.choices)
+        if offer.name == "model":
+            choices = {"": "default", **{name: name for name in service.models()}}
+        if offer.name == "search" and not any(worker.databases for worker in offers):
+            del choices["databases"]
+        fields.append((offer, choices))
+    return fields
 
 
 def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, Any] | None = None) -> Response:

@@ -7,7 +7,6 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ from helixfold.serve.alignment_request import (
     AlignmentRequest,
 )
 from helixfold.serve.forecast_curve import usual_model
+from helixfold.serve.job_options import predict_values
 from helixfold.serve.upload_check import fasta_of
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.weights import demonstration
@@ -280,27 +280,18 @@ def predict_options(
     options = request["options"]
     alignments = tuple(directory / name for name in request["alignments"])
     searches = options["search"] == "databases" or (options["search"] == "best" and not alignments)
-    databases = worker.databases if searches else None
-    latest = options["newest_template"]
-    templates = tuple(directory / name for name in request["templates"])
     model = options["model"] or usual_model(worker.models, request["sequence"].count(CHAIN_SEPARATOR) + 1)
+    values = predict_values({**options, "model": model})
     return PredictOptions(
+        **values,
         inputs=(directory / "target.fasta",),
         output=output,
         failures_file=failures,
         msa=alignments,
-        templates=templates or None,
-        databases=databases,
+        templates=tuple(directory / name for name in request["templates"]) or None,
+        databases=worker.databases if searches else None,
         threads=worker.threads,
-        max_template_date=None if latest is None else date.fromisoformat(latest),
-        pair_mode=options["pairing"],
-        models=() if model is None else (model,),
         weights=worker.weights,
-        seed=options["seed"],
-        num_seeds=options["predictions"],
-        num_recycles=options["recycles"],
-        dropout=options["dropout"],
-        models_to_relax="best" if options["relax"] else "none",
         device=worker.device,
         memory=worker.memory,
         progress="json",

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -15,7 +15,8 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.io.http import pause
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
-from helixfold.serve.submission import MAX_FILES, MAX_SEQUENCE_TEXT, JobOptions
+from helixfold.serve.job_options import OFFERS, job_options
+from helixfold.serve.submission import MAX_FILES, MAX_SEQUENCE_TEXT
 from helixfold.serve.transfer import MAX_INPUT_BYTES, checked_input_name
 from helixfold.serve.worker.process import Outcome, Progress
 
@@ -54,20 +55,17 @@ class Claim:
         try:
             if self.kind == "alignment":
                 return asdict(AlignmentRequest.from_dict(dict(request)))
-            known = {field.name for field in fields(JobOptions)}
-            options = {name: value for name, value in request["options"].items() if name in known}
+            options = {name: value for name, value in request["options"].items() if name in OFFERS}
             texts = [request["name"], request["sequence"], *request["chain_ids"]]
             files = {name: [checked_input_name(each) for each in request[name]] for name in ("alignments", "templates")}
-            is_right = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts) and all(
-                isinstance(value, str | int | None) for value in options.values()
-            )
+            is_right = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts)
             if not is_right or sum(map(len, files.values())) > MAX_FILES:
                 raise TypeError("its values or their number")
             return {
                 "name": request["name"],
                 "sequence": request["sequence"],
                 "chain_ids": list(request["chain_ids"]),
-                "options": asdict(JobOptions(**options)),
+                "options": job_options(options),
                 **files,
             }
         except (KeyError, TypeError, AttributeError) as error:

@@ -1,0 +1,81 @@
+"""Options of a job: those of `helixfold predict` that the service offers, and where its alignments come from."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from data_pipeline.errors import InputError, printable
+from helixfold.apps.predict.options import PredictOptions
+from helixfold.options import Offer, traits_of
+
+AlignmentSource = Literal["best", "databases", "none"]
+_OWN = (
+    Offer(
+        name="search",
+        kind="str",
+        default="best",
+        choices={
+            "best": "best available",
+            "databases": "databases of the service",
+            "none": "no search, only my files",
+        },
+        label="Alignment source",
+        text="where alignments come from",
+    ),
+    Offer(
+        name="templates",
+        kind="bool",
+        default=False,
+        needs="templates",
+        label="Search for templates",
+        text="search for templates in the databases of the service",
+    ),
+)
+_OF_PREDICT = {name: traits.offer for name, traits in traits_of(PredictOptions).items() if traits.offer is not None}
+# Options by their names in a request, in the order of the form.
+OFFERS: Final[Mapping[str, Offer]] = {offer.name: offer for offer in (*_OWN, *_OF_PREDICT.values())}
+
+
+def job_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return all options of a job: those given, and the defaults of others; None leaves a choice to the service.
+
+    Raise `InputError` for an unknown option, or for a value that an option cannot have.
+    """
+    given = given or {}
+    if unknown := given.keys() - OFFERS.keys():
+        raise InputError(f"there is no option '{printable(min(map(str, unknown)), 40)}'; options: {', '.join(OFFERS)}")
+    for name, value in given.items():
+        if (problem := _problem(OFFERS[name], value)) is not None:
+            raise InputError(f"{name} {problem}")
+    return {name: given.get(name, offer.default) for name, offer in OFFERS.items()}
+
+
+def _problem(offer: Offer, value: Any) -> str | None:
+    """Return what is wrong with the value of an option, or None."""
+    if value is None and offer.default is None:
+        return None
+    if type(value).__name__ != offer.kind:
+        words = {"int": "a whole number", "bool": "true or false", "str": "a text"}
+        return f"must be {words[offer.kind]}, got '{printable(str(value), 40)}'"
+    if offer.choices and value not in offer.choices:
+        return f"must be one of {', '.join(offer.choices)}, got '{printable(value, 40)}'"
+    if offer.bounds is not None:
+        size, unit = (len(value), " characters long") if offer.kind == "str" else (value, "")
+        first, last = offer.bounds
+        if not first <= size <= last:
+            return f"must be at least {first} and at most {last:,}{unit}, got {size:,}"
+    if offer.convert is not None:
+        try:
+            offer.convert(value)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def predict_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `helixfold predict` that the options of a job stand for, by name."""
+    values = {}
+    for name, offer in _OF_PREDICT.items():
+        value = options[offer.name]
+        if value is not None:
+            values[name] = value if offer.convert is None else offer.convert(value)
+    return values
