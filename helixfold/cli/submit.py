@@ -1,18 +1,43 @@
 """Define the command `helixfold submit`, which submits sequences to a service."""
 
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
-from helixfold.options import File, reads, whole_number
+from helixfold.options import File, Offer, option_group, reads, whole_number
+from helixfold.serve.job_options import OF_PREDICT, OFFERS
 from helixfold.standard_streams import optional_output
 
+# Options are named as in predict, but for those whose values differ and whose names mean files here.
+_NAMES = {
+    **{offer.name: name for name, offer in OF_PREDICT.items()},
+    "model": "model",
+    "relax": "relax",
+    "search": "search",
+    "templates": "search_templates",
+}
 app = App(
     name="submit",
     usage="helixfold submit FILE... --server URL [options]\n"
     "example: helixfold submit protein.fasta --server https://fold.example.org",
 )
+
+
+def _field(offer: Offer) -> tuple[str, Any, Any]:
+    """Return the name, type and default of an option of a job on the command line."""
+    kind: Any = {"bool": bool, "int": int, "str": Literal[tuple(offer.choices)] if offer.choices else str}[offer.kind]
+    name = _NAMES[offer.name]
+    metavar = name.split("_")[-1].upper() if offer.kind == "str" and not offer.choices else None
+    text = Parameter(help=f"{offer.text[0].upper()}{offer.text[1:]}.", metavar=metavar)
+    limits = [] if offer.kind != "int" or offer.bounds is None else [reads(whole_number(*offer.bounds), "N")]
+    return name, Annotated[(kind | None, text, *limits)], offer.default
+
+
+_FIELDS = [_field(offer) for offer in OFFERS.values()]
+JobOptions: Any = make_dataclass("JobOptions", _FIELDS, frozen=True, kw_only=True, namespace={"__module__": __name__})
+JobOptions = option_group(Group.create_ordered("Prediction"))(JobOptions)
 
 
 @app.default
@@ -22,12 +47,10 @@ def submit(
     server: Annotated[str, Parameter(metavar="URL")],
     token_file: File | None = None,
     allow_http: bool = False,
-    model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    num_recycles: Annotated[int | None, reads(whole_number(0, 50), "N")] = None,
-    num_seeds: Annotated[int, reads(whole_number(1, 20), "N")] = 1,
     msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = (),
     templates: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = (),
     wait: bool = False,
+    options: JobOptions = JobOptions(),  # noqa: B008  frozen
 ) -> int:
     """Submit proteins and complexes to a service, and print the id of each job.
 
@@ -41,12 +64,6 @@ def submit(
         File with your token.
     allow_http
         Send the token unencrypted to a server on another machine (http://), over a network that you trust.
-    model
-        Model to use; it must be offered by the service.
-    num_recycles
-        Recycling iterations after the first one.
-    num_seeds
-        Number of predictions per sequence.
     msa
         Alignments to use, for a single sequence.
     templates
@@ -58,6 +75,9 @@ def submit(
     from helixfold.serve.client import refusals_as_input_errors, server_client
     from helixfold.serve.submitted_files import records_of
 
+    values = {name: getattr(options, _NAMES[name]) for name in OFFERS}
+    values = {name: value for name, value in values.items() if value != OFFERS[name].default}
+    values["search_templates"] = values.pop("templates", False)
     with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:
         jobs = []
         for name, sequence in records_of(inputs, has_files=bool(msa or templates)):
@@ -66,9 +86,7 @@ def submit(
                 name=name,
                 alignments=msa,
                 templates=templates,
-                model=model,
-                recycles=num_recycles,
-                predictions=num_seeds,
+                **values,
             )
             jobs.append(job["id"])
             print(job["id"], printable(name), flush=True)

@@ -66,15 +66,18 @@ class Client:
         name: str = "",
         alignments: Sequence[Path] = (),
         templates: Sequence[Path] = (),
+        search_templates: bool = False,
         webhook: str | None = None,
         idempotency_key: str | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         """Submit a sequence, with ':' between the chains of a complex, and return its job.
 
-        `options` are those of the REST interface, such as recycles=3 or predictions=5. Raise `ServerError` if the
-        server refuses it, `ServerUnreachableError` if it does not answer.
+        `options` are those of the REST interface, such as recycles=3 or predictions=5, where `search_templates` is
+        called templates. Raise `ServerError` if the server refuses it, `ServerUnreachableError` if it does not answer.
         """
+        if search_templates:
+            options["templates"] = True
         body = {
             "sequence": sequence,
             "name": name,

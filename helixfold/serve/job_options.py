@@ -30,9 +30,9 @@ _OWN = (
         text="search for templates in the databases of the service",
     ),
 )
-_OF_PREDICT = {name: traits.offer for name, traits in traits_of(PredictOptions).items() if traits.offer is not None}
+OF_PREDICT = {name: traits.offer for name, traits in traits_of(PredictOptions).items() if traits.offer is not None}
 # Options by their names in a request, in the order of the form.
-OFFERS: Final[Mapping[str, Offer]] = {offer.name: offer for offer in (*_OWN, *_OF_PREDICT.values())}
+OFFERS: Final[Mapping[str, Offer]] = {offer.name: offer for offer in (*_OWN, *OF_PREDICT.values())}
 
 
 def job_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _problem(offer: Offer, value: Any) -> str | None:
 def predict_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `helixfold predict` that the options of a job stand for, by name."""
     values = {}
-    for name, offer in _OF_PREDICT.items():
+    for name, offer in OF_PREDICT.items():
         value = options[offer.name]
         if value is not None:
             values[name] = value if offer.convert is None else offer.convert(value)

@@ -240,7 +240,8 @@ def test_submit_passes_its_options_and_fails_with_any_job(server: Server, capsys
     place = ["--server", "http://a"]
     more = "--token-file t --allow-http --model tiny --num-recycles 0 --num-seeds 4 --wait"
     assert main(["submit", "two.fasta", *place, *more.split()]) == 1
-    options = {"alignments": (), "templates": (), "model": "tiny", "recycles": 0, "predictions": 4}
+    options = {"alignments": (), "templates": (), "search_templates": False}
+    options |= {"model": "tiny", "recycles": 0, "predictions": 4}
     assert server.asked == [
         ("http://a", Path("t"), True),
         ("MKTAYIAKQR", {"name": "one", **options}),
@@ -253,9 +254,11 @@ def test_submit_passes_its_options_and_fails_with_any_job(server: Server, capsys
         "done-1 done",
     ]
     server.asked.clear()
-    assert main(["submit", "MKTAYIAKQR", *place, "--msa", "a", "--templates", "b"]) == 0
+    more = "--msa a --templates b --search none --search-templates --max-template-date 2021-11-01 --pair-mode paired"
+    assert main(["submit", "MKTAYIAKQR", *place, *more.split(), "--seed", "5", "--dropout", "--relax"]) == 0
     assert server.asked[0] == ("http://a", None, False)
-    options = {"alignments": (A,), "templates": (B,), "model": None, "recycles": None, "predictions": 1}
+    options = {"alignments": (A,), "templates": (B,), "search_templates": True, "search": "none"}
+    options |= {"newest_template": "2021-11-01", "pairing": "paired", "seed": 5, "dropout": True, "relax": True}
     assert server.asked[1] == ("MKTAYIAKQR", {"name": "protein", **options})
 
 

@@ -105,22 +105,22 @@ def test_chosen_files_stay_after_a_forecast_and_after_every_refusal(tmp_path: Pa
     rows.write_text(">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n")
     large.write_text(">query\nMKTAYIAKQR\n" * 10_000)
     shown = "return document.getElementById('messages').innerText"
-    chosen = "return [...document.getElementById('alignment_files').files].map((file) => file.name).join()"
+    chosen = "return [...document.getElementById('alignments').files].map((file) => file.name).join()"
     with running(tmp_path / "service", max_upload_bytes=2**16) as server:
         browser.driver.get(server.url)
         browser.run("document.querySelector('details').open = true")
         browser.find("#sequence").send_keys("MKTAYIAKQR")
-        browser.find("#alignment_files").send_keys(str(large))
+        browser.find("#alignments").send_keys(str(large))
         browser.click("button.primary")
         browser.until(lambda: "the maximum is 65,536" in browser.run(shown))
         assert browser.run(chosen) == "large.a3m"
-        browser.run("document.getElementById('alignment_files').value = ''")
-        browser.find("#alignment_files").send_keys(str(rows))
+        browser.run("document.getElementById('alignments').value = ''")
+        browser.find("#alignments").send_keys(str(rows))
         browser.click("#forecast-button")
         browser.until(lambda: "with tiny" in browser.run(shown))
         browser.find("#recycles").send_keys("99")
         browser.click("button.primary")
-        browser.until(lambda: "recycles must be at most 50" in browser.run(shown))
+        browser.until(lambda: "recycles must be at least 0 and at most 50" in browser.run(shown))
         assert browser.run(chosen) == "rows.a3m"
         assert browser.run("return document.getElementById('sequence').value") == "MKTAYIAKQR"
         browser.run("document.getElementById('recycles').value = ''")

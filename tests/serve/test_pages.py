@@ -117,7 +117,7 @@ def test_styles_and_scripts_are_the_services_own(server: Running) -> None:
 
 
 ROWS = b">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n"
-FILES = [("sequence_file", "mine.fasta", b">mine\nMKTAYIAKQR\n"), ("alignment_files", "rows <b>.a3m", ROWS)]
+FILES = [("sequence_file", "mine.fasta", b">mine\nMKTAYIAKQR\n"), ("alignments", "rows <b>.a3m", ROWS)]
 
 
 def uploaded(server: Running, page: str) -> bytes:

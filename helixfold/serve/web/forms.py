@@ -80,12 +80,17 @@ async def submissions_of(
     return await parse_in_thread(request, read_submissions, text, text_of(form, "name"), options_of(form), files)
 
 
-_FILE_FIELDS: tuple[tuple[str, FileKind], ...] = (("alignment_files", "alignment"), ("template_files", "template"))
+_FILE_FIELDS: tuple[tuple[str, FileKind], ...] = (("alignments", "alignment"), ("templates", "template"))
+
+
+def form_name(offer: Offer) -> str:
+    """Return the name of an option's field in the form."""
+    return "search_templates" if offer.name == "templates" else offer.name  # "templates" are the user's own files
 
 
 def options_of(form: FormData) -> dict[str, Any]:
     """Return the options of a filled form. Raise `InputError` for a number that is none."""
-    texts = {name: text_of(form, name).strip() for name in OFFERS}
+    texts = {name: text_of(form, form_name(offer)).strip() for name, offer in OFFERS.items()}
     return {name: _value(OFFERS[name], text) for name, text in texts.items() if text}
 
 

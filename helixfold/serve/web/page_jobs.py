@@ -18,7 +18,7 @@ from helixfold.serve.service import Service, User
 from helixfold.serve.storage import checked_name
 from helixfold.serve.submission import MAX_SEQUENCE_TEXT, UploadedFile
 from helixfold.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
-from helixfold.serve.web.forms import CheckedForm, sequence_file_of, submissions_of, text_of, uploads_of
+from helixfold.serve.web.forms import CheckedForm, form_name, sequence_file_of, submissions_of, text_of, uploads_of
 from helixfold.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.serve.web.pages import page
 from helixfold.serve.web.result_files import archive_response, file_response
@@ -164,7 +164,8 @@ def _form_page(
 ) -> Response:
     offers = service.offers()
     counts = service.views.counts()
-    given = {name: text_of(form, name) if form is not None else "" for name in ("name", "sequence", *OFFERS)}
+    names = ("name", "sequence", *map(form_name, OFFERS.values()))
+    given = {name: text_of(form, name) if form is not None else "" for name in names}
     if dropped and not given["sequence"].strip() and len(dropped) <= MAX_SEQUENCE_TEXT:
         given["sequence"] = dropped
     draft = service.drafts.keep(user.name, files)
@@ -189,8 +190,8 @@ def _form_page(
     )
 
 
-def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[Offer, dict[str, str]]]:
-    """Return the options of the form that a worker can follow, each with the labels of its choices, if it has any."""
+def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[str, Offer, dict[str, str]]]:
+    """Return the fields of options that a worker can follow: name, option, and labels of its choices if it has any."""
     fields = []
     for offer in OFFERS.values():
         if offer.needs and not any(getattr(worker, offer.needs) for worker in offers):
@@ -200,7 +201,7 @@ def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[Offe
             choices = {"": "default", **{name: name for name in service.models()}}
         if offer.name == "search" and not any(worker.databases for worker in offers):
             del choices["databases"]
-        fields.append((offer, choices))
+        fields.append((form_name(offer), offer, choices))
     return fields
 
 
