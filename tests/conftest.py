@@ -20,6 +20,9 @@ if not torch.cuda.is_available():
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+# No configuration file of this machine or its user is read, also in processes that tests start.
+os.environ["HELIXFOLD_CONFIG"] = os.devnull
+
 if find_spec("beartype"):
     # The first check would import it, and memory that is released meanwhile calls functions that are checked, too.
     import beartype  # noqa: F401
@@ -53,6 +56,17 @@ def reference() -> Path:
 def real_data() -> Path:
     """Real structures, alignments and sequences."""
     return _folder("data")
+
+
+@pytest.fixture
+def site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration file of a site, which a test may write; there is no other one."""
+    path = tmp_path / "etc" / "helixfold.toml"
+    path.parent.mkdir()
+    monkeypatch.setattr("data_pipeline.site_configuration.SITE_FILE", path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("HELIXFOLD_CONFIG")
+    return path
 
 
 @pytest.fixture

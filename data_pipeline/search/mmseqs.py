@@ -11,6 +11,7 @@ from data_pipeline.errors import InputError, SearchError, check_at_least, check_
 from data_pipeline.search.mmseqs_program import MAX_RESIDUES, require_mmseqs
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
+from data_pipeline.user_cache import writable_cache
 
 _SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in a database's `.dbtype`: amino acids, not profiles, nucleotides or clusters
 # ColabFold's rows, from most to least like the target: of more than 1,000, the 3,000 most different of each block of 50
@@ -58,7 +59,8 @@ class Mmseqs:
 
     program: Path
     database: Path  # FASTA (plain or gzip), or a database that `mmseqs createdb` made
-    cache: Path  # folder in which a FASTA file is converted to a database, once
+    # Folder in which a FASTA file is converted to a database, once, or for each process if it cannot be written.
+    cache: Path
     options: MmseqsOptions = field(default_factory=MmseqsOptions)
     cpus: int = 4
     timeout: float | None = None  # seconds, for each step
@@ -104,10 +106,13 @@ class Mmseqs:
             return self.database.absolute()
         stat = self.database.stat()
         key = f"{self.database.absolute()} {stat.st_size} {stat.st_mtime_ns}"
-        folder = self.cache.absolute() / f"{self.database.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        name = f"{self.database.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        folder = self.cache.absolute() / name
         if not folder.is_dir():
-            self.cache.mkdir(parents=True, exist_ok=True)
-            with working_directory(self.cache) as directory:
+            folder = writable_cache(self.cache.absolute()) / name
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with working_directory(folder.parent) as directory:
                 new = directory / "new"
                 new.mkdir()
                 self._run(new, "createdb", str(self.database.absolute()), "sequences", "--dbtype", "1")

@@ -33,7 +33,7 @@ from data_pipeline.search.tool import PairingSearch, SequenceSearch, TemplateSea
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
-from data_pipeline.user_cache import NO_CACHE
+from data_pipeline.user_cache import NO_CACHE, writable_cache
 
 SERVER_RESULT, PAIRED_RESULT, SERVER_TEMPLATES = "server_hits.a3m", "paired_hits.a3m", "server_templates.m8"
 _NEEDED = (
@@ -209,7 +209,7 @@ def _template_step(
 def _server_template_step(search: ServerSearch, cache: Path | None, latest: date | None) -> TemplateStep:
     if cache is None:
         raise InputError(f"structures of a server's templates are kept: {NO_CACHE}")
-    directory = cache / "structures"
+    directory = writable_cache(cache) / "structures"
     return TemplateStep(
         result_file=SERVER_TEMPLATES,
         tool=ServerTemplates(alignments=search, structures=directory),

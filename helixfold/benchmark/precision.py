@@ -205,7 +205,7 @@ def run(options: PrecisionOptions = PrecisionOptions()) -> None:
     ]
     if not targets:
         raise InputError(f"no single chain has at most {options.max_residues:,} residues; raise --max-residues")
-    (model,) = find_models(options.models, options.weights, seed=0)
+    (model,) = find_models(options.models, options.weights, seed=0, is_measured=True)
     model.network.to(device)
     costs = [cost for target in targets for cost in measured(model, target, options, device)]
     for line in table(costs):

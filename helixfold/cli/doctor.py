@@ -1,6 +1,7 @@
 """Define the command `helixfold doctor`, which shows what this machine has and what each target would use."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +19,8 @@ def doctor(
     search: SearchOptions = _SEARCH,
     operators: OperatorOptions = _OPERATORS,
 ) -> None:
-    """Check this installation: devices, memory, models and the lengths that fit, search programs and databases. With
-    FILE, also show which alignments, templates and models each target would use.
+    """Check this installation: devices, memory, models and the lengths that fit, configuration files, search programs
+    and databases. With FILE, also show which alignments, templates and models each target would use.
 
     Parameters
     ----------
@@ -27,18 +28,24 @@ def doctor(
         Targets, as in `helixfold predict`.
     """
     from data_pipeline.complexes.target_files import read_targets
-    from helixfold.apps.predict.doctor import facts, report
-    from helixfold.apps.predict.search_plan import profile_of, server_of
+    from data_pipeline.site_configuration import without_configuration
+    from helixfold.apps.predict.doctor import configuration_facts, facts, report
+    from helixfold.apps.predict.search_plan import profile_of, server_of, with_site_sources
     from helixfold.benchmark.operators import operator_backends, operator_lines
 
     targets = read_targets(inputs, search.msa, search.templates or ())
-    found = facts(profile_of(search), targets, server_of(search), operators.length, operators.device)
-    if operators.operators:
-        found["operators"] = operator_backends(operators)
-    if operators.json:
-        print(json.dumps(found, indent=1))
-        return
-    for line in report(found):
-        print(line, flush=True)
-    if operators.operators:
-        print("", *operator_lines(operators, found["operators"]), sep="\n")
+    configuration = configuration_facts()
+    # With an error in a file, the rest is what the built-in defaults give.
+    with nullcontext() if configuration["error"] is None else without_configuration():
+        search = with_site_sources(search, targets, announce=False)
+        found = facts(profile_of(search), targets, server_of(search), operators.length, operators.device)
+        found["configuration"] = configuration
+        if operators.operators:
+            found["operators"] = operator_backends(operators)
+        if operators.json:
+            print(json.dumps(found, indent=1))
+            return
+        for line in report(found):
+            print(line, flush=True)
+        if operators.operators:
+            print("", *operator_lines(operators, found["operators"]), sep="\n")

@@ -106,6 +106,7 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
 def _run_benchmark(
     name: str, output: Path, options: BenchmarkOptions, command: tuple[str, ...], *, all_ranks: bool
 ) -> int:
+    from helixfold.apps.predict.search_plan import with_site_sources
     from helixfold.cli.predict import predict_on_devices
     from helixfold.evaluation.benchmark_data import find_data
     from helixfold.evaluation.benchmark_table import read_benchmark
@@ -120,10 +121,9 @@ def _run_benchmark(
     if missing := benchmark.missing:
         text = f"{len(missing)} of {benchmark.table.structures} structures left out: {_listed(list(missing))}"
         print(f"helixfold: {text}; {next(iter(missing.values()))}", file=sys.stderr)
-    predictions = output / "predictions"
-    code = predict_on_devices(
-        options.predict_options(predictions, command), [each.target for each in benchmark.targets]
-    )
+    predictions, targets = output / "predictions", [each.target for each in benchmark.targets]
+    options = with_site_sources(options, targets)
+    code = predict_on_devices(options.predict_options(predictions, command), targets)
     if code not in (0, SOME_FAILED, SERVER_UNAVAILABLE):
         return code
     found = compare_benchmark(benchmark, predictions, all_ranks=all_ranks)

@@ -85,7 +85,7 @@ def features(
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
     from helixfold.apps.predict.search import make_features
-    from helixfold.apps.predict.search_plan import plan_of
+    from helixfold.apps.predict.search_plan import plan_of, with_site_sources
     from helixfold.apps.predict.targets import requested_targets
 
     options = PredictOptions(
@@ -102,7 +102,7 @@ def features(
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if shard is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
-    plan = plan_of(search)
+    plan = plan_of(with_site_sources(search, targets))
     return make_features(targets, output=output, plan=plan, part=shard, is_shared=shared, pulldown=entries)
 
 

@@ -129,6 +129,7 @@ def serve(
         requests_per_minute=limits.max_requests,
         queue=queue,
     )
+    predicting = predicting.with_site_databases()
     environments = _environments(listening.workers, predicting.device)
     serve(settings, predicting, environments)
 
@@ -166,7 +167,7 @@ def worker(
     from helixfold.serve.client import read_token, refusals_as_input_errors
     from helixfold.serve.worker.run import WorkerCall, run_worker
 
-    token = read_token(token_file)
+    token, predicting = read_token(token_file), predicting.with_site_databases()
     call = WorkerCall(url=url, token=token, options=predicting, name=name, allow_http=allow_http)
     if cluster is None:
         with refusals_as_input_errors():

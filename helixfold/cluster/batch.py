@@ -16,7 +16,7 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import ComplexOptions, MemoryLimits, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.apps.predict.record import TargetRecord, read_record, record_of
-from helixfold.apps.predict.search_plan import plan_of
+from helixfold.apps.predict.search_plan import plan_of, with_site_sources
 from helixfold.apps.predict.settings import folding_of
 from helixfold.apps.predict.targets import requested_targets
 from helixfold.apps.predict.variants import expected_variants, variant_settings
@@ -213,8 +213,10 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
     assert options.cluster is not None
     site = read_site(options.cluster)
     models, folding = folding_of(options)
-    plan = plan_of(options, dry_run=options.dry_run)
     targets, pulldown = requested_targets(options, given_targets, announce=True)
+    if given_targets is None:
+        options = with_site_sources(options, targets)  # nodes may have other files
+    plan = plan_of(options, dry_run=options.dry_run)
     if not targets:
         raise InputError("there is nothing to fold; name a FASTA file or an alignment")
     method: Method = "multimer" if all(CHAIN_SEPARATOR in target.sequence for target in targets) else "monomer"

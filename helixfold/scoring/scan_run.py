@@ -32,7 +32,7 @@ from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
 from helixfold.apps.predict.options import ComplexOptions, PredictOptions, SearchOptions
 from helixfold.apps.predict.search import check_earlier, prepare_in, write_templates, written_directories
-from helixfold.apps.predict.search_plan import plan_of
+from helixfold.apps.predict.search_plan import plan_of, with_site_sources
 from helixfold.apps.predict.targets import requested_targets
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
@@ -364,11 +364,11 @@ def scan(options: ScanOptions) -> int:
     """
     require("evaluate", "biotite", action="helixfold scan")
     output = options.output
-    plan = plan_of(options)
     asked = PredictOptions(
         **values_of(options, SearchOptions), **values_of(options, ComplexOptions), inputs=options.inputs, output=output
     )
     targets, _ = requested_targets(asked, announce=True)
+    plan = plan_of(with_site_sources(options, targets))
     mutants = _mutants([TargetChains.of(target) for target in targets], options)
     targets = [target for target in targets if mutants[target.name]]
     are_complexes = all(isinstance(target, ComplexInput) for target in targets)

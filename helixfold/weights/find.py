@@ -1,5 +1,6 @@
 """Loading of models for prediction, given their names and a file or directory of weights."""
 
+import difflib
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import torch
 
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
+from data_pipeline.site_configuration import site_configuration
 from data_pipeline.user_cache import NO_CACHE
 from helixfold.config import Method
 from helixfold.model.alphafold import AlphaFold
@@ -25,7 +27,7 @@ from helixfold.weights.provenance import WeightsProvenance
 from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.untrained import untrained_model
 
-# The models that predict if DeepMind's parameters were downloaded and none is named.
+# The models that predict if DeepMind's parameters were downloaded, and no option or configuration file names others.
 DEFAULTS: dict[Method, str] = {"monomer": "model_1_ptm", "multimer": "model_1_multimer_v3"}
 # Models that have random parameters where no weights are given.
 UNTRAINED_PRESETS = ("tiny", "tiny_multimer")
@@ -58,23 +60,26 @@ def find_models(
     seed: int,
     method: Method = "monomer",
     adapters: Sequence[WeightedAdapter] = (),
+    is_measured: bool = False,
 ) -> list[ReadyModel]:
     """Load the named models from `weights`, a parameter file or a directory of parameter files.
 
     Without names, a file's metadata or its name determines the model, and of a directory all models of a method are
     loaded, or if there are none all others. Without `weights`, models come from the directory of `helixfold weights
     download`; if that has none and no name is given, the package's demonstration model is loaded. The models `tiny` and
-    `tiny_multimer` have random parameters. The changes of `adapters` are added to the parameters of every model. Raise
-    `InputError` if parameters are missing or do not fit.
+    `tiny_multimer` have random parameters. A configuration file may name other default models. It may forbid the
+    demonstration model and random parameters, except where a benchmark measures a model (`is_measured`). The changes of
+    `adapters` are added to the parameters of every model. Raise `InputError` if parameters are missing, do not fit or
+    are forbidden.
     """
     return [
         _untrained(chosen, seed, adapters) if path is None else _load(chosen, path, adapters)
-        for chosen, path in find_parameters(names, weights, method=method)
+        for chosen, path in find_parameters(names, weights, method=method, is_measured=is_measured)
     ]
 
 
 def find_parameters(
-    names: Sequence[str], weights: Path | None, *, method: Method = "monomer"
+    names: Sequence[str], weights: Path | None, *, method: Method = "monomer", is_measured: bool = False
 ) -> list[tuple[Preset, Path | None]]:
     """Return the models that `find_models` loads, each with its parameter file; None: random parameters."""
     for name in names:
@@ -84,13 +89,68 @@ def find_parameters(
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
     if weights is None and not names:
-        usual = (DEFAULTS[method], *DEFAULTS.values())
-        names = [name for name in usual if _in_directory(parameters_directory(), name)][:1]
-    if weights is None and names and set(names) <= {*UNTRAINED_PRESETS}:
+        names = _usual_names(method)
+    if weights is None and names and set(names) <= {*UNTRAINED_PRESETS} and not _have_files(names):
+        if not is_measured:
+            _require_permission(f"without --weights, the parameters of {', '.join(names)} are random")
         return [(preset(name), None) for name in names]
     if weights is None and (not names or list(names) == [demonstration.NAME]):
+        if not is_measured:
+            missing = f"no weights of {', '.join(default_models(method))} are configured"
+            _require_permission(f"'{demonstration.NAME}' is the demonstration model" if names else missing)
         return [(preset(demonstration.NAME), demonstration.WEIGHTS)]
     return [(preset(name), path) for name, path in _files(names, weights, method).items()]
+
+
+def _have_files(names: Sequence[str]) -> bool:
+    return all(_in_directory(parameters_directory(), name) for name in names)
+
+
+def default_models(method: Method) -> Sequence[str]:
+    """Return the models that a configuration file names for a method, or else the one of `DEFAULTS`.
+
+    Raise `InputError` if the file names one that does not exist.
+    """
+    site, key = site_configuration(), f"{method}_models"
+    names: Sequence[str] | None = getattr(site, key)
+    if names is None:
+        return (DEFAULTS[method],)
+    for name in names:
+        if name not in PRESETS:
+            near = difflib.get_close_matches(name, PRESETS, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else f"the models are {', '.join(PRESETS)}"
+            raise site.problem(key, f"names the unknown model '{printable(name, 60)}'; {advice}")
+    if len(set(names)) < len(names):
+        raise site.problem(key, f"must name each model once, got {', '.join(names)}")
+    return names
+
+
+def _usual_names(method: Method) -> Sequence[str]:
+    """Return the models that predict if the command names none, of another method if only their parameters are there.
+
+    Raise `InputError` if a configuration file names models without parameters.
+    """
+    site, key, directory, own = site_configuration(), f"{method}_models", parameters_directory(), default_models(method)
+    if key in site.sources:
+        needed = [name for name in own if name not in (demonstration.NAME, *UNTRAINED_PRESETS)]
+        missing = " ".join(name for name in needed if not _in_directory(directory, name))
+        if missing:
+            where = "there is no directory of parameters" if directory is None else f"{directory} does not have them"
+            fetch = f"run 'helixfold weights download --models {missing}', or pass --models"
+            raise site.problem(key, f"names {missing}, and {where}; {fetch}")
+        return own
+    usual = (own, *map(default_models, DEFAULTS))
+    return next(filter(_have_files, usual), ())
+
+
+def _require_permission(reason: str) -> None:
+    """Raise `InputError` if a configuration file forbids predictions without trained weights."""
+    site = site_configuration()
+    if not site.allow_demonstration_model:
+        raise site.problem(
+            "allow_demonstration_model",
+            f"is false, and {reason}; run 'helixfold weights download', pass --weights, or set weights_directory",
+        )
 
 
 def trained_preset(weights: Path) -> Preset | None:

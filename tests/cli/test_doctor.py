@@ -126,7 +126,7 @@ def test_a_wrong_profile_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp
 def test_the_report_is_short_and_begins_with_what_the_machine_can_fold(capsys: pytest.CaptureFixture[str]) -> None:
     out = doctor(capsys)
     assert "operators on" not in out
-    assert len(out.splitlines()) < 30
+    assert len(out.splitlines()) < 40
     places = [out.index(word) for word in ("\n  device", "\n  memory", "\nmemory", "\nsearch programs", "\ndatabases")]
     assert places == sorted(places)
 
@@ -252,3 +252,41 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_the_memory_of_a_device_that_is_not_here_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert "memory: device 'cuda' is not there" in doctor(capsys, "--length", 16, "--rows", 4, "--device", "cuda")
+
+
+def test_configuration_files_are_shown_with_what_each_gave(site_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    user = site_file.parents[1] / "user" / "helixfold.toml"
+    site_file.write_text("weights_directory = '/data/params'\nallow_demonstration_model = false\n")
+    lines = doctor(capsys).split("\nconfiguration\n")[1].split("\n\n")[0].splitlines()
+    assert lines[:3] == [
+        f"  {site_file}: read",
+        f"  {user}: not there",
+        f"  weights_directory          /data/params ({site_file})",
+    ]
+    assert "  monomer_models             model_1_ptm (default)" in lines
+    assert f"  allow_demonstration_model  false ({site_file})" in lines
+    found = json.loads(doctor(capsys, "--json"))["configuration"]
+    assert found["files"] == [{"path": str(site_file), "is_read": True}, {"path": str(user), "is_read": False}]
+    assert found["settings"]["weights_directory"] == {"value": "/data/params", "source": str(site_file)}
+    assert found["settings"]["databases"] == {"value": None, "source": "default"}
+    assert found["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("weights_directory =\n", "not a TOML file: Invalid value (at line 1, column 20)"),
+        ("database = 'x'", "unknown key 'database'; did you mean 'databases'?"),
+        ("monomer_models = ['model_1_pmt']", "monomer_models names the unknown model 'model_1_pmt'; did you mean"),
+    ],
+)
+def test_an_error_in_a_configuration_file_is_shown_and_the_rest_is_for_the_defaults(
+    text: str, problem: str, site_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site_file.write_text(text)
+    out = doctor(capsys)
+    assert f"  error: {site_file}: {problem}" in out
+    assert "\nsearch programs\n" in out
+    found = json.loads(doctor(capsys, "--json"))
+    assert found["configuration"]["error"].startswith(f"{site_file}: {problem}")
+    assert found["databases"]["alignments"] == []

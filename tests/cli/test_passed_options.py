@@ -301,6 +301,7 @@ def test_doctor_prints_facts_as_lines_or_json(record: Record, capsys: pytest.Cap
     record("helixfold.apps.predict.search_plan.server_of", "server")
     read = record("data_pipeline.complexes.target_files.read_targets", ["target"])
     facts = record("helixfold.apps.predict.doctor.facts", {"cores": 2})
+    record("helixfold.apps.predict.doctor.configuration_facts", {"error": None})
     record("helixfold.apps.predict.doctor.report", ["2 cores", "no GPU"])
     record("helixfold.benchmark.operators.operator_backends", {"attention": "flash"})
     record("helixfold.benchmark.operators.operator_lines", ["attention: flash"])
@@ -311,7 +312,8 @@ def test_doctor_prints_facts_as_lines_or_json(record: Record, capsys: pytest.Cap
     assert run("doctor --operators") == 0
     assert capsys.readouterr().out == "2 cores\nno GPU\n\nattention: flash\n"
     assert run("doctor --operators --json") == 0
-    assert json.loads(capsys.readouterr().out) == {"cores": 2, "operators": {"attention": "flash"}}
+    found = {"cores": 2, "configuration": {"error": None}, "operators": {"attention": "flash"}}
+    assert json.loads(capsys.readouterr().out) == found
 
 
 def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsys: pytest.CaptureFixture[str]) -> None:

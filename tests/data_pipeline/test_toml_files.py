@@ -7,6 +7,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.database_profile import read_database_profile
+from data_pipeline.site_configuration import _read
 from data_pipeline.toml_files import read_toml
 from helixfold.cluster.site import read_site
 from helixfold.finetune.jobs import read_tasks
@@ -15,6 +16,7 @@ from helixfold.presets import tiny
 READERS: dict[str, Callable[[Path], object]] = {
     "databases": lambda path: read_database_profile(path, ()),
     "cluster": read_site,
+    "configuration": lambda path: _read((path,), None),
     "fine-tunings": lambda path: read_tasks(path, tiny(), path.parent),
 }
 HOSTILE = {

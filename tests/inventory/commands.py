@@ -68,6 +68,7 @@ def folders() -> Iterator[Path]:
     os.environ |= {
         "HOME": str(root / "home"),
         "XDG_CACHE_HOME": str(root / "home/cache"),
+        "HELIXFOLD_CONFIG": os.devnull,
         "MPLCONFIGDIR": str(root / "home/matplotlib"),
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",

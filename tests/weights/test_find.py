@@ -107,3 +107,68 @@ def test_random_parameters_carry_a_note_and_take_no_adapters() -> None:
     (other,) = find_models(["tiny"], None, seed=4)
     assert model.digest != other.digest
     assert find_models(["tiny"], None, seed=3)[0].digest == model.digest
+
+
+def test_default_models_come_from_a_configuration_file(
+    site_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site_file.write_text("weights_directory = 'params'\nmonomer_models = ['model_2_ptm', 'model_3']\n")
+    monkeypatch.setattr(find, "_load", named)
+    directory = site_file.parent / "params"
+    directory.mkdir()
+    for name in (*BOTH, "model_3"):
+        (directory / f"params_{name}.npz").touch()
+    assert find_models([], None, seed=0) == ["model_2_ptm", "model_3"]
+    assert find_models(["model_1_ptm"], None, seed=0) == ["model_1_ptm"]
+    assert find_models([], None, seed=0, method="multimer") == ["model_1_multimer_v3"]
+    (directory / "params_model_3.npz").unlink()
+    problem = f"{site_file}: monomer_models names model_3, and {directory} does not have them; run 'helixfold weights"
+    with pytest.raises(InputError, match=problem):
+        find_models([], None, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "multimer_models = ['model_1_multimer_v4']",
+            "multimer_models names the unknown model 'model_1_multimer_v4'; did",
+        ),
+        ("monomer_models = ['x']", "monomer_models names the unknown model 'x'; the models are model_1, "),
+        ("monomer_models = ['tiny', 'tiny']", "monomer_models must name each model once, got tiny, tiny"),
+    ],
+)
+def test_wrong_names_of_default_models_are_named_with_file_and_key(text: str, problem: str, site_file: Path) -> None:
+    site_file.write_text(text)
+    with pytest.raises(InputError, match=f"{site_file}: {problem}"):
+        find.find_parameters([], None)
+
+
+def test_weights_of_the_site_come_before_random_parameters(site_file: Path) -> None:
+    site_file.write_text("weights_directory = '.'\nallow_demonstration_model = false\n")
+    (site_file.parent / "params_tiny.npz").touch()
+    ((chosen, path),) = find.find_parameters(["tiny"], None)
+    assert (chosen.name, path) == ("tiny", site_file.parent / "params_tiny.npz")
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ([], "no weights of model_1_ptm are configured"),
+        (["small"], "'small' is the demonstration model"),
+        (["tiny", "tiny_multimer"], "without --weights, the parameters of tiny, tiny_multimer are random"),
+    ],
+)
+def test_the_demonstration_model_and_random_parameters_can_be_forbidden(
+    names: list[str], reason: str, site_file: Path, tmp_path: Path
+) -> None:
+    site_file.write_text(f"weights_directory = '{tmp_path}'\nallow_demonstration_model = false\n")
+    with pytest.raises(InputError) as caught:
+        find.find_parameters(names, None)
+    assert str(caught.value) == (
+        f"{site_file}: allow_demonstration_model is false, and {reason}; run 'helixfold weights download', pass "
+        "--weights, or set weights_directory"
+    )
+    # Weights that a command names are allowed, and so are measurements.
+    assert find.find_parameters([], demonstration.WEIGHTS)[0][1] == demonstration.WEIGHTS
+    assert find.find_parameters(names, None, is_measured=True)

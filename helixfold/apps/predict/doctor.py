@@ -25,7 +25,8 @@ from data_pipeline.search.mmseqs_program import INSTALL as INSTALL_MMSEQS
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, OLDEST_RELEASE, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
-from data_pipeline.user_cache import NO_CACHE
+from data_pipeline.site_configuration import KEYS, VARIABLE, configuration_files, site_configuration
+from data_pipeline.user_cache import NO_CACHE, user_cache
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.relaxation import INSTALL
 from helixfold.execution.available import available_memory
@@ -40,7 +41,7 @@ from helixfold.relax.relaxation import where
 from helixfold.report.page import counted
 from helixfold.weights import demonstration
 from helixfold.weights.cache import parameters_directory
-from helixfold.weights.find import DEFAULTS
+from helixfold.weights.find import DEFAULTS, default_models
 
 _MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
 Facts = dict[str, Any]
@@ -69,6 +70,32 @@ def facts(
     }
 
 
+def configuration_facts() -> Facts:
+    """Return the configuration files that are looked for, the error in one of them, if any, and else all settings.
+
+    The source of a setting is the file that gave it, or "default".
+    """
+    files = [{"path": str(path), "is_read": os.path.exists(path)} for path in configuration_files()]
+    try:
+        site, cache = site_configuration(), user_cache()
+        values: Facts = {key: getattr(site, key) for key in KEYS}
+        values |= {"cache_directory": cache, "weights_directory": parameters_directory()}
+        values |= {f"{method}_models": list(default_models(method)) for method in DEFAULTS}
+        values["search_cache"] = site.search_cache or (None if cache is None else cache / "databases")
+    except InputError as error:
+        return {"files": files, "error": str(error), "settings": {}}
+    if site.msa_server is not None:
+        values["msa_server"] = without_password(site.msa_server)
+    settings = {
+        key: {
+            "value": str(value) if isinstance(value, Path) else value,
+            "source": str(site.sources.get(key, "default")),
+        }
+        for key, value in values.items()
+    }
+    return {"files": files, "error": None, "settings": settings}
+
+
 def report(found: Facts) -> Iterator[str]:
     """Yield the lines that say the facts to people."""
     machine = found["machine"]
@@ -92,10 +119,14 @@ def report(found: Facts) -> Iterator[str]:
         name = f"{Path(file['path']).name}  {_size(file['size'])}  {Path(file['path']).parent}"
         own = machine["has_downloaded_parameters"]
         yield _row("parameters" if own else "", name if own else f"so the demonstration model: {name}")
+    if not machine["has_downloaded_parameters"] and not machine["allows_demonstration_model"]:
+        yield _row("", "which a configuration file forbids (allow_demonstration_model)")
     platform_name = machine["relaxation"]
     yield _row("relaxation", f"not installed: {INSTALL}" if platform_name is None else f"by OpenMM on {platform_name}")
     yield ""
     yield from memory_plan.machine_table(found["models"])
+    yield ""
+    yield from _configuration_lines(found["configuration"])
     yield ""
     yield "search programs"
     for name, program in found["programs"].items():
@@ -119,6 +150,21 @@ def report(found: Facts) -> Iterator[str]:
         yield _row("", f"templates from {', '.join(target['templates_from']) or 'none'}")
 
 
+def _configuration_lines(found: Facts) -> Iterator[str]:
+    yield "configuration"
+    if not found["files"]:
+        yield f"  no files are read, because {VARIABLE} is {os.devnull}"
+    for file in found["files"]:
+        yield f"  {file['path']}: {'read' if file['is_read'] else 'not there'}"
+    if found["error"] is not None:
+        yield f"  error: {found['error']}"
+        yield "  The rest of this report is for the built-in defaults."
+    for key, setting in found["settings"].items():
+        value, source = setting["value"], setting["source"]
+        shown = ", ".join(value) if isinstance(value, list) else "none" if value is None else str(value)
+        yield f"  {key:<27}{shown.lower() if isinstance(value, bool) else shown} ({source})"
+
+
 def _machine() -> Facts:
     device = pick_device()
     card = card_of(device)
@@ -136,6 +182,7 @@ def _machine() -> Facts:
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "has_downloaded_parameters": bool(own),
+        "allows_demonstration_model": site_configuration().allow_demonstration_model,
         "parameters": [{"path": str(file), "size": file.stat().st_size} for file in own or [demonstration.WEIGHTS]],
         "relaxation": where(device) if installed() else None,
     }

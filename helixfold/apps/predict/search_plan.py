@@ -4,6 +4,8 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.errors import InputError, printable
@@ -14,7 +16,8 @@ from data_pipeline.search.database import DatabaseProfile, SearchedDatabase
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
-from data_pipeline.user_cache import user_cache
+from data_pipeline.site_configuration import site_configuration
+from data_pipeline.user_cache import can_be_written, user_cache
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.folding.provenance import RecordedSearch, SearchPurpose
 from helixfold.options import given
@@ -36,6 +39,42 @@ _EXCLUDED = {
     "databases": ("--msa-server",),
     "files": ("--database", "--msa-server"),
 }
+
+
+# Options that name where alignments come from, or targets that have them.
+_SOURCES = frozenset(("--msa", "--databases", "--database", "--msa-server", "--features"))
+Options = TypeVar("Options", bound=SearchOptions)
+
+
+def with_site_sources(options: Options, targets: Sequence[AnyTarget] = (), *, announce: bool = True) -> Options:
+    """Return the options with the databases or the MMseqs2 server of a configuration file where they leave this open.
+
+    Databases are searched, or the server if there are none, if --msa-mode is auto, no option names a source and none of
+    the targets has an alignment. Options that ask for databases or a server without naming them get these too.
+    With `announce`, print which file names what is searched. Options that are already complete are not changed.
+    """
+    site, names, mode = site_configuration(), set(given(options)), options.msa_mode
+    asks_server = mode in _SERVER_MODES or options.msa_server is True
+    asks_databases = mode == "databases" and not names & {"--databases", "--database"}
+    is_open = mode == "auto" and not names & _SOURCES
+    if site.databases is not None and (asks_databases or (is_open and not asks_server)):
+        key, option, value = "databases", "--databases", str(site.databases)
+        changed = replace(options, databases=site.databases)
+    elif site.msa_server is not None and not isinstance(options.msa_server, str) and (asks_server or is_open):
+        key, option, value = "msa_server", "--msa-server", without_password(site.msa_server)
+        changed = replace(options, msa_server=site.msa_server)
+    else:
+        return options
+    what = f"{key.replace('msa_', 'MSA ')} of {site.sources[key]}"
+    having = [target.name for target in targets if _has_alignments(target)]
+    if is_open and having:
+        if announce and len(having) < len(targets):
+            reason = f"'{printable(having[0])}' has its own alignment; pass {option} to search for all targets"
+            print_note(f"{what}: not searched, because {reason}")
+        return options
+    if announce:
+        print_note(f"{what}: {printable(value)}")
+    return changed
 
 
 def profile_of(options: SearchOptions) -> DatabaseProfile:
@@ -82,11 +121,14 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     sent = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
     for note in [*profile.notes, *sent] if announce else []:
         print(f"helixfold: {note}", file=sys.stderr)
-    cache, own = options.search_cache, user_cache()
+    cache = _search_cache(options)
+    makes_files = options.templates == () or any(each.tool in ("colabfold", "mmseqs") for each in profile.alignments)
+    if announce and makes_files and cache is not None and not can_be_written(cache):
+        print_note(f"{cache} cannot be written, so this run keeps no searches there (--search-cache)")
     plan = plan_searches(
         profile,
         cpus=options.threads or available_processors(),
-        cache=own / "databases" if cache is None and own is not None else cache,
+        cache=cache,
         server=server,
         report=print_note,
         latest_template=options.max_template_date,
@@ -95,8 +137,17 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     return replace(plan, alignments=(), pairing=None, uniprot=None) if options.msa_mode == "files" else plan
 
 
+def _search_cache(options: SearchOptions) -> Path | None:
+    """Return the directory of --search-cache, of a configuration file, or in the cache; None if there is none."""
+    if (named := options.search_cache or site_configuration().search_cache) is not None:
+        return named
+    own = user_cache()
+    return None if own is None else own / "databases"
+
+
 def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) -> None:
     """Print which databases that complexes need are missing, if one of the targets is such a complex."""
+    options = with_site_sources(options, targets, announce=False)
     if server_of(options) is None and any(
         isinstance(target, ComplexInput) and len(target.target.entities) > 1 for target in targets
     ):
@@ -114,7 +165,10 @@ def server_of(options: SearchOptions) -> str | None:
                 "(--msa-mode auto takes all that is given)"
             )
     if mode == "databases" and not {"--databases", "--database"} & set(names):
-        raise InputError("--msa-mode databases needs to know them; give --databases or --database")
+        raise InputError(
+            "--msa-mode databases needs to know them; give --databases or --database, or set databases in a "
+            "configuration file"
+        )
     if isinstance(options.msa_server, str):
         return options.msa_server
     return PUBLIC_SERVER if options.msa_server or mode in _SERVER_MODES else None
@@ -127,11 +181,7 @@ def selected_alignments(
 
     Raise `InputError` if --msa-mode is files and a target has no alignment.
     """
-    without = [
-        each.name
-        for each in targets
-        if not (each.alignments or (isinstance(each, ComplexInput) and each.paired_alignments))
-    ]
+    without = [each.name for each in targets if not _has_alignments(each)]
     if options.msa_mode == "files" and without:
         names = ", ".join(f"'{printable(name)}'" for name in without[:5]) + ", ..." * (len(without) > 5)
         raise InputError(f"--msa-mode files needs an alignment for each target; none was found for {names}; pass --msa")
@@ -144,6 +194,10 @@ def selected_alignments(
         replace(target, files=(), a3m=None) if isinstance(target, ComplexInput) else replace(target, alignments=())
         for target in targets
     ]
+
+
+def _has_alignments(target: AnyTarget) -> bool:
+    return bool(target.alignments or (isinstance(target, ComplexInput) and target.paired_alignments))
 
 
 def search_identities(plan: SearchPlan) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from helixfold.apps.predict.search import (
     read_features,
     unfinished_features,
 )
-from helixfold.apps.predict.search_plan import plan_of, print_complex_notes, selected_alignments
+from helixfold.apps.predict.search_plan import plan_of, print_complex_notes, selected_alignments, with_site_sources
 from helixfold.folding.initial_guess import guess_of
 from helixfold.options import given, part_of
 from helixfold.report.page import counted
@@ -52,8 +52,10 @@ def read_jobs(
     """
     if options.features and not options.inputs and (names := given(options, SearchOptions)) and names != ["--threads"]:
         raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
-    searches = plan_of(options, announce=announce, dry_run=options.dry_run)
     targets, pulldown = requested_targets(options, given_targets, announce=announce)
+    # Whoever gives targets has decided what is searched.
+    search = with_site_sources(options, targets, announce=announce) if given_targets is None else options
+    searches = plan_of(search, announce=announce, dry_run=options.dry_run)
     ready = read_features(options.features)
     if announce and (unfinished := unfinished_features(options.features)):
         text = f"left out, as they have no {FEATURES.name()}: {', '.join(map(str, unfinished))}"

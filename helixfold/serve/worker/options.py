@@ -4,9 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
+from data_pipeline.site_configuration import site_configuration
 from helixfold.annotations import Parameter
 from helixfold.apps.predict.options import SearchOptions
 from helixfold.options import MOST_USED, MemorySize, Workers
+from helixfold.standard_streams import print_note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +19,7 @@ class WorkerOptions:
     """Models to offer; the first one is the default."""
     weights: Annotated[Path | None, Parameter(group=MOST_USED, show_default="as for predict")] = None
     """Parameter file, or directory with params_<model>.npz files."""
-    databases: Annotated[Path | None, Parameter(group=MOST_USED)] = None
+    databases: Annotated[Path | None, Parameter(group=MOST_USED, show_default="those of a configuration file")] = None
     """Search these databases, as for predict. With ColabFold's databases, the service is also an MSA server."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
@@ -30,6 +32,14 @@ class WorkerOptions:
         """Return options that mean the same in another directory."""
         weights, databases = (None if path is None else path.absolute() for path in (self.weights, self.databases))
         return replace(self, weights=weights, databases=databases)
+
+    def with_site_databases(self) -> Self:
+        """Return options with the databases of a configuration file if none are named; print which file names them."""
+        site = site_configuration()
+        if self.databases is not None or site.databases is None:
+            return self
+        print_note(f"databases of {site.sources['databases']}: {site.databases}")
+        return replace(self, databases=site.databases)
 
     def search_options(self) -> SearchOptions:
         """Return the options of a search in this worker's databases."""

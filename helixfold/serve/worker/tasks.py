@@ -21,7 +21,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, with_own_query
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import UnusableHitError
-from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.predict.options import MsaMode, PredictOptions
 from helixfold.apps.predict.run import run
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
@@ -282,6 +282,9 @@ def predict_options(
     searches = options["search"] == "databases" or (options["search"] == "best" and not alignments)
     model = options["model"] or usual_model(worker.models, request["sequence"].count(CHAIN_SEPARATOR) + 1)
     values = predict_values({**options, "model": model})
+    databases = worker.databases if searches else None
+    # Without databases of the worker, a configuration file must not add any: only what the user sent is read.
+    mode: MsaMode = "auto" if databases is not None else "files" if alignments else "single_sequence"
     return PredictOptions(
         **values,
         inputs=(directory / "target.fasta",),
@@ -289,7 +292,8 @@ def predict_options(
         failures_file=failures,
         msa=alignments,
         templates=tuple(directory / name for name in request["templates"]) or None,
-        databases=worker.databases if searches else None,
+        databases=databases,
+        msa_mode=mode,
         threads=worker.threads,
         weights=worker.weights,
         device=worker.device,

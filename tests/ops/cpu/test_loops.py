@@ -343,6 +343,12 @@ def test_compiled_loops_are_kept_in_the_users_cache_and_nowhere_else(tmp_path: P
     assert not list(Path(threads.__file__).parent.rglob("*.nb?"))
 
 
+def test_compiled_loops_are_not_taken_from_a_directory_that_others_can_write(tmp_path: Path) -> None:
+    directory = Path(kept(tmp_path))
+    directory.chmod(0o775)
+    assert kept(tmp_path) == "None"
+
+
 def test_without_a_cache_that_can_be_written_loops_are_compiled_every_time(tmp_path: Path) -> None:
     (tmp_path / "helixfold").write_text("a file where the cache would be")
     assert kept(tmp_path) == "None"

@@ -124,14 +124,20 @@ def _compiled(function: Callable[..., None], signature: Any) -> int:
 
 @cache
 def _cache_directory() -> Path | None:
-    """Return the directory of what was compiled from these very sources: Numba looks only at one file of them."""
+    """Return the directory of what was compiled from these very sources: Numba looks only at one file of them.
+
+    It is None if the directory cannot be written, or if other users can write it.
+    """
     cache = user_cache()
     if cache is None:
         return None
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     directory = cache / "loops" / hashlib.sha256(sources).hexdigest()[:16]
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
     except OSError:
         return None
-    return directory if os.access(directory, os.W_OK) else None
+    # Code is loaded from there, and a cache may be shared: nobody else must be able to write it.
+    is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return directory if is_own and os.access(directory, os.W_OK) else None

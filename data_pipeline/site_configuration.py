@@ -1,0 +1,128 @@
+"""Read the configuration files of an installation: defaults that an administrator or a user sets for all commands."""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.io.addresses import is_http_address
+from data_pipeline.toml_files import read_toml
+
+SITE_FILE = Path("/etc/helixfold.toml")
+USER_FILE: Final = "helixfold.toml"  # in the user's configuration directory
+# Names one more file; the null device, as for pip, means that no configuration file is read.
+VARIABLE: Final = "HELIXFOLD_CONFIG"
+_PATHS: Final = ("weights_directory", "databases", "cache_directory", "search_cache")
+_NAMES: Final = ("monomer_models", "multimer_models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteConfiguration:
+    """Defaults from the configuration files; None where the built-in default holds.
+
+    `sources` has the file that gave each value. Paths are absolute.
+    """
+
+    weights_directory: Path | None = None
+    databases: Path | None = None
+    msa_server: str | None = None
+    monomer_models: tuple[str, ...] | None = None
+    multimer_models: tuple[str, ...] | None = None
+    cache_directory: Path | None = None
+    search_cache: Path | None = None
+    allow_demonstration_model: bool = True
+    sources: Mapping[str, Path] = field(default_factory=dict)
+
+    def problem(self, key: str, text: str) -> InputError:
+        """Return the error for a value that a configuration file gave to a key."""
+        return InputError.at(self.sources[key], f"{key} {text}")
+
+
+KEYS: Final = tuple(each.name for each in fields(SiteConfiguration) if each.name != "sources")
+
+
+def configuration_files() -> list[Path]:
+    """Return the files that are looked for, whether they exist or not; the values of later ones win."""
+    named = os.environ.get(VARIABLE, "")
+    if named == os.devnull:
+        return []
+    files = [SITE_FILE]
+    try:
+        user = Path(platformdirs.user_config_dir())
+    except RuntimeError:
+        user = Path("~")
+    if user.is_absolute():  # `~` stays where no home directory is known
+        files.append(user / USER_FILE)
+    return [*files, Path(os.path.expanduser(named))] if named else files
+
+
+def site_configuration() -> SiteConfiguration:
+    """Return the configuration, which is read once. Raise `InputError` for a file that cannot be used."""
+    files = configuration_files()
+    return _read(tuple(files), files[-1] if files and os.environ.get(VARIABLE) else None)
+
+
+@contextmanager
+def without_configuration() -> Iterator[None]:
+    """Read no configuration file in the context, also in processes that are started there."""
+    earlier = os.environ.get(VARIABLE, "")
+    os.environ[VARIABLE] = os.devnull
+    try:
+        yield
+    finally:
+        os.environ[VARIABLE] = earlier
+
+
+@lru_cache(maxsize=8)
+def _read(files: tuple[Path, ...], named: Path | None) -> SiteConfiguration:
+    """Read the files that exist; the `named` one, which is one of them, must."""
+    if named is not None and not named.is_absolute():  # commands change their directory
+        raise InputError.at(named, f"{VARIABLE} must be an absolute path")
+    values: dict[str, Any] = {}
+    sources: dict[str, Path] = {}
+    for path in files:
+        if os.path.exists(path):
+            for key, value in read_toml(path, "TOML file").items():
+                values[key], sources[key] = _value(path, key, value), path
+        elif path == named:
+            raise InputError.at(path, f"there is no such file; correct or unset {VARIABLE}")
+    return SiteConfiguration(**values, sources=sources)
+
+
+def _value(path: Path, key: str, value: Any) -> Any:
+    """Return the checked value of a key of a file."""
+    if key in _PATHS:
+        if isinstance(value, str) and value and "\0" not in value:
+            return _absolute(path, key, value)
+        expected = "a path in quotes"
+    elif key in _NAMES:
+        if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+            return tuple(value)
+        expected = 'a list of names of models, such as ["model_1_ptm"]'
+    elif key == "msa_server":
+        if isinstance(value, str) and is_http_address(value):
+            return value
+        expected = "an address in quotes that begins with https:// or http://"
+    elif key == "allow_demonstration_model":
+        if isinstance(value, bool):
+            return value
+        expected = "true or false"
+    else:
+        near = difflib.get_close_matches(key, KEYS, n=1)
+        advice = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(KEYS)}"
+        raise InputError.at(path, f"unknown key '{printable(key, 60)}'; {advice}")
+    raise InputError.at(path, f"{key} must be {expected}, got {printable(repr(value))}")
+
+
+def _absolute(path: Path, key: str, value: str) -> Path:
+    try:
+        return path.parent.absolute() / Path(value).expanduser()
+    except RuntimeError:
+        raise InputError.at(path, f"{key} is '{printable(value)}', and no home directory is known") from None
