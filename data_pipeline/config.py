@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, Self
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.json_files import parse_json
 
 # Bounds of settings that occur in several places; no calculation needs more.
@@ -140,7 +140,9 @@ def _restore(where: str, kind: Any, value: Any) -> Any:
                     continue
         elif type(value) is option:
             return value
-    raise ConfigError(f"{where} must be {' or '.join(map(_named, options))}, got {printable(repr(value))}")
+    words = [str(word) for each in options if typing.get_origin(each) is Literal for word in typing.get_args(each)]
+    hint = did_you_mean(value, words) if isinstance(value, str) else ""
+    raise ConfigError(f"{where} must be {' or '.join(map(_named, options))}, got {printable(repr(value))}{hint}")
 
 
 def _named(kind: Any) -> str:
@@ -154,7 +156,8 @@ def _named(kind: Any) -> str:
 def _unknown(name: str, part: str, table: Any) -> str:
     if not isinstance(table, dict):
         return f"there is no setting '{printable(name)}': what stands before '{printable(part)}' has no parts"
-    return f"there is no setting '{printable(name)}': '{printable(part)}' could be one of {', '.join(table)}"
+    choices = f"'{printable(part)}' could be one of {', '.join(table)}{did_you_mean(part, table)}"
+    return f"there is no setting '{printable(name)}': {choices}"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,15 +1,25 @@
 """Errors for input that cannot be used and for failed searches, and checks of settings."""
 
+import difflib
 import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from typing import Self
+
+_LONGEST_LINE = 1000  # characters of an error in a list
+_LONGEST_WORD = 100  # characters that are compared; the time grows with their square
+MAX_LISTED = 20  # input errors of a batch that are listed; the rest are counted
 
 
 class InputError(ValueError):
     """Error for input that cannot be used; the command line prints its text and exits.
 
-    The text is one sentence: file, record and position, what is wrong, and what to do.
+    The text is one sentence: file, record and position, what is wrong, and what to do. `record` is the name of the
+    record that the sentence is about, if it is about one.
     """
+
+    record: str | None = None
 
     @classmethod
     def at(
@@ -25,7 +35,82 @@ class InputError(ValueError):
         shown = None if record is None else f"'{printable(record)}'"
         places = (("line", line), ("column", column), ("record", shown))
         place = "".join(f", {what} {where}" for what, where in places if where is not None)
-        return cls(f"{printable(str(path))}{place}: {problem}")
+        error = cls(f"{printable(str(path))}{place}: {problem}")
+        error.record = record
+        return error
+
+
+class BatchInputError(InputError):
+    """Several errors in the input of a batch; the text has a line for each of the first `MAX_LISTED` of them."""
+
+    def __init__(self, errors: Sequence[InputError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__(self.errors)  # with which it is pickled
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the text of each error that is listed, as one line, and a line that counts the others."""
+        texts = list(dict.fromkeys(printable(str(error), _LONGEST_LINE) for error in self.errors))
+        more = [f"... and {len(texts) - MAX_LISTED:,} more"] if len(texts) > MAX_LISTED else []
+        return [*texts[:MAX_LISTED], *more]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+class InputProblems:
+    """Collects the errors in the input of a batch, so that one target's errors do not hide another's."""
+
+    def __init__(self) -> None:
+        self._errors: list[tuple[str, InputError]] = []
+
+    def __len__(self) -> int:
+        return len(self._errors)
+
+    @property
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of the target or file of each error, and the text."""
+        return ((error.record or name, str(error)) for name, error in self._errors)
+
+    def add(self, error: InputError, name: str = "") -> None:
+        """Add an error, or each of `BatchInputError`; `name` is the target or file, if the error has no record."""
+        errors = error.errors if isinstance(error, BatchInputError) else (error,)
+        for each in errors:
+            # Tracebacks would keep the file's content in memory.
+            each.__traceback__ = each.__cause__ = each.__context__ = None
+            self._errors.append((name, each))
+
+    @contextmanager
+    def collected(self, name: str = "") -> Iterator[None]:
+        """Add an `InputError` of the block, which then ends, instead of raising it."""
+        try:
+            yield
+        except InputError as error:
+            self.add(error, name)
+
+    def raise_all(self) -> None:
+        """Raise the only error, or `BatchInputError` of several; return if there are none."""
+        errors = [error for _, error in self._errors]
+        if len(set(map(str, errors))) > 1:
+            raise BatchInputError(errors)
+        if errors:
+            raise errors[0]
+
+
+@contextmanager
+def input_problems(given: InputProblems | None = None) -> Iterator[InputProblems]:
+    """Yield the problems to which a reader adds the errors of single targets.
+
+    Those that are `given` stay with the caller, and an error of the block itself is raised. Else, all errors of the
+    block are raised together at its end.
+    """
+    if given is not None:
+        yield given
+        return
+    own = InputProblems()
+    with own.collected():
+        yield own
+    own.raise_all()
 
 
 class TooLargeError(InputError):
@@ -80,6 +165,20 @@ def printable(text: str, limit: int = 200) -> str:
     begun = text[: limit + 1]  # a text from elsewhere may have millions of characters
     shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in begun)
     return shown if len(shown) <= limit else f"{shown[:limit]}..."
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return "; did you mean X?" with the choice that is most like a word, or an empty text if none is like it."""
+    names = {name.casefold(): name for name in choices}
+    near = difflib.get_close_matches(word[:_LONGEST_WORD].casefold(), names, n=1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+def choice_problem(name: str, given: object, choices: Iterable[object]) -> str:
+    """Return the sentence that a setting must be one of some choices, and which of them may be meant."""
+    words = [str(choice) for choice in choices]
+    hint = did_you_mean(given, words) if isinstance(given, str) else ""
+    return f"{name} must be one of {', '.join(words)}, got {printable(repr(given), 80)}{hint}"
 
 
 def error_reason(error: OSError | ValueError) -> str:

@@ -17,7 +17,7 @@ from data_pipeline.complexes.target import ComplexTarget, Entity
 from data_pipeline.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.alignment_rows import MAX_ALIGNMENT_BYTES
-from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.fasta import file_names
 from data_pipeline.parse.text_files import read_lines
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
@@ -59,7 +59,7 @@ def with_alignments(given: ComplexInput, msa: Sequence[Path], *, only: bool) -> 
 
 
 def _with_directory(given: ComplexInput, directory: Path, *, only: bool) -> ComplexInput:
-    names = tuple(dict.fromkeys((given.name, directory_name(given.name))))
+    names = file_names(given.name)
     whole = next((path for name in names for path in _files(directory / name)), None)
     if whole is not None and is_complex_a3m(whole):
         return _with_whole(given, whole)

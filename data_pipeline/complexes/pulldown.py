@@ -7,7 +7,7 @@ from os import PathLike, fspath
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, InputProblems, did_you_mean, input_problems, printable
 from data_pipeline.parse.csv_table import read_rows
 from data_pipeline.parse.fasta import filesystem_key, read_fasta, target_name_problem
 
@@ -32,38 +32,45 @@ class PulldownComplex:
 
 
 def read_pulldown(
-    baits: str | PathLike[str], preys: str | PathLike[str], table: str | PathLike[str] | None = None
+    baits: str | PathLike[str],
+    preys: str | PathLike[str],
+    table: str | PathLike[str] | None = None,
+    problems: InputProblems | None = None,
 ) -> list[PulldownComplex]:
     """Return the complexes of two FASTA files: of each bait with each prey, or those that a table names.
 
     A CSV or TSV table has the columns `bait` and `prey`, each with names of records between colons, such as
     `heavy:light`, and with numbers of copies, such as `antigen*2`; a column `id` names the complexes. Of two complexes
     of the same proteins, as of a bait and a prey that are in both files, the first one is returned. Raise `InputError`
-    with file and line for names that no record has or that are one directory, and for more than `MAX_COMPLEXES`.
+    with file and line for names that no record has or that are one directory, and for more than `MAX_COMPLEXES`; the
+    errors of single records and complexes are added to `problems` instead, if they are given.
     """
-    known = _sequences(baits), _sequences(preys)
-    if table is None:
+    with input_problems(problems) as collection:
+        known = _sequences(baits, collection), _sequences(preys, collection)
+        if table is not None:
+            return _complexes(table, _rows(table, known, collection), known, collection)
         count = len(known[0]) * len(known[1])
         if count > MAX_COMPLEXES:
             raise InputError.at(preys, f"{count:,} pairs with the baits, and {MAX_COMPLEXES:,} are the most; divide it")
         named = ((None, "", bait, prey) for bait, prey in product(*known))
-        return _complexes(preys, ((line, name, (bait,), (prey,)) for line, name, bait, prey in named), known)
-    return _complexes(table, _rows(table, known), known)
+        return _complexes(
+            preys, ((line, name, (bait,), (prey,)) for line, name, bait, prey in named), known, collection
+        )
 
 
-def _sequences(path: str | PathLike[str]) -> Sequences:
-    return {record.name: record.sequence for record in read_fasta(path)}
+def _sequences(path: str | PathLike[str], problems: InputProblems) -> Sequences:
+    return {record.name: record.sequence for record in read_fasta(path, problems)}
 
 
 # A complex as it is given: line, name or "", names of baits, names of preys.
 _Given = tuple[int | None, str, tuple[str, ...], tuple[str, ...]]
 
 
-def _rows(path: str | PathLike[str], known: tuple[Sequences, Sequences]) -> Iterator[_Given]:
-    """Yield the complexes of a table; raise `InputError` for names that no record has."""
+def _rows(path: str | PathLike[str], known: tuple[Sequences, Sequences], problems: InputProblems) -> Iterator[_Given]:
+    """Yield the complexes of a table; names that no record has are added to `problems`."""
     delimiter = "\t" if fspath(path).lower().endswith((".tsv", ".tsv.gz")) else ","
-    count = 0
-    for line, cells in read_rows(path, ("bait", "prey"), delimiter):
+    count, before = 0, len(problems)
+    for line, cells in read_rows(path, ("bait", "prey"), delimiter, problems):
         count += 1
         if count > MAX_COMPLEXES:
             raise InputError.at(path, f"there are more than {MAX_COMPLEXES:,} complexes; divide the table", line=line)
@@ -72,9 +79,10 @@ def _rows(path: str | PathLike[str], known: tuple[Sequences, Sequences]) -> Iter
                 _proteins(cells[role], sequences, role) for role, sequences in zip(("bait", "prey"), known, strict=True)
             )
         except InputError as error:
-            raise InputError.at(path, str(error), line=line) from error
+            problems.add(InputError.at(path, str(error), line=line))
+            continue
         yield line, cells.get("id", ""), bait, prey
-    if not count:
+    if not count and len(problems) == before:
         raise InputError.at(path, "there is no complex; write a bait and a prey in each line")
 
 
@@ -84,7 +92,10 @@ def _proteins(text: str, known: Sequences, role: str) -> tuple[str, ...]:
     for word in map(str.strip, text.split(CHAIN_SEPARATOR)):
         name, star, copies = (word, "", "") if word in known else word.partition(COPIES)
         if name not in known:
-            raise InputError(f"no {role} is named '{printable(name)}'; names are those of records in the FASTA file")
+            hint = did_you_mean(name, known)
+            raise InputError(
+                f"no {role} is named '{printable(name)}'; names are those of records in the FASTA file{hint}"
+            )
         if star and not (copies.isascii() and copies.isdecimal() and 1 <= int(copies[:9]) <= _MAX_COPIES):
             raise InputError(
                 f"'{printable(word)}' names no number of copies; it is written {name}*2, from 1 to {_MAX_COPIES}"
@@ -94,7 +105,7 @@ def _proteins(text: str, known: Sequences, role: str) -> tuple[str, ...]:
 
 
 def _complexes(
-    path: str | PathLike[str], given: Iterator[_Given], known: tuple[Sequences, Sequences]
+    path: str | PathLike[str], given: Iterator[_Given], known: tuple[Sequences, Sequences], problems: InputProblems
 ) -> list[PulldownComplex]:
     found: dict[tuple[tuple[str, str], ...], PulldownComplex] = {}
     names: dict[str, str] = {}
@@ -104,15 +115,16 @@ def _complexes(
         if key in found:
             continue
         name = given_name or _BETWEEN.join(("_".join(baits), "_".join(preys)))
-        problem = target_name_problem(name)
-        other = names.setdefault(filesystem_key(name), name)
-        if problem is None and len(names) == len(found):
-            problem = f"a complex named '{printable(other)}' comes before; name them in a column 'id' of a table"
-        if problem is not None:
-            raise InputError.at(path, problem, line=line, record=name)
-        try:
-            target = ComplexTarget.of(name, sequences)
-        except InputError as error:
-            raise InputError.at(path, str(error), line=line) from error
-        found[key] = PulldownComplex(target=target, proteins=(*baits, *preys), baits=len(baits))
+        with problems.collected(name):
+            problem = target_name_problem(name)
+            if problem is None and (other := names.get(filesystem_key(name))) is not None:
+                problem = f"a complex named '{printable(other)}' comes before; name them in a column 'id' of a table"
+            if problem is not None:
+                raise InputError.at(path, problem, line=line, record=name)
+            names[filesystem_key(name)] = name
+            try:
+                target = ComplexTarget.of(name, sequences)
+            except InputError as error:
+                raise InputError.at(path, str(error), line=line) from error
+            found[key] = PulldownComplex(target=target, proteins=(*baits, *preys), baits=len(baits))
     return list(found.values())

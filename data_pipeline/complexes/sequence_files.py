@@ -7,11 +7,10 @@ from pathlib import Path
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES, ChainSequenceError, split_chains
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, InputProblems, input_problems
 from data_pipeline.parse.csv_table import no_table_record, read_rows, table_record
 from data_pipeline.parse.fasta import (
     MAX_FASTA_BYTES,
-    NO_FASTA_RECORD,
     FastaRecord,
     TargetRecords,
     read_fasta,
@@ -25,32 +24,42 @@ from data_pipeline.parse.text_files import read_lines
 CHAIN_IDS_WORD = "chain_ids"  # in a FASTA header, "chain_ids=H:L", and as a column of a table
 
 
-def read_fasta_targets(path: str | PathLike[str]) -> list[FastaRecord | ComplexTarget]:
+def read_fasta_targets(
+    path: str | PathLike[str], problems: InputProblems | None = None
+) -> list[FastaRecord | ComplexTarget]:
     """Return each record of a plain or gzip FASTA file: a single chain, or a complex with colons between its chains.
 
     See `split_chains` for what the sequence of a complex may be, and `read_fasta` for a single chain. A header may name
-    the chains in a word such as "chain_ids=H:L". Raise `InputError` with `path`, line and record for anything else.
+    the chains in a word such as "chain_ids=H:L". Raise `InputError` with `path`, line and record for anything else; the
+    errors of single records are added to `problems` instead, if they are given.
     """
     records = TargetRecords(path)
     found: list[FastaRecord | ComplexTarget] = []
-    for line, header, lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
-        name, description = read_header(path, line, header)
-        text, ids = "".join(map(_letters, lines)), _ids_in(description)
-        if not ids and not _has_chains(text):
-            text = read_sequence(path, line, name, lines)
-        record = FastaRecord(name=name, description=description, sequence=text, line=line)
-        records.add(record)
-        if not ids and not _has_chains(text):
-            found.append(record)
-            continue
-        try:
-            sequences = split_chains(text)
-        except ChainSequenceError as error:
-            wrong, column = _place(lines, error.index)
-            raise InputError.at(path, str(error), line=wrong or line, column=column, record=name) from error
-        found.append(_complex(path, line, name, sequences, ids))
-    records.all(NO_FASTA_RECORD)
+    with input_problems(problems) as collection:
+        for line, header, lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
+            with collection.collected():
+                found.append(_fasta_target(path, line, header, lines, records))
     return found
+
+
+def _fasta_target(
+    path: str | PathLike[str], line: int, header: bytes, lines: list[tuple[int, bytes]], records: TargetRecords
+) -> FastaRecord | ComplexTarget:
+    name, description = read_header(path, line, header)
+    text, ids = "".join(map(_letters, lines)), _ids_in(description)
+    is_single = not ids and not _has_chains(text)
+    if is_single:
+        text = read_sequence(path, line, name, lines)
+    record = FastaRecord(name=name, description=description, sequence=text, line=line)
+    records.add(record)
+    if is_single:
+        return record
+    try:
+        sequences = split_chains(text)
+    except ChainSequenceError as error:
+        wrong, column = _place(lines, error.index)
+        raise InputError.at(path, str(error), line=wrong or line, column=column, record=name) from error
+    return _complex(path, line, name, sequences, ids)
 
 
 def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] = ()) -> ComplexTarget:
@@ -66,7 +75,10 @@ def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] 
 
 
 def read_table_targets(
-    path: str | PathLike[str], delimiter: str = ",", name_column: str = "id"
+    path: str | PathLike[str],
+    delimiter: str = ",",
+    name_column: str = "id",
+    problems: InputProblems | None = None,
 ) -> list[FastaRecord | ComplexTarget]:
     """Return the single chains and the complexes of a plain or gzip CSV or TSV table.
 
@@ -74,31 +86,37 @@ def read_table_targets(
     FASTA (see `read_fasta`); columns that are not named here are ignored.
 
     Chains stand between colons (see `split_chains`), and so do their IDs if there is a column `chain_ids`. Raise
-    `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
+    `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked); the errors
+    of single rows are added to `problems` instead, if they are given.
     """
     records = TargetRecords(path)
     found: list[FastaRecord | ComplexTarget] = []
-    for line, cells in read_rows(path, (name_column, "sequence"), delimiter):
-        name, text, ids = (
-            cells[name_column],
-            "".join(cells["sequence"].split()).upper(),
-            _ids(cells.get(CHAIN_IDS_WORD, "")),
-        )
-        if not ids and not _has_chains(text):
-            record = table_record(path, line, name, text)
-            records.add(record)
-            found.append(record)
-            continue
-        if (problem := target_name_problem(name)) is not None:
-            raise InputError.at(path, problem, line=line, record=name or None)
-        records.add(FastaRecord(name=name, description="", sequence=text, line=line))
-        try:
-            sequences = split_chains(text)
-        except ChainSequenceError as error:
-            raise InputError.at(path, f"letter {error.index + 1}: {error}", line=line, record=name) from error
-        found.append(_complex(path, line, name, sequences, ids))
-    records.all(no_table_record(delimiter))
+    with input_problems(problems) as collection:
+        before = len(collection)
+        for line, cells in read_rows(path, (name_column, "sequence"), delimiter, collection):
+            with collection.collected():
+                found.append(_table_target(path, line, cells[name_column], cells, records))
+        if not found and len(collection) == before:
+            raise InputError.at(path, no_table_record(delimiter))
     return found
+
+
+def _table_target(
+    path: str | PathLike[str], line: int, name: str, cells: dict[str, str], records: TargetRecords
+) -> FastaRecord | ComplexTarget:
+    text, ids = "".join(cells["sequence"].split()).upper(), _ids(cells.get(CHAIN_IDS_WORD, ""))
+    if not ids and not _has_chains(text):
+        record = table_record(path, line, name, text)
+        records.add(record)
+        return record
+    if (problem := target_name_problem(name)) is not None:
+        raise InputError.at(path, problem, line=line, record=name or None)
+    records.add(FastaRecord(name=name, description="", sequence=text, line=line))
+    try:
+        sequences = split_chains(text)
+    except ChainSequenceError as error:
+        raise InputError.at(path, f"letter {error.index + 1}: {error}", line=line, record=name) from error
+    return _complex(path, line, name, sequences, ids)
 
 
 def _complex(
@@ -107,7 +125,9 @@ def _complex(
     try:
         return ComplexTarget.of(name, sequences, chain_ids)
     except InputError as error:
-        raise InputError.at(path, str(error), line=line) from error
+        problem = InputError.at(path, str(error), line=line)
+        problem.record = name
+        raise problem from error
 
 
 def _has_chains(text: str) -> bool:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles
 from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, RESULTS_DIRECTORY, alignments_of_single_chain
 from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import (
     FastaRecord,
     directory_name,
+    file_name_problem,
+    file_names,
     filesystem_key,
     find_invalid_letter,
     kind_problem,
@@ -48,44 +50,61 @@ def read_targets(
     records_as_chains: bool = False,
     chain_ids: Sequence[str] = (),
     pair_mode: PairMode = "unpaired_paired",
+    problems: InputProblems | None = None,
 ) -> list[AnyTarget]:
     """Return the targets of FASTA files (each record), CSV and TSV files (`id,sequence`), a3m files (the first row,
     named after the file), directories of these, and sequences that are given instead of a file.
 
     A sequence with colons, or ColabFold's a3m of several chains, is a complex; with `records_as_chains`, the records
     of a FASTA file are its chains. `chain_ids` name the chains of a single complex, of which `pair_mode` says how
-    alignments are paired. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a
-    file that cannot be used and, unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
+    alignments are paired. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a file that cannot
+    be used and, unless `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes: all such errors
+    together, or none of those that concern single targets and files if there are `problems`, to which they are added.
     """
-    targets: list[AnyTarget] = []
-    sources: list[Path] = []
-    for path in _files(inputs):
-        file = path.name.lower()
-        if is_sequence(path):
-            targets.append(typed_target(str(path), as_protein=as_protein))
-        elif file.endswith(A3M_SUFFIXES):
-            targets.append(_target_of_alignment(path))
-        else:
-            table = "," if file.endswith(CSV_SUFFIXES) else "\t" if file.endswith(TSV_SUFFIXES) else None
-            targets += map(target_of, _records(path, table, records_as_chains=records_as_chains))
-        sources += [path] * (len(targets) - len(sources))
-    check_names(zip([target.name for target in targets], sources, strict=True))
-    for target, path in zip(targets, sources, strict=True):
-        residues = target.sequence.replace(CHAIN_SEPARATOR, "")
-        problem = unknown_residues_problem(residues)
-        if problem is None and not as_protein:
-            problem = _kind_problem(target)
-        if problem is not None:
-            raise InputError.at(path, problem, record=target.name)
-    targets = [replace(target, as_protein=as_protein) for target in targets]
-    targets = [_with_chains(target, chain_ids, pair_mode, only=len(targets) == 1) for target in targets]
-    return with_search_files(targets, msa, templates)
+    with input_problems(problems) as collection:
+        targets: list[AnyTarget] = []
+        names, before = TargetNames(), len(collection)
+        for path in _files(inputs, collection):
+            read: Sequence[AnyTarget] = ()
+            with collection.collected(str(path)):
+                read = _targets_in(path, collection, as_protein=as_protein, records_as_chains=records_as_chains)
+            for target in read:
+                with collection.collected(target.name):
+                    names.add(target.name, path)
+                    _check_residues(target, path, as_protein=as_protein)
+                    targets.append(replace(target, as_protein=as_protein))
+        # What is given for the only target is not meant for the one that is left of several.
+        only = len(targets) + len(collection) - before == 1
+        targets = [_with_chains(target, chain_ids, pair_mode, only=only) for target in targets]
+        return with_search_files(targets, msa, templates, collection, only=only)
 
 
-def _records(path: Path, table: str | None, *, records_as_chains: bool) -> Sequence[FastaRecord | ComplexTarget]:
+def _targets_in(
+    path: Path, problems: InputProblems, *, as_protein: bool, records_as_chains: bool
+) -> Sequence[AnyTarget]:
+    """Return the targets of one input; the errors of its records are added to `problems`."""
+    if is_sequence(path):
+        return [typed_target(str(path), as_protein=as_protein)]
+    file = path.name.lower()
+    if file.endswith(A3M_SUFFIXES):
+        return [_target_of_alignment(path)]
+    table = "," if file.endswith(CSV_SUFFIXES) else "\t" if file.endswith(TSV_SUFFIXES) else None
+    records: Sequence[FastaRecord | ComplexTarget]
     if table is not None:
-        return read_table_targets(path, table)
-    return [read_complex_of_records(path)] if records_as_chains else read_fasta_targets(path)
+        records = read_table_targets(path, table, problems=problems)
+    elif records_as_chains:
+        records = [read_complex_of_records(path)]
+    else:
+        records = read_fasta_targets(path, problems)
+    return [target_of(record) for record in records]
+
+
+def _check_residues(target: AnyTarget, path: Path, *, as_protein: bool) -> None:
+    problem = unknown_residues_problem(target.sequence.replace(CHAIN_SEPARATOR, ""))
+    if problem is None and not as_protein:
+        problem = _kind_problem(target)
+    if problem is not None:
+        raise InputError.at(path, problem, record=target.name)
 
 
 def target_of(read: FastaRecord | ComplexTarget) -> AnyTarget:
@@ -129,24 +148,47 @@ def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
     return found
 
 
-def with_search_files(targets: Sequence[AnyTarget], msa: Sequence[Path], templates: Sequence[Path]) -> list[AnyTarget]:
+def with_search_files(
+    targets: Sequence[AnyTarget],
+    msa: Sequence[Path],
+    templates: Sequence[Path],
+    problems: InputProblems | None = None,
+    *,
+    only: bool | None = None,
+) -> list[AnyTarget]:
     """Return targets with the alignments and templates that the options of a command name.
 
-    `msa` holds alignments for a single target, or directories with <name>.a3m or AlphaFold's results for each target;
-    see `alignments_of_single_chain` and, for complexes, `with_alignments`. `templates` are structure files, or
-    directories of them, for every target that has none of its own. Raise `InputError` for a file that cannot be used,
-    and unless a target is `as_protein`, for a sequence that looks like DNA, RNA or three-letter codes.
+    `msa` holds alignments for a single target (the `only` one, if there were others), or directories with <name>.a3m or
+    AlphaFold's results for each target; see `alignments_of_single_chain` and, for complexes, `with_alignments`.
+    `templates` are structure files, or directories of them, for every target that has none of its own. Raise
+    `InputError` for a file that cannot be used, and unless a target is `as_protein`, for a sequence that looks like
+    DNA, RNA or three-letter codes; the errors of single targets are added to `problems` instead, if they are given.
     """
-    for target in targets:
-        if not target.as_protein and (problem := _kind_problem(target)) is not None:
-            raise InputError(f"'{printable(target.name)}' cannot be predicted: {problem}")
-    for path in templates:
-        if not os.path.exists(path):
-            raise InputError.at(path, "there is no such structure file or directory")
-    if templates and targets:
-        # Read once before anything is written, as alignments are; what is wrong with a file concerns every target.
-        templates_from_files(targets[0].sequence.split(CHAIN_SEPARATOR)[0], templates, UserTemplateOptions())
-    return [_with_files(target, msa, templates, only=len(targets) == 1) for target in targets]
+    found: list[AnyTarget] = []
+    with input_problems(problems) as collection:
+        usable = []
+        for target in targets:
+            with collection.collected(target.name):
+                if not target.as_protein and (problem := _kind_problem(target)) is not None:
+                    raise InputError(f"'{printable(target.name)}' cannot be predicted: {problem}")
+                usable.append(target)
+        _check_templates(usable, templates)
+        is_only = len(targets) == 1 if only is None else only
+        for target in usable:
+            with collection.collected(target.name):
+                found.append(_with_files(target, msa, templates, only=is_only))
+    return found
+
+
+def _check_templates(targets: Sequence[AnyTarget], paths: Sequence[Path]) -> None:
+    """Read templates once before anything is written, as alignments are. Raise all errors: they concern all targets."""
+    with input_problems() as problems:
+        there = [path for path in paths if os.path.exists(path)]
+        for path in paths:
+            if path not in there:
+                problems.add(InputError.at(path, "there is no such structure file or directory"))
+        if there and targets:
+            templates_from_files(targets[0].sequence.split(CHAIN_SEPARATOR)[0], there, UserTemplateOptions())
 
 
 def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path], *, only: bool) -> AnyTarget:
@@ -159,20 +201,26 @@ def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path
 def directory_in(output: Path, name: str) -> Path:
     """Return the directory of a target in an output directory: that of an earlier version, if there is one.
 
-    Version 0.1 gave a directory the target's name as it is, with all its characters.
+    Version 0.1 gave a directory the target's name as it is, with all its characters, of which '/' was none.
     """
-    directory, earlier = output / directory_name(name), output / name
-    return earlier if os.path.isdir(earlier) and not os.path.exists(directory) else directory
+    directory = output / directory_name(name)
+    if file_name_problem(name) is not None or os.path.exists(directory):
+        return directory
+    return output / name if os.path.isdir(output / name) else directory
 
 
-def check_names(named: Iterable[tuple[str, Path]]) -> None:
-    """Check names of targets, each given with the file that has it.
+class TargetNames:
+    """The names of targets so far, of which no two may be one directory."""
 
-    Raise `InputError` if two of them are one name to some file system, or one is that of a file in the output
-    directory.
-    """
-    seen: dict[str, tuple[str, Path]] = {}
-    for name, path in named:
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, Path]] = {}  # by `filesystem_key`
+
+    def add(self, name: str, path: Path) -> None:
+        """Add a name, given with the file that has it.
+
+        Raise `InputError` if another is the same name to some file system, or if it is that of a file in the output
+        directory.
+        """
         try:
             os.fsencode(directory_name(name))
         except UnicodeEncodeError as error:
@@ -185,32 +233,44 @@ def check_names(named: Iterable[tuple[str, Path]]) -> None:
             raise InputError.at(path, problem, record=name)
         if key in TAKEN_NAMES:
             raise InputError.at(path, "this name is taken by a directory for archives; choose another", record=name)
-        if key in seen:
-            other, file = seen[key]
+        if key in self._seen:
+            other, file = self._seen[key]
             where = "this file" if file == path else printable(str(file))
             problem = f"a target of this name (upper and lower case count as equal) is in {where} too"
             if name.casefold() != other.casefold():
                 problem = f"its directory, {directory_name(name)}, would be that of '{printable(other)}' in {where}"
             raise InputError.at(path, f"{problem}; give each target its own", record=name)
-        seen[key] = name, path
+        self._seen[key] = name, path
 
 
-def _files(inputs: Sequence[Path]) -> list[Path]:
-    files: list[Path] = []
+def check_names(named: Iterable[tuple[str, Path]]) -> None:
+    """Check names of targets, each given with the file that has it; raise the errors of `TargetNames` together."""
+    names = TargetNames()
+    with input_problems() as problems:
+        for name, path in named:
+            with problems.collected(name):
+                names.add(name, path)
+
+
+def _files(inputs: Sequence[Path], problems: InputProblems) -> Iterator[Path]:
     for path in inputs:
         if not os.path.isdir(path):  # pathlib's own raises where a name is too long
-            files.append(path)
+            yield path
             continue
-        try:
-            inside = sorted(
-                each for each in path.iterdir() if each.name.lower().endswith(INPUT_SUFFIXES) and each.is_file()
-            )
-        except OSError as error:
-            raise InputError.at(path, f"cannot be listed: {error.strerror or error}") from error
-        if not inside:
-            raise InputError.at(path, f"no file in this directory ends in {', '.join(INPUT_SUFFIXES)}")
-        files += inside
-    return files
+        with problems.collected(str(path)):
+            yield from _files_in(path)
+
+
+def _files_in(directory: Path) -> list[Path]:
+    try:
+        inside = sorted(
+            each for each in directory.iterdir() if each.name.lower().endswith(INPUT_SUFFIXES) and each.is_file()
+        )
+    except OSError as error:
+        raise InputError.at(directory, f"cannot be listed: {error.strerror or error}") from error
+    if not inside:
+        raise InputError.at(directory, f"no file in this directory ends in {', '.join(INPUT_SUFFIXES)}")
+    return inside
 
 
 def is_sequence(path: Path) -> bool:
@@ -270,7 +330,7 @@ def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Pa
     found: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
-            stems = tuple(dict.fromkeys((target.name, directory_name(target.name))))
+            stems = file_names(target.name)
             names = (path / f"{stem}{suffix}" for suffix in ALIGNMENT_SUFFIXES for stem in stems)
             inside = [name for name in names if name.is_file()]
             inside = inside or [*alignments_of_single_chain(path, stems, only=only)]

@@ -4,10 +4,11 @@ import csv
 from collections.abc import Iterable, Iterator
 from os import PathLike
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, InputProblems, did_you_mean, printable
 from data_pipeline.parse.fasta import (
     MAX_FASTA_BYTES,
     FastaRecord,
+    check_record_count,
     find_invalid_letter,
     sequence_problem,
     target_name_problem,
@@ -23,12 +24,16 @@ def no_table_record(delimiter: str) -> str:
 
 
 def read_rows(
-    path: str | PathLike[str], required: Iterable[str], delimiter: str = ","
+    path: str | PathLike[str],
+    required: Iterable[str],
+    delimiter: str = ",",
+    problems: InputProblems | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the line number and the cells, by column in lower case, of each row of a plain or gzip table.
 
     Empty lines are skipped. Raise `InputError` if the first line does not name each `required` column once, if a row
-    has another number of cells, and for more than `MAX_FASTA_BYTES` (unpacked).
+    has another number of cells, and for more than `MAX_FASTA_BYTES` (unpacked). With `problems`, a row with another
+    number of cells is added to these and skipped, and more than `MAX_RECORDS` rows raise `InputError`.
     """
     lines = read_lines(path, MAX_FASTA_BYTES)
     rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), delimiter=delimiter, strict=True)
@@ -38,14 +43,23 @@ def read_rows(
         if any(header.count(name) != 1 for name in names):
             columns = " and ".join(f"'{name}'" for name in names)
             problem = f"the first line must name the columns {columns}, each once and with {between} between"
-            raise InputError.at(path, problem, line=1)
+            missing = [name for name in names if name not in header]
+            hints = ((cell, did_you_mean(cell, missing)) for cell in header if cell not in names)
+            near = next((f", got '{printable(cell)}'{hint}" for cell, hint in hints if hint), "")
+            raise InputError.at(path, f"{problem}{near}", line=1)
+        count = 0
         for row in rows:
             if not "".join(row).strip():
                 continue
+            if problems is not None:
+                check_record_count(path, rows.line_num, count := count + 1)
             if len(row) != len(header):
-                raise InputError.at(
-                    path, f"{len(row)} cells where the first line names {len(header)} columns", line=rows.line_num
-                )
+                problem = f"{len(row)} cells where the first line names {len(header)} columns"
+                error = InputError.at(path, problem, line=rows.line_num)
+                if problems is None:
+                    raise error
+                problems.add(error)
+                continue
             yield rows.line_num, {name: cell.strip() for name, cell in zip(header, row, strict=True)}
     except csv.Error as error:
         kind = "TSV" if delimiter == "\t" else "CSV"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.alignment_rows import first_word
 from data_pipeline.parse.text_files import read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES, THREE_LETTER
@@ -17,7 +17,7 @@ MAX_RESIDUES = 100_000
 MAX_RECORD_BYTES = 2**20  # with blanks
 MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
 
-NO_FASTA_RECORD = "the file is empty; a FASTA record is a line '>name' and lines of residues"
+_NO_RECORD = "the file is empty; a FASTA record is a line '>name' and lines of residues"
 # How PDB and mmCIF files begin; users sometimes pass them as sequences.
 _STRUCTURE_STARTS = (
     *(b"HEADER ", b"TITLE ", b"COMPND ", b"EXPDTA ", b"REMARK ", b"SEQRES ", b"CRYST1", b"MODEL ", b"ATOM  "),
@@ -59,20 +59,23 @@ class FastaRecord:
     line: int  # of the header, from 1
 
 
-def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
+def read_fasta(path: str | PathLike[str], problems: InputProblems | None = None) -> list[FastaRecord]:
     """Return all records of a plain or gzip FASTA file, in order.
 
     Lower case is accepted; spaces within a sequence and one `*` at its end are dropped. The letters B, J, O, U, X and Z
     are kept (the model reads them as unknown residues). Raise `InputError` with `path`, line, column and record for
-    other letters, names that are not safe for a directory or differ only in case, more than `MAX_RECORDS` records, and
-    more than `MAX_FASTA_BYTES` (unpacked).
+    other letters, names that are not safe for a directory or differ only in case, no record or more than `MAX_RECORDS`,
+    and more than `MAX_FASTA_BYTES` (unpacked). The errors of single records are raised together, or added to `problems`
+    if they are given.
     """
     records = TargetRecords(path)
-    for line, header, sequence_lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
-        name, description = read_header(path, line, header)
-        sequence = read_sequence(path, line, name, sequence_lines)
-        records.add(FastaRecord(name=name, description=description, sequence=sequence, line=line))
-    return records.all(NO_FASTA_RECORD)
+    with input_problems(problems) as collection:
+        for line, header, sequence_lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
+            with collection.collected():
+                name, description = read_header(path, line, header)
+                sequence = read_sequence(path, line, name, sequence_lines)
+                records.add(FastaRecord(name=name, description=description, sequence=sequence, line=line))
+    return records.all
 
 
 class TargetRecords:
@@ -83,11 +86,8 @@ class TargetRecords:
         self._records: dict[str, FastaRecord] = {}  # by `filesystem_key`
 
     def add(self, record: FastaRecord) -> None:
-        """Add a record; raise `InputError` if its name is taken or there are more than `MAX_RECORDS`."""
+        """Add a record; raise `InputError` if its name is taken."""
         line, name = record.line, record.name
-        if len(self._records) >= MAX_RECORDS:
-            problem = f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file"
-            raise InputError.at(self._path, problem, line=line)
         earlier = self._records.setdefault(filesystem_key(name), record)
         if earlier is not record:
             spelling = "" if earlier.name == name else f" ('{earlier.name}') on some file systems"
@@ -96,15 +96,22 @@ class TargetRecords:
             problem = f"the same name as in line {earlier.line}{spelling}; give each record its own"
             raise InputError.at(self._path, problem, line=line, record=name)
 
-    def all(self, problem: str) -> list[FastaRecord]:
-        """Return all records in order; raise `InputError` with `problem` if there is none."""
-        if not self._records:
-            raise InputError.at(self._path, problem)
+    @property
+    def all(self) -> list[FastaRecord]:
+        """Return all records in order."""
         return list(self._records.values())
 
 
 def target_name_problem(name: str) -> str | None:
-    """Return why a target cannot have this name, which becomes a directory on any system, or None if it can."""
+    """Return why a target cannot have this name, or None if it can.
+
+    Its directory has '_' instead of '/' (see `directory_name`), so names such as `tr/Q8` are names of targets.
+    """
+    return file_name_problem(name)
+
+
+def file_name_problem(name: str) -> str | None:
+    """Return why a file or directory cannot have this name on every system, or None if it can."""
     step = next((step for step in ("/", "\\", "..") if step in name), None)
     rules = (
         (not name, "is empty; write one after '>'"),
@@ -194,6 +201,12 @@ def directory_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in letters)
 
 
+def file_names(name: str) -> tuple[str, ...]:
+    """Return the names under which the user's files of a target are looked for: its own, and that of its directory."""
+    own = (name,) if file_name_problem(name) is None else ()
+    return tuple(dict.fromkeys((*own, directory_name(name))))
+
+
 def filesystem_key(name: str) -> str:
     """Return a key that is equal for names of the same directory, also on macOS or Windows."""
     return _without_case(directory_name(name))
@@ -206,14 +219,18 @@ def _without_case(name: str) -> str:
 def split_records(
     path: str | PathLike[str], lines: Iterable[bytes]
 ) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
-    """Yield each record's header line number, its header without '>', and its numbered lines."""
+    """Yield each record's header line number, its header without '>', and its numbered lines.
+
+    Raise `InputError` for a file without records or with more than `MAX_RECORDS`, and for one that is not FASTA.
+    """
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
-    size = 0
+    count = size = 0
     for number, line in enumerate(lines, start=1):
         if line.startswith(b">"):
             if header is not None:
                 yield *header, body
+            check_record_count(path, number, count := count + 1)
             header, body, size = (number, line[1:]), [], 0
         elif header is not None:
             if not line:
@@ -228,8 +245,16 @@ def split_records(
                 raise InputError.at(path, _STRUCTURE_PROBLEM)
             kind = "binary data" if b"\0" in line else "a sequence"
             raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=number)
-    if header is not None:
-        yield *header, body
+    if header is None:
+        raise InputError.at(path, _NO_RECORD)
+    yield *header, body
+
+
+def check_record_count(path: str | PathLike[str], line: int, count: int) -> None:
+    """Raise `InputError` if a file has more than `MAX_RECORDS` records."""
+    if count > MAX_RECORDS:
+        problem = f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file"
+        raise InputError.at(path, problem, line=line)
 
 
 def read_header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:

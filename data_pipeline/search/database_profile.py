@@ -6,8 +6,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.fasta import target_name_problem
+from data_pipeline.errors import InputError, choice_problem, did_you_mean, printable
+from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.search.colabfold_databases import colabfold_directory
 from data_pipeline.search.database import (
     HMMER_TOOLS,
@@ -154,7 +154,7 @@ def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
     databases: list[AlignmentDatabase] = []
     for path in paths:
         name = path.name.split(".")[0]
-        if target_name_problem(name) is not None:
+        if file_name_problem(name) is not None:
             raise InputError.at(path, "results are named after the database; give the file a plain name")
         if not path.is_file():
             raise InputError.at(path, "there is no such database file")
@@ -193,7 +193,7 @@ def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatab
     table.require_keys("name", "tool", "path", "engine", "max_rows", "options")
     name = table.value(
         "name",
-        lambda value: isinstance(value, str) and target_name_problem(value) is None,
+        lambda value: isinstance(value, str) and file_name_problem(value) is None,
         "a word without blanks and slashes",
     )
     table = _Table(profile, f"database '{name}'", values)
@@ -249,7 +249,8 @@ class _Table:
     def require_keys(self, *allowed: str) -> None:
         """Raise `InputError` if the table has other keys than these."""
         if unknown := sorted(set(self.values) - set(allowed)):
-            raise self._error(f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(allowed)}")
+            hint = did_you_mean(unknown[0], allowed)
+            raise self._error(f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(allowed)}{hint}")
 
     def value(self, key: str, is_right: Callable[[Any], bool], what: str, default: object = None) -> Any:
         """Return a value that `is_right`; `what` completes "must be ..."."""
@@ -260,9 +261,10 @@ class _Table:
 
     def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> Any:
         """Return one of the allowed words."""
-        return self.value(
-            key, lambda value: isinstance(value, str) and value in allowed, f"one of {', '.join(allowed)}", default
-        )
+        value = self.values.get(key, default)
+        if not isinstance(value, str) or value not in allowed:
+            raise self._error(choice_problem(key, value, allowed))
+        return value
 
     def path(self, key: str, is_right: Callable[[Path], bool], what: str) -> Path:
         """Return a path, which the profile gives relative to its own directory."""

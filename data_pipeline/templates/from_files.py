@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
+from data_pipeline.errors import InputError, check_at_least, check_fractions, input_problems, printable
 from data_pipeline.features.templates import AlignedTemplate, aligned_template, stack_templates
 from data_pipeline.files import os_errors_as_input_errors, without_suffix
 from data_pipeline.parse.structures import read_structure
@@ -62,15 +62,16 @@ def templates_from_files(
     candidates: list[_Candidate] = []
     rejected: list[RejectedHit] = []
     files = 0
-    for path in _files(given, rejected):
-        files += 1
-        structure = read_structure(path)
-        candidates += _candidates(query, _stem(path), structure, options, rejected)
-        candidates.sort(key=lambda candidate: -candidate.score)  # stable
-        for worse in candidates[options.max_templates :]:
-            why = f"{options.max_templates} chains are aligned to the target at least as well"
-            rejected.append(RejectedHit.of(worse.template.name, RejectionReason.ENOUGH, why))
-        del candidates[options.max_templates :]
+    with input_problems() as problems:
+        for path in _files(given, rejected):
+            files += 1
+            with problems.collected():
+                candidates += _candidates(query, _stem(path), read_structure(path), options, rejected)
+            candidates.sort(key=lambda candidate: -candidate.score)  # stable
+            for worse in candidates[options.max_templates :]:
+                why = f"{options.max_templates} chains are aligned to the target at least as well"
+                rejected.append(RejectedHit.of(worse.template.name, RejectionReason.ENOUGH, why))
+            del candidates[options.max_templates :]
     if not files:
         names = printable(", ".join(str(path) for path in given) or "(nothing)")
         raise InputError(

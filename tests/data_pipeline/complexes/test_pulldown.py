@@ -118,6 +118,6 @@ def test_any_table_is_complexes_or_one_sentence(tmp_path_factory: pytest.TempPat
     try:
         found = files.read("bait,prey\n" + text)
     except InputError as error:
-        assert "\n" not in str(error)
+        assert all(line.isprintable() for line in str(error).split("\n"))
         return
     assert all(0 < each.baits < len(each.proteins) == len(each.target.sequences) for each in found)
