@@ -1,14 +1,16 @@
 """Errors for input that cannot be used and for failed searches, and checks of settings."""
 
-import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from os import PathLike
 from typing import Self
 
 _LONGEST_LINE = 1000  # characters of an error in a list
 _LONGEST_WORD = 100  # characters that are compared; the time grows with their square
+_ALIKE = 0.6  # the share of two names that is equal, from which on one may be meant by the other
 MAX_LISTED = 20  # input errors of a batch that are listed; the rest are counted
 
 
@@ -168,10 +170,24 @@ def printable(text: str, limit: int = 200) -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return "; did you mean X?" with the choice that is most like a word, or an empty text if none is like it."""
-    names = {name.casefold(): name for name in choices}
-    near = difflib.get_close_matches(word[:_LONGEST_WORD].casefold(), names, n=1)
-    return f"; did you mean {names[near[0]]}?" if near else ""
+    """Return "; did you mean X?" with the choice that is most like a word, or an empty text if none is like it.
+
+    Letters count, and so do whole words of a name: `--min-plddt` is more like `--least-plddt` than `--min-length`.
+    """
+    word = word[:_LONGEST_WORD].casefold()
+    near: dict[str, float] = {}
+    for choice in choices:
+        letters, words = _likeness(word, choice.casefold())
+        if max(letters, words) >= _ALIKE:
+            near[choice] = 2 * letters + words
+    return f"; did you mean {max(near, key=near.__getitem__)}?" if near else ""
+
+
+def _likeness(one: str, other: str) -> tuple[float, float]:
+    """Return the share of two names that they have in common, by letters in their order, and by whole words."""
+    words = [set(re.findall(r"[^\W_]+", name)) for name in (one, other)]
+    total, common = (sum(map(len, each)) for each in ([*words[0], *words[1]], words[0] & words[1]))
+    return SequenceMatcher(None, one, other).ratio(), 2 * common / max(1, total)
 
 
 def choice_problem(name: str, given: object, choices: Iterable[object]) -> str:

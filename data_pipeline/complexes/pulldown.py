@@ -7,7 +7,7 @@ from os import PathLike, fspath
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError, InputProblems, did_you_mean, input_problems, printable
+from data_pipeline.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.csv_table import read_rows
 from data_pipeline.parse.fasta import filesystem_key, read_fasta, target_name_problem
 
@@ -92,10 +92,7 @@ def _proteins(text: str, known: Sequences, role: str) -> tuple[str, ...]:
     for word in map(str.strip, text.split(CHAIN_SEPARATOR)):
         name, star, copies = (word, "", "") if word in known else word.partition(COPIES)
         if name not in known:
-            hint = did_you_mean(name, known)
-            raise InputError(
-                f"no {role} is named '{printable(name)}'; names are those of records in the FASTA file{hint}"
-            )
+            raise InputError(f"no {role} is named '{printable(name)}'; names are those of records in the FASTA file")
         if star and not (copies.isascii() and copies.isdecimal() and 1 <= int(copies[:9]) <= _MAX_COPIES):
             raise InputError(
                 f"'{printable(word)}' names no number of copies; it is written {name}*2, from 1 to {_MAX_COPIES}"
