@@ -23,6 +23,11 @@ class InputError(ValueError):
 
     record: str | None = None
 
+    @property
+    def lines(self) -> list[str]:
+        """Return the lines in which the error is printed."""
+        return [str(self)]
+
     @classmethod
     def at(
         cls,
@@ -51,13 +56,17 @@ class BatchInputError(InputError):
 
     @property
     def lines(self) -> list[str]:
-        """Return the text of each error that is listed, as one line, and a line that counts the others."""
-        texts = list(dict.fromkeys(printable(str(error), _LONGEST_LINE) for error in self.errors))
-        more = [f"... and {len(texts) - MAX_LISTED:,} more"] if len(texts) > MAX_LISTED else []
-        return [*texts[:MAX_LISTED], *more]
+        """Return a line for each error that is listed, and one that counts the others."""
+        return _lines(self.errors)
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
+
+
+def _lines(errors: Iterable[InputError]) -> list[str]:
+    texts = list(dict.fromkeys(printable(str(error), _LONGEST_LINE) for error in errors))
+    more = [f"... and {len(texts) - MAX_LISTED:,} more"] if len(texts) > MAX_LISTED else []
+    return [*texts[:MAX_LISTED], *more]
 
 
 class InputProblems:
@@ -73,6 +82,11 @@ class InputProblems:
     def named(self) -> Iterator[tuple[str, str]]:
         """Yield the name of the target or file of each error, and the text."""
         return ((error.record or name, str(error)) for name, error in self._errors)
+
+    @property
+    def lines(self) -> list[str]:
+        """Return a line for each error that is listed, and one that counts the others."""
+        return _lines(error for _, error in self._errors)
 
     def add(self, error: InputError, name: str = "") -> None:
         """Add an error, or each of `BatchInputError`; `name` is the target or file, if the error has no record."""

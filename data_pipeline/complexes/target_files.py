@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,15 +241,6 @@ class TargetNames:
                 problem = f"its directory, {directory_name(name)}, would be that of '{printable(other)}' in {where}"
             raise InputError.at(path, f"{problem}; give each target its own", record=name)
         self._seen[key] = name, path
-
-
-def check_names(named: Iterable[tuple[str, Path]]) -> None:
-    """Check names of targets, each given with the file that has it; raise the errors of `TargetNames` together."""
-    names = TargetNames()
-    with input_problems() as problems:
-        for name, path in named:
-            with problems.collected(name):
-                names.add(name, path)
 
 
 def _files(inputs: Sequence[Path], problems: InputProblems) -> Iterator[Path]:

@@ -107,7 +107,7 @@ def target_name_problem(name: str) -> str | None:
 
     Its directory has '_' instead of '/' (see `directory_name`), so names such as `tr/Q8` are names of targets.
     """
-    return file_name_problem(name)
+    return file_name_problem(name.replace("/", "_"))
 
 
 def file_name_problem(name: str) -> str | None:

@@ -76,14 +76,14 @@ def build(
         Threads for MMseqs2.
     """
     from data_pipeline.errors import InputError
-    from data_pipeline.parse.fasta import target_name_problem
+    from data_pipeline.parse.fasta import file_name_problem
     from data_pipeline.processors import available_processors
     from data_pipeline.search.cluster_build import ClusterBuild
     from data_pipeline.search.mmseqs_program import require_mmseqs
 
     if not inputs:
         raise InputError("name the FASTA files whose sequences are to be searched")
-    if (problem := target_name_problem(name)) is not None:
+    if (problem := file_name_problem(name)) is not None:
         raise InputError(f"--name {problem}")
     try:
         settings = ClusterBuild(

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from cyclopts import App, Group, Parameter
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, input_problems
+from data_pipeline.parse.fasta import directory_name
 from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
 from helixfold.options import MOST_USED, File, Output, given, part_of_all, reads
 from helixfold.training.options import StoreOptions
@@ -30,6 +31,7 @@ def features(
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
     shared: Annotated[bool, Parameter(group=TARGETS)] = False,
     as_protein: Annotated[bool, Parameter(group=TARGETS)] = False,
+    skip_invalid: Annotated[bool, Parameter(group=TARGETS)] = False,
     pulldown: Annotated[tuple[File, File] | None, Parameter(metavar="BAITS PREYS", group=TARGETS)] = None,
     pulldown_table: Annotated[File | None, Parameter(group=TARGETS)] = None,
     from_pickle: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", group=TARGETS)] = (),
@@ -55,6 +57,9 @@ def features(
         targets before it starts them, and takes over the targets of runs that have died.
     as_protein
         Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes.
+    skip_invalid
+        Leave out targets whose input has an error, and make the features of the others. The errors are printed and
+        written to failures.json, and the exit code is 1. Without this, nothing is made.
     pulldown
         Make the features of every bait with every prey (the records of two FASTA files), searching each chain once.
         `helixfold predict --features` ranks the pairs.
@@ -86,7 +91,7 @@ def features(
 
     from helixfold.apps.predict.search import make_features
     from helixfold.apps.predict.search_plan import plan_of, with_site_sources
-    from helixfold.apps.predict.targets import requested_targets
+    from helixfold.apps.predict.targets import left_out_failures, requested_targets, skippable_problems
 
     options = PredictOptions(
         **vars(search),
@@ -97,13 +102,17 @@ def features(
         output=output,
         as_protein=as_protein,
     )
-    targets, entries = requested_targets(options, announce=True)
-    if not targets:
+    with input_problems(skippable_problems(skip_invalid)) as problems:
+        targets, entries = requested_targets(options, announce=True, problems=problems)
+    if not targets and not problems:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if shard is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
     plan = plan_of(with_site_sources(search, targets))
-    return make_features(targets, output=output, plan=plan, part=shard, is_shared=shared, pulldown=entries)
+    invalid = left_out_failures(problems, {directory_name(target.name) for target in targets}, announce=True)
+    return make_features(
+        targets, output=output, plan=plan, part=shard, is_shared=shared, pulldown=entries, invalid=invalid
+    )
 
 
 def _of_predictions(store: StoreOptions, output: Path) -> StoreOptions:

@@ -81,7 +81,7 @@ class CommandEnd:
 def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
     """Run a command inside, and turn what it raises into its end; see `Interruption` for `outermost`.
 
-    Errors of input, searches and files are printed as one line and give the exit codes 1 and 2.
+    Errors of input, searches and files are printed as one line each and give the exit codes 1 and 2.
     """
     # On SIGTERM (kill, a scheduler's time limit), leave as after any error, without search programs or their files.
     interruption, end = Interruption(outermost), CommandEnd()
@@ -111,7 +111,8 @@ def _failure(error: BaseException, interruption: Interruption) -> int | None:
         return INTERRUPTED
     match error:
         case InputError():
-            _say(str(error))
+            for line in error.lines:
+                _say(line)
             return WRONG_INPUT
         case SearchError():
             _say(str(error))

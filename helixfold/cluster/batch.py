@@ -1,6 +1,6 @@
 """The targets of a batch that a cluster predicts: read, checked, and compared with what is done already."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from data_pipeline.alignment_variants import VariantSettings
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.target_files import directory_in
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, input_problems
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
@@ -18,7 +18,7 @@ from helixfold.apps.predict.options import ComplexOptions, MemoryLimits, Predict
 from helixfold.apps.predict.record import TargetRecord, read_record, record_of
 from helixfold.apps.predict.search_plan import plan_of, with_site_sources
 from helixfold.apps.predict.settings import folding_of
-from helixfold.apps.predict.targets import requested_targets
+from helixfold.apps.predict.targets import left_out_failures, requested_targets, skippable_problems
 from helixfold.apps.predict.variants import expected_variants, variant_settings
 from helixfold.cluster.forecast import card_of_pool, forecast_of_pool, forecast_of_search, memory_for_tensors
 from helixfold.cluster.schedule import PoolForecast, Schedule
@@ -51,6 +51,7 @@ class ClusterBatch:
     names: Sequence[str]  # of the targets' directories
     plan: SearchPlan
     pulldown: Sequence[PulldownEntry]
+    invalid: Mapping[str, str]  # what is wrong with targets that are left out, as failures.json has it
     presets: Sequence[Preset]
     folding: FoldingOptions
     variants: VariantSettings  # of each target's alignment
@@ -72,6 +73,10 @@ class ClusterBatch:
         return bool(plan.alignments) or any(
             step is not None for step in (plan.templates, plan.pairing, plan.uniprot, plan.complex_templates)
         )
+
+    def failures(self, schedule: Schedule) -> dict[str, str]:
+        """Return why targets failed so far, or are left out, by name."""
+        return {self.names[number]: why for number, why in sorted(schedule.failures.items())} | dict(self.invalid)
 
     def is_finished(self, number: int) -> bool:
         """Return whether a target has all predictions that are wanted, made with whatever settings."""
@@ -169,6 +174,7 @@ class ClusterBatch:
             sort_queries_by="none",
             failures_file=failures_file,
             keep_existing=True,
+            skip_invalid=False,
             models=models,
             dtype=self.dtype,
             device=pool.device,
@@ -213,24 +219,27 @@ def read_batch(options: PredictOptions, given_targets: Sequence[AnyTarget] | Non
     assert options.cluster is not None
     site = read_site(options.cluster)
     models, folding = folding_of(options)
-    targets, pulldown = requested_targets(options, given_targets, announce=True)
+    with input_problems(skippable_problems(options.skip_invalid)) as problems:
+        targets, pulldown = requested_targets(options, given_targets, announce=True, problems=problems)
     if given_targets is None:
         options = with_site_sources(options, targets)  # nodes may have other files
     plan = plan_of(options, dry_run=options.dry_run)
-    if not targets:
+    if not targets and not problems:
         raise InputError("there is nothing to fold; name a FASTA file or an alignment")
     method: Method = "multimer" if all(CHAIN_SEPARATOR in target.sequence for target in targets) else "monomer"
     found = find_parameters(models, options.weights, method=method)
     limits = MemoryOptions(**values_of(options, MemoryLimits))
     output = options.output
     there = output.is_dir()
+    names = [directory_in(output, each.name).name if there else directory_name(each.name) for each in targets]
     return ClusterBatch(
         site=site,
         options=options,
         targets=targets,
-        names=[directory_in(output, each.name).name if there else directory_name(each.name) for each in targets],
+        names=names,
         plan=plan,
         pulldown=pulldown,
+        invalid=left_out_failures(problems, names, announce=True),
         presets=[limits.limited_preset(preset) for preset, _ in found],
         folding=folding,
         variants=variant_settings(options),

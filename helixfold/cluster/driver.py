@@ -84,11 +84,11 @@ class Driver:
         status = BatchStatus(
             time=time.time(),
             state=state,
-            targets=len(self._batch.targets),
+            targets=len(self._batch.targets) + len(self._batch.invalid),
             to_search=waiting["search"],
             to_fold=waiting["folding"],
             finished=schedule.finished + schedule.finished_before,
-            failed=len(schedule.failures),
+            failed=len(schedule.failures) + len(self._batch.invalid),
             seconds_left=schedule.seconds_left() if state == "running" and is_measured else None,
             pools=[
                 PoolStatus(
@@ -215,7 +215,7 @@ class Driver:
         if not self._is_time("status", _SECONDS_BETWEEN_STATUS):
             return None
         output, names = self._batch.output, self._batch.names
-        failures = {names[number]: why for number, why in sorted(self._schedule.failures.items())}
+        failures = self._batch.failures(self._schedule)
         if len(failures) > self._written:
             with suppress(OSError):
                 write_failures(output, failures)

@@ -33,7 +33,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
         sequences = {name: target.sequence for name, target in zip(batch.names, batch.targets, strict=True)}
         if options.dry_run:
             check_earlier(batch.output, sequences)
-            return _show_forecast(batch.schedule())
+            return _show_forecast(batch.schedule()) or (SOME_FAILED if batch.invalid else 0)
         require("cluster", "parsl", action="--cluster")
         from helixfold.cluster.driver import Driver  # noqa: PLC0415 (Parsl is an extra)
 
@@ -52,9 +52,8 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             driver = Driver(batch, schedule, claims)
             if not schedule.is_over:
                 driver.run()
-            failures = {batch.names[number]: why for number, why in sorted(schedule.failures.items())}
             driver.write_status("ended")
-            return close_batch(failures, len(batch.targets), batch.output)
+            return close_batch(batch.failures(schedule), len(batch.targets) + len(batch.invalid), batch.output)
 
 
 def _show_forecast(schedule: Schedule) -> int:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.csv_table import read_rows, table_record
-from data_pipeline.parse.fasta import target_name_problem
+from data_pipeline.parse.fasta import file_name_problem
 from helixfold.options import calendar_date
 
 _LISTS = Path(__file__).parent / "lists"
@@ -146,7 +146,7 @@ def _rows(path: Path) -> Iterator[BenchmarkRow]:
             problem = f"there is no column '{printable(unknown[0], 40)}' in a benchmark; it has {', '.join(_COLUMNS)}"
             raise InputError.at(path, problem, line=1)
         name, sequence = cells["id"], cells.get("sequence", "")
-        name_problem = target_name_problem(name)
+        name_problem = file_name_problem(name)
         if name_problem is not None:
             raise InputError.at(path, name_problem, line=line, record=name or None)
         if name in seen:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.fasta import target_name_problem
+from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.toml_files import read_toml
 from helixfold.finetune.finetuning import Task
 from helixfold.finetune.settings import LEARNING_RATES, FinetuneConfig, finetuning
@@ -76,7 +76,7 @@ def read_tasks(path: Path, preset: Preset, output: Path) -> list[Task]:
 
 def _task(path: Path, number: int, job: dict[str, Any], preset: Preset, output: Path) -> Task:
     name = job.pop("name", None)
-    problem = target_name_problem(name) if isinstance(name, str) else 'must have a name, such as name = "kinases"'
+    problem = file_name_problem(name) if isinstance(name, str) else 'must have a name, such as name = "kinases"'
     if problem is not None:
         raise InputError.at(path, f"job {number}: {problem}")
     where = f"job '{name}'"

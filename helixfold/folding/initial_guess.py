@@ -12,6 +12,7 @@ from jaxtyping import Float
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.fasta import file_names
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
@@ -36,7 +37,8 @@ def guess_of(path: Path, target: str, *, only: bool) -> Path:
         raise InputError.at(path, problem)
     if not path.is_dir():
         raise InputError.at(path, "there is no such structure file or directory")
-    found = next((file for suffix in SUFFIXES if (file := path / f"{target}{suffix}").is_file()), None)
+    files = (path / f"{name}{suffix}" for name in file_names(target) for suffix in SUFFIXES)
+    found = next((file for file in files if file.is_file()), None)
     if found is None:
         problem = f"no structure of this target is here, such as {printable(target)}.cif"
         raise InputError.at(path, problem, record=target)

@@ -1,10 +1,11 @@
 """Targets that failed: the errors that are expected of one, failures.json, and the exit code of a batch."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from data_pipeline.errors import InputError, ServerUnavailableError
+from data_pipeline.errors import InputError, InputProblems, ServerUnavailableError
 from data_pipeline.json_files import read_json
+from data_pipeline.parse.fasta import directory_name, target_name_problem
 from helixfold.results.file_table import FAILURES
 from helixfold.results.json_object import AGAIN
 from helixfold.results.writing import to_json, write_file
@@ -23,6 +24,20 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
         return 0
     unavailable = f"{ServerUnavailableError.__name__}: "
     return SERVER_UNAVAILABLE if all(text.startswith(unavailable) for text in failures.values()) else SOME_FAILED
+
+
+def failures_of_input(problems: InputProblems, names: Collection[str]) -> dict[str, str]:
+    """Return the errors of invalid targets as failures.json has them, by the names of their directories.
+
+    `names` are the directories of valid targets. An error of no target, such as a missing name, is counted instead, and
+    so is an error of a target whose directory another one has.
+    """
+    found: dict[str, str] = {}
+    for number, (name, text) in enumerate(problems.named, start=1):
+        directory = "" if target_name_problem(name) else directory_name(name)
+        is_own = directory and directory not in names and directory not in found
+        found[directory if is_own else f"invalid input {number}"] = f"{InputError.__name__}: {text}"
+    return found
 
 
 def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES.name()) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, os_errors_as_input_errors, remove_partial_files
-from data_pipeline.parse.fasta import target_name_problem
+from data_pipeline.parse.fasta import file_name_problem
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.transfer import checked_input_name, checked_result_path
 
@@ -191,7 +191,7 @@ def file_name_of(name: str) -> str:
     if not letters:
         return "protein"
     # Some names are devices on Windows.
-    return letters if target_name_problem(letters) is None else f"protein_{letters}"
+    return letters if file_name_problem(letters) is None else f"protein_{letters}"
 
 
 def checked_name(name: str) -> str:

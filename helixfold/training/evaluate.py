@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from data_pipeline.datasets.examples import ChainStore, ComplexStore, StepExamples
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
-from data_pipeline.parse.fasta import target_name_problem
+from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.parse.text_files import read_text
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, RESTYPES_WITH_X
@@ -330,7 +330,7 @@ def _write_structure(
     kind = "chain" if scores.interface is None else "complex"
     remarks = f"Held-out {kind} {scores.name}: {shown}.", "B-factors are pLDDT."
     # Names come from a store that others may have built, and not every name can be a file's.
-    stem = f"{kind}_{zlib.crc32(scores.name.encode()):08x}" if target_name_problem(scores.name) else scores.name
+    stem = f"{kind}_{zlib.crc32(scores.name.encode()):08x}" if file_name_problem(scores.name) else scores.name
     try:
         with atomic_write(directory / f"{stem}.pdb") as temporary:
             temporary.write_text(to_pdb(protein, remarks), encoding="ascii")

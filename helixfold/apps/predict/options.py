@@ -86,6 +86,9 @@ class TargetOptions:
     """Output directory; each target gets its own subdirectory."""
     as_protein: bool = False
     """Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes."""
+    skip_invalid: bool = False
+    """Leave out targets whose input has an error, and predict the others. The errors are printed and written to
+    failures.json, and the exit code is 1. Without this, nothing is predicted."""
     overwrite: Annotated[bool, Traits(colabfold="--overwrite-existing-results")] = False
     """Predict finished targets again."""
     keep_existing: bool = False

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, input_problems
 from data_pipeline.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict import relaxation
@@ -35,7 +35,7 @@ from helixfold.apps.predict.search import (
     written_directories,
 )
 from helixfold.apps.predict.settings import RunSettings, folding_of
-from helixfold.apps.predict.targets import read_jobs
+from helixfold.apps.predict.targets import Batch, read_jobs
 from helixfold.apps.predict.variants import variant_settings
 from helixfold.config import Method
 from helixfold.execution import allocator
@@ -48,8 +48,9 @@ from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_wo
 from helixfold.planning.memory import MemoryOptions
 from helixfold.presets import Preset
 from helixfold.report.page import counted
-from helixfold.report.pulldown import PulldownEntry, write_entries
+from helixfold.report.pulldown import write_entries
 from helixfold.results.colabfold import write_log, write_run
+from helixfold.results.failures import SOME_FAILED
 from helixfold.results.file_table import slim_down
 from helixfold.results.lock import locked_directory
 from helixfold.results.packed import PackedResults, remove_partial
@@ -89,26 +90,27 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
         ):
             is_first, loading = workers.mesh.is_first, Stages(workers.mesh.device)
             with workers.world.together():
-                jobs, searches, pulldown = read_jobs(options, given_targets, announce=is_first)
-                jobs = _sorted(jobs, options, several=workers.mesh.layout.dp > 1)
+                batch = read_jobs(options, given_targets, announce=is_first)
+                jobs = _sorted(batch.jobs, options, several=workers.mesh.layout.dp > 1)
                 with loading.stage("load parameters"):
-                    settings = settings_for(jobs, options, searches, workers)
+                    settings = settings_for(jobs, options, batch.searches, workers)
             settled = settled_dtype(settings.folding.dtype, card_of(settings.device))
             dtype = common_dtype(workers.world.all_gather(settled))
             if options.dry_run:
-                return _forecast(jobs, settings, dtype) if is_first else 0
+                code = _forecast(jobs, settings, dtype) if is_first else 0
+                return SOME_FAILED if is_first and batch.invalid else code
             with loading.stage("searches for all targets"):
                 if is_first:
                     with workers.world.leading():
                         check_earlier(options.output, {job.name: job.sequence for job in jobs})
                         claims = _entered(stack, settings)
-                        begun = _begin(jobs, settings, dtype, pulldown)
+                        begun = _begin(replace(batch, jobs=jobs), settings, dtype)
                         workers.world.send(begun)
                 elif (begun := workers.world.receive()) is None:
                     return 0  # the first process reports why
                 else:
                     claims = _entered(stack, settings)
-                    for contact, problem in zip(contacts_of(searches), begun["servers"], strict=True):
+                    for contact, problem in zip(contacts_of(batch.searches), begun["servers"], strict=True):
                         contact.problem = problem
             settings = settings.computing_in(begun["dtype"])
             if not workers.is_leader:
@@ -169,14 +171,14 @@ def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
     return stack.enter_context(closing(Claims.in_directory(options.output)))
 
 
-def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Sequence[PulldownEntry]) -> dict[str, Any]:
+def _begin(batch: Batch, settings: RunSettings, dtype: str) -> dict[str, Any]:
     """Find the targets that are not finished, and search for them; return what every process needs to know.
 
     That is the `dtype` to compute in (resumed targets keep theirs), the numbers and missing predictions of the
     `remaining` targets, the sizes of their `lots`, the names of finished targets that have `directories`, and for each
     server of the searches why it was given up.
     """
-    options, output, workers = settings.options, settings.options.output, settings.workers
+    jobs, options, output, workers = batch.jobs, settings.options, settings.options.output, settings.workers
     with PackedResults(output) as packed:
         dtype = _begun_dtype(jobs, settings, dtype, packed)
         settings = settings.computing_in(dtype)
@@ -192,8 +194,8 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
     to_fold = [jobs[number] for number, _ in remaining]
     lots = sizes_of_lots([None if job.is_complex else job.residues for job in to_fold], settings)
     finished = [output / status.name for status in statuses if status.finished and (output / status.name).is_dir()]
-    if pulldown:
-        write_entries(output, pulldown)
+    if batch.pulldown:
+        write_entries(output, batch.pulldown)
     if options.output_format == "colabfold":
         write_run(output, *colabfold_run(jobs, settings))
     # In a shared directory, each target is cleared and searched for when it is claimed.
@@ -207,7 +209,10 @@ def _begin(jobs: Sequence[Job], settings: RunSettings, dtype: str, pulldown: Seq
     # A run that was killed between the last prediction and the archive leaves this to the next one.
     if options.zip:
         archive_finished(finished)
-    workers.queue.open([job.name for job in to_fold], lots)
+    # Invalid targets are tasks that nobody takes and that have failed.
+    workers.queue.open([*(job.name for job in to_fold), *batch.invalid], lots)
+    for number, problem in enumerate(batch.invalid.values(), start=len(to_fold)):
+        workers.queue.report(number, problem)
     servers = [contact.problem for contact in contacts_of(settings.searches)]
     directories = [path.name for path in finished]
     return {"dtype": dtype, "remaining": remaining, "lots": lots, "directories": directories, "servers": servers}
@@ -282,14 +287,15 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults)
     skipped = "would be skipped" if options.dry_run else "skipped"
     others = [status for status in statuses if status.finished and status.remark is not None]
     if others and not options.keep_existing:
-        for status in others[1:]:
-            tqdm.write(f"helixfold: {printable(str(options.output / status.name))}: {status.remark}", file=sys.stderr)
         these = "it" if len(others) == 1 else f"these {len(others)} of {len(jobs)} targets"
-        raise InputError.at(
-            options.output / others[0].name,
-            f"{others[0].remark}; pass --overwrite to fold {these} again, another --output, or "
-            f"(helixfold predict only) --keep-existing to skip {these}",
+        advice = (
+            f"; pass --overwrite to fold {these} again, another --output, or (helixfold predict only) --keep-existing "
+            f"to skip {these}"
         )
+        with input_problems() as problems:
+            for number, status in enumerate(others):
+                text = f"{status.remark}{'' if number else advice}"
+                problems.add(InputError.at(options.output / status.name, text))
     without_remark = sum(status.finished and status.remark is None for status in statuses)
     if without_remark > _MOST_LINES:
         tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")

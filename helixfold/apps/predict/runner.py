@@ -184,7 +184,7 @@ class BatchRunner:
         if self._settings.prints_json:
             queue = self._workers.queue
             done = queue.number_finished() + len(queue.failures_so_far()) + (stage.name in ("finished", "failed"))
-            print_progress(target, stage.name, done=done, total=len(self._remaining), seconds=stage.seconds)
+            print_progress(target, stage.name, done=done, total=len(queue), seconds=stage.seconds)
 
     def _progress(self, number: int, seconds: float) -> str:
         time_left = self._time_left(number + 1)

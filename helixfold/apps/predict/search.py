@@ -16,9 +16,10 @@ from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
-from data_pipeline.complexes.target_files import check_names, directory_in
-from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.complexes.target_files import TargetNames, directory_in
+from data_pipeline.errors import InputError, InputProblems, SearchError, input_problems, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
+from data_pipeline.features.schema import Features
 from data_pipeline.files import LINK_PROBLEM, atomic_write, remove_partial_files, require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import target_name_problem, unknown_residues_problem
@@ -123,10 +124,12 @@ def make_features(
     part: tuple[int, int] | None = None,
     is_shared: bool = False,
     pulldown: Sequence[PulldownEntry] = (),
+    invalid: Mapping[str, str] | None = None,
 ) -> int:
     """Search and make features for every target into `output/<target>/`; return `exit_code_for` the failures.
 
     The complexes of a `pulldown` are also listed, so that predictions from their features are ranked in one table.
+    Targets that are `invalid` count as failures.
 
     Results of earlier searches are used again. A target that fails is recorded in `failures.json` and does not stop the
     others. With `part` (i, n), n machines divide the targets and use one output directory: this one makes every n-th
@@ -150,6 +153,7 @@ def make_features(
             own += tuple(shared_directories(targets)) if part is None else ()
             remove_partial_files(own if part is None else own[1:])
             failures = _make_lot(targets, output, plan)
+        failures |= invalid or {}
         write_failures(output, failures, failures_file)
     return exit_code_for(failures)
 
@@ -255,11 +259,15 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
 
     Raise `InputError`, before anything is written, for a file that cannot be used.
     """
-    found = [(path, features_from_pickle(path)) for path in paths]
-    check_names((features.domain_name, path) for path, features in found)
-    for path, features in found:
-        if (problem := target_name_problem(features.domain_name)) is not None:
-            raise InputError.at(path, problem, record=features.domain_name)
+    found, names = list[tuple[Path, Features]](), TargetNames()
+    with input_problems() as problems:
+        for path in paths:
+            with problems.collected():
+                features = features_from_pickle(path)
+                names.add(features.domain_name, path)
+                if (problem := target_name_problem(features.domain_name)) is not None:
+                    raise InputError.at(path, problem, record=features.domain_name)
+                found.append((path, features))
     directories = [directory_in(output, features.domain_name) for _, features in found]
     check_earlier(
         output, {each.name: features.sequence for each, (_, features) in zip(directories, found, strict=True)}
@@ -297,10 +305,10 @@ def _sequence_of(path: Path) -> str | None:
     return str(found) if found is not None and found.ndim == 0 and found.dtype.kind == "U" else None
 
 
-def read_features(paths: Sequence[Path]) -> list[tuple[Path, TargetFeatures]]:
+def read_features(paths: Sequence[Path], problems: InputProblems) -> list[tuple[Path, TargetFeatures]]:
     """Read features.npz files, given as files or as output directories with one file for each target.
 
-    Return each file's path with its features; raise `InputError` for a damaged file or an unsafe name.
+    Return each file's path with its features; a damaged file or an unsafe name is added to `problems`.
     """
     found: list[tuple[Path, TargetFeatures]] = []
     for path in paths:
@@ -308,14 +316,16 @@ def read_features(paths: Sequence[Path]) -> list[tuple[Path, TargetFeatures]]:
         if os.path.isdir(path):
             files = sorted({*path.glob(f"*/{FEATURES.name()}"), *path.glob(FEATURES.name())})
             if not files:
-                raise InputError.at(path, f"there is no {FEATURES.name()} here or in a directory below")
-        found += [(file, load_features(file)) for file in files]
-    for file, features in found:
-        # The name becomes a directory, and whoever made the file chose it.
-        residues = features.sequence.replace(CHAIN_SEPARATOR, "")
-        problem = target_name_problem(features.domain_name) or unknown_residues_problem(residues)
-        if problem is not None:
-            raise InputError.at(file, problem, record=features.domain_name)
+                problems.add(InputError.at(path, f"there is no {FEATURES.name()} here or in a directory below"))
+        for file in files:
+            with problems.collected(file.parent.name):
+                features = load_features(file)
+                # The name becomes a directory, and whoever made the file chose it.
+                residues = features.sequence.replace(CHAIN_SEPARATOR, "")
+                problem = target_name_problem(features.domain_name) or unknown_residues_problem(residues)
+                if problem is not None:
+                    raise InputError.at(file, problem, record=features.domain_name)
+                found.append((file, features))
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import gemmi
 import pytest
 
-from data_pipeline.complexes.target_files import check_names, read_targets
+from data_pipeline.complexes.target_files import TargetNames, read_targets
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.fasta import directory_name
@@ -68,8 +68,10 @@ def test_features_and_alignments_go_by_the_same_names(uniprot: Path, tmp_path: P
 
 
 def test_targets_of_one_directory_are_refused_with_both_names(tmp_path: Path) -> None:
+    names = TargetNames()
+    names.add("a|b", Path("a.fa"))
     with pytest.raises(InputError, match=r"b.fa, record 'a_b': its directory, a_b, would be that of 'a\|b' in a.fa;"):
-        check_names([("a|b", Path("a.fa")), ("a_b", Path("b.fa"))])
+        names.add("a_b", Path("b.fa"))
 
 
 def test_a_table_with_tabs_is_an_input(tmp_path: Path) -> None:
