@@ -136,7 +136,7 @@ def test_options_of_a_job_become_those_of_predict(tmp_path: Path) -> None:
     [
         ("", "the sequence is empty"),
         ("MKT1", "letter|residue|line"),
-        (">a/b\nMKTAYIAKQR\n", "could lead to another directory"),
+        (">../b\nMKTAYIAKQR\n", "could lead to another directory"),
         ("XXXX", "no known residue"),
         ("M" * 2**20 + "KK", "characters"),
         (">a\nMK\n" * 101, "."),

@@ -43,6 +43,32 @@ def test_a_uniprot_name_has_no_bar_as_a_directory_and_stays_in_the_files(uniprot
     assert f'<a href="./sp_P0CG48_UBC_HUMAN/report.html">{UNIPROT}</a>' in (output / "index.html").read_text()
 
 
+def test_a_name_with_slashes_leads_to_no_other_directory(tmp_path: Path) -> None:
+    path, outside = tmp_path / "x.fasta", tmp_path / "outside"
+    outside.mkdir()
+    output, alignments = tmp_path / "out/put", tmp_path / "alignments"
+    alignments.mkdir()
+    (output / "tr/Q8").mkdir(parents=True)
+    name = f"{outside}/x"
+    path.write_text(f">tr/Q8\n{SEQUENCE}\n>{outside}\n{SEQUENCE}\n>{name}\n{SEQUENCE}\n")
+    Path(f"{name}.a3m").write_text(f">q\n{SEQUENCE}\n>r\n{SEQUENCE}\n")
+    for each in ("tr/Q8", str(outside), name):
+        (alignments / f"{directory_name(each)}.a3m").write_text(f">q\n{SEQUENCE}\n")
+    assert predict(path, "--msa", alignments, output=output) == 0
+    made = {directory.name for directory in output.iterdir() if (directory / "ranked_0.pdb").is_file()}
+    assert made == {"tr_Q8", directory_name(str(outside)), directory_name(name)}
+    assert json.loads((output / "tr_Q8/confidence_tiny.json").read_text())["target"] == "tr/Q8"
+    assert [path.name for path in outside.iterdir()] == ["x.a3m"]
+    assert not [*(output / "tr/Q8").iterdir()]
+
+
+def test_names_that_slashes_make_equal_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.fasta"
+    path.write_text(f">a/b\n{SEQUENCE}\n>a_b\n{SEQUENCE}\n")
+    with pytest.raises(InputError, match=r"line 3, record 'a_b': the same name as in line 1 \('a/b'\) once"):
+        read_targets([path])
+
+
 def test_what_an_earlier_version_made_under_the_old_name_counts_as_finished(
     uniprot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,7 +90,10 @@ def test_a_name_with_a_star_is_found_as_it_is(tmp_path: Path) -> None:
         ("bait,prey\n", "there is no complex; write a bait and a prey in each line"),
         ("bait,pray\n", "the first line must name the columns 'bait' and 'prey'"),
         ("id,bait,prey\na,light,x\nA,p53,x\n", "line 3, record 'A': a complex named 'a' comes before; name them"),
-        ("id,bait,prey\n../a,light,x\n", r"record '\.\./a': the name has '/', which could lead to another directory"),
+        (
+            "id,bait,prey\n../a,light,x\n",
+            r"record '\.\./a': the name has '\.\.', which could lead to another directory",
+        ),
     ],
 )
 def test_a_wrong_table_is_one_sentence(tmp_path: Path, table: str, problem: str) -> None:

@@ -12,6 +12,8 @@ from data_pipeline.errors import InputError
 from data_pipeline.parse.fasta import (
     FastaRecord,
     directory_name,
+    file_name_problem,
+    file_names,
     filesystem_key,
     find_invalid_letter,
     kind_problem,
@@ -89,12 +91,22 @@ def test_bad_input_is_told_with_its_place(content: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("", "a/b", "/a", "a\\b", "..", "../a", "a..b", ".a", "-a", "a.", "a\0b", "a\nb", "a\x1bb", "a\u202eb"),
+        *("", "a\\b", "..", "../a", "a/..", "a/../b", "./a", "/./a/..", "-/a", "a/.", "a..b", ".a", "-a", "a."),
+        *("a\0b", "a\nb", "a\x1bb", "a\u202eb"),
         *("con", "CON", "nul.txt", "COM1", "lpt9.a3m", "c:a", "x" * 200, "\u00e9" * 100, "\ud800"),
     ],
 )
 def test_names_unfit_for_a_directory_are_refused(name: str) -> None:
     assert (target_name_problem(name) or "").startswith("the name ")
+
+
+@pytest.mark.parametrize("name", ["a/b", "/a", "a/", "/", "/etc/passwd", "con/a"])
+def test_slashes_are_allowed_in_names_of_targets_and_not_in_names_of_files(name: str) -> None:
+    assert target_name_problem(name) is None
+    assert "could lead to another directory" in (file_name_problem(name) or "")
+    assert file_name_problem(directory_name(name)) is None
+    # The user's files of such a target are sought in no other directory than the one that is named.
+    assert file_names(name) == (directory_name(name),)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +120,7 @@ def test_names_people_use_are_accepted(name: str) -> None:
     ("name", "directory"),
     [
         ("sp|P0CG48|UBC_HUMAN", "sp_P0CG48_UBC_HUMAN"),
+        ("tr/Q8", "tr_Q8"),
         ("tr|A0A024|X", "tr_A0A024_X"),
         ("gi|129295|sp|P01013|", "gi_129295_sp_P01013_"),
         ("pdb|1ABC|A", "pdb_1ABC_A"),
