@@ -204,11 +204,11 @@ def _likeness(one: str, other: str) -> tuple[float, float]:
     return SequenceMatcher(None, one, other).ratio(), 2 * common / max(1, total)
 
 
-def choice_problem(name: str, given: object, choices: Iterable[object]) -> str:
-    """Return the sentence that a setting must be one of some choices, and which of them may be meant."""
+def choice_problem(given: object, choices: Iterable[object]) -> str:
+    """Return what is wrong with a value, "must be one of ...", and which of the choices may be meant."""
     words = [str(choice) for choice in choices]
     hint = did_you_mean(given, words) if isinstance(given, str) else ""
-    return f"{name} must be one of {', '.join(words)}, got {printable(repr(given), 80)}{hint}"
+    return f"must be one of {', '.join(words)}, got {printable(repr(given), 80)}{hint}"
 
 
 def error_reason(error: OSError | ValueError) -> str:

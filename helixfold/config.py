@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from data_pipeline.config import Config, ConfigError, added_setting, require
+from data_pipeline.errors import choice_problem
 
 __all__ = ["Config", "ConfigError", "require"]
 
@@ -50,7 +51,7 @@ class StackConfig(Config):
         self._require_fraction("msa_dropout", "pair_dropout")
         positions = typing.get_args(OuterProductPosition)
         if self.outer_product not in positions:
-            raise ConfigError(f"StackConfig.outer_product must be one of {positions}, got {self.outer_product!r}")
+            raise ConfigError(f"StackConfig.outer_product {choice_problem(self.outer_product, positions)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +173,7 @@ class ModelConfig(Config):
                 raise ConfigError(f"{name}.pair_heads ({stack.pair_heads}) must divide c_z ({self.c_z})")
         for name, choices in (("method", Method), ("triangle_projections", TriangleProjections)):
             if getattr(self, name) not in typing.get_args(choices):
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(typing.get_args(choices))}, got {getattr(self, name)!r}"
-                )
+                raise ConfigError(f"{name} {choice_problem(getattr(self, name), typing.get_args(choices))}")
         if (
             self.method == "multimer"
             and self.template is not None

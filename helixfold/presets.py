@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from data_pipeline.config import MAX_RECYCLES, Config, ConfigError, added_setting, require
-from data_pipeline.errors import printable
+from data_pipeline.errors import did_you_mean, printable
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 
@@ -192,7 +192,8 @@ PRESETS: dict[str, Callable[[], Preset]] = {
 def preset(name: str) -> Preset:
     """Return the preset of that name; raise `ConfigError` if there is none."""
     if name not in PRESETS:
-        raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
+        choices = f"{', '.join(PRESETS)}{did_you_mean(name, PRESETS)}"
+        raise ConfigError(f"there is no preset {name!r}; choose one of {choices}")
     return PRESETS[name]()
 
 

@@ -65,9 +65,9 @@ class ServerOptions:
         if not is_http_address(self.url) or urlsplit(self.url).query or urlsplit(self.url).fragment:
             raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
         if self.mode not in get_args(Mode):
-            raise ValueError(choice_problem("mode", self.mode, get_args(Mode)))
+            raise ValueError(f"mode {choice_problem(self.mode, get_args(Mode))}")
         if self.pair_strategy not in get_args(PairStrategy):
-            raise ValueError(choice_problem("pair_strategy", self.pair_strategy, get_args(PairStrategy)))
+            raise ValueError(f"pair_strategy {choice_problem(self.pair_strategy, get_args(PairStrategy))}")
         if not 1 <= self.batch <= 100:
             raise ValueError(f"batch must be between 1 and 100, got {self.batch}")
         check_positive(self, "max_wait", "timeout", "connect_timeout", "read_timeout")

@@ -263,7 +263,7 @@ class _Table:
         """Return one of the allowed words."""
         value = self.values.get(key, default)
         if not isinstance(value, str) or value not in allowed:
-            raise self._error(choice_problem(key, value, allowed))
+            raise self._error(f"{key} {choice_problem(value, allowed)}")
         return value
 
     def path(self, key: str, is_right: Callable[[Path], bool], what: str) -> Path:

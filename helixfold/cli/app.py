@@ -1,6 +1,5 @@
 """Read the command line with cyclopts: define the commands, and report wrong options in one sentence."""
 
-import difflib
 import inspect
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -9,7 +8,7 @@ import cyclopts
 from cyclopts import App, Argument, Group, Parameter
 
 import helixfold
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, choice_problem, did_you_mean
 from helixfold.cli.help import PlainHelp
 
 # The commands by group. The chosen command is imported from the module of its name, which defines `app`.
@@ -102,7 +101,8 @@ def run(words: Sequence[str]) -> Any:
         command, bound, _ = app.parse_args(list(words))
     except cyclopts.UnknownCommandError:
         renamed = RENAMED.get(" ".join((*chain, rest[0])))
-        advice = f"choose one of {', '.join(commands)}" if renamed is None else f"use helixfold {renamed}"
+        choices = f"choose one of {', '.join(commands)}{did_you_mean(rest[0], commands)}"
+        advice = choices if renamed is None else f"use helixfold {renamed}"
         raise InputError(f"unknown command {rest[0]!r}; {advice} {help_option}") from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
@@ -144,10 +144,9 @@ def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
 
 def _nearest(word: str, arguments: Sequence[Argument]) -> str:
     shown = [name for argument in arguments if argument.show for name in argument.names if name.startswith("-")]
-    near = difflib.get_close_matches(word, shown, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return did_you_mean(word, shown)
 
 
 def _expected(argument: Argument, kind: Any, word: str) -> str:
     choices: Any = argument.parameter.choices or get_args(kind) or (("true", "false") if kind is bool else ())
-    return f"must be one of {', '.join(map(str, choices))}, got {word!r}" if choices else f"cannot be {word!r}"
+    return choice_problem(word, choices) if choices else f"cannot be {word!r}"

@@ -70,7 +70,7 @@ def features(
     """
     pairs = pulldown or pulldown_table
     if from_pickle:
-        if inputs or shard or shared or pairs or given(search) or given(complexes) or given(store):
+        if inputs or shard or shared or skip_invalid or pairs or given(search) or given(complexes) or given(store):
             raise InputError("--from-pickle converts ready features, and only --output goes with it")
         from helixfold.apps.predict.search import convert_features
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.toml_files import read_toml
 from helixfold.ops.card import CARDS
 from helixfold.options import memory_size
@@ -123,7 +123,8 @@ def read_site(path: Path) -> Site:
     content = read_toml(path, "TOML file of a cluster")
     known = ("address", "search", "fold", "train")
     if unknown := sorted(set(content) - set(known)):
-        raise InputError.at(path, f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(known)}")
+        hint = did_you_mean(unknown[0], known)
+        raise InputError.at(path, f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(known)}{hint}")
     address = content.get("address")
     if address is not None and not _is_word(address):
         raise InputError.at(path, "address must be that of this machine, as the nodes reach it")
@@ -149,7 +150,8 @@ def _pool(path: Path, table: str, name: str, values: Any) -> Pool:
     if _NAME.fullmatch(name) is None:
         raise InputError.at(path, f"[{printable(table)}]: a pool's name is at most 31 letters, digits and _-")
     if unknown := sorted(set(values) - set(_KEYS)):
-        raise InputError.at(path, f"[{table}]: unknown {printable(', '.join(unknown))}; it can hold {', '.join(_KEYS)}")
+        keys = f"{', '.join(_KEYS)}{did_you_mean(unknown[0], _KEYS)}"
+        raise InputError.at(path, f"[{table}]: unknown {printable(', '.join(unknown))}; it can hold {keys}")
     for key, value in values.items():
         is_right, what = _KEYS[key]
         if not is_right(value):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipeline.config import MAX_RECYCLES, MAX_SEED
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, choice_problem
 from data_pipeline.residues import RESTYPES
 from helixfold.design.sequence import SequenceMixture
 from helixfold.execution.device import AUTO, DTYPES
@@ -60,14 +60,13 @@ class DesignOptions:
             raise InputError(f"learning_rate must be greater than 0, got {self.learning_rate:g}")
         for name, choices in (("optimizer", Optimizer), ("gradients_through", GradientsThrough)):
             if getattr(self, name) not in typing.get_args(choices):
-                given = getattr(self, name)
-                raise InputError(f"{name} must be one of {', '.join(typing.get_args(choices))}, got {given!r}")
+                raise InputError(f"{name} {choice_problem(getattr(self, name), typing.get_args(choices))}")
         if unknown := [letter for letter in self.excluded if letter not in RESTYPES]:
             raise InputError(f"excluded are one-letter codes of amino acids, got {unknown[0]!r}")
         if set(RESTYPES) <= set(self.excluded):
             raise InputError("excluded are all amino acids, so that none is left to design with")
         if self.dtype not in (AUTO, *DTYPES) or self.dtype == "float16":
-            raise InputError(f"dtype must be one of auto, float32, bfloat16, got {self.dtype!r}")
+            raise InputError(f"dtype {choice_problem(self.dtype, (AUTO, 'float32', 'bfloat16'))}")
 
     @property
     def steps(self) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.gemmi_chains import structure_title
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain
@@ -25,7 +25,9 @@ def chain_of(path: Path, name: str | None) -> Chain:
             raise InputError.at(path, f"name one of its chains with --chain; they are {known}")
         return next(iter(chains.values()))
     if name not in chains:
-        raise InputError.at(path, f"there is no chain {printable(name)}; its chains are {known}")
+        raise InputError.at(
+            path, f"there is no chain {printable(name)}; its chains are {known}{did_you_mean(name, chains)}"
+        )
     return chains[name]
 
 
@@ -43,7 +45,8 @@ def residues_of(words: Sequence[str], chains: Sequence[Chain]) -> list[tuple[str
             raise InputError(f"residues are named as 5, 5-20 or A5-20, got {printable(word)!r}")
         name = match[1] or (chains[0].name if len(chains) == 1 else "")
         if name not in by_name:
-            raise InputError(f"{printable(word)!r} names no chain of the structure; they are {', '.join(by_name)}")
+            known = f"{', '.join(by_name)}{did_you_mean(name, by_name)}"
+            raise InputError(f"{printable(word)!r} names no chain of the structure; they are {known}")
         first, last = int(match[2]), int(match[3] or match[2])
         numbers = by_name[name].residue_numbers
         inside = np.flatnonzero((numbers >= first) & (numbers <= last))

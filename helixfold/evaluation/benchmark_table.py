@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.csv_table import read_rows, table_record
 from data_pipeline.parse.fasta import file_name_problem
 from helixfold.options import calendar_date
@@ -143,7 +143,8 @@ def _rows(path: Path) -> Iterator[BenchmarkRow]:
     seen: dict[str, int] = {}
     for line, cells in read_rows(path, ("id",), delimiter):
         if not seen and (unknown := [name for name in cells if name not in _COLUMNS]):
-            problem = f"there is no column '{printable(unknown[0], 40)}' in a benchmark; it has {', '.join(_COLUMNS)}"
+            columns = f"{', '.join(_COLUMNS)}{did_you_mean(unknown[0], _COLUMNS)}"
+            problem = f"there is no column '{printable(unknown[0], 40)}' in a benchmark; it has {columns}"
             raise InputError.at(path, problem, line=1)
         name, sequence = cells["id"], cells.get("sequence", "")
         name_problem = file_name_problem(name)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, choice_problem, did_you_mean, printable
 from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.toml_files import read_toml
 from helixfold.finetune.finetuning import Task
@@ -60,7 +60,8 @@ def read_tasks(path: Path, preset: Preset, output: Path) -> list[Task]:
     unknown = sorted(content.keys() - {"defaults", "job"})
     jobs, defaults = content.get("job"), content.get("defaults", {})
     if unknown:
-        raise InputError.at(path, f"has {printable(unknown[0])}, and may have [defaults] and [[job]] alone")
+        hint = did_you_mean(unknown[0], ("defaults", "job"))
+        raise InputError.at(path, f"has {printable(unknown[0])}, and may have [defaults] and [[job]] alone{hint}")
     if not isinstance(jobs, list) or not jobs or not all(isinstance(job, dict) for job in jobs):
         raise InputError.at(path, "names no fine-tuning; write a table [[job]] for each")
     if not isinstance(defaults, dict):
@@ -105,12 +106,13 @@ def _checked(path: Path, where: str, values: Mapping[str, Any]) -> dict[str, Any
     """Return the values of a table, or raise `InputError` for an unknown key or a value of a wrong type."""
     for key, value in values.items():
         if key not in _KEYS:
-            raise InputError.at(path, f"{where}: there is no '{printable(key)}'; choose of {', '.join(_KEYS)}")
+            choices = f"{', '.join(_KEYS)}{did_you_mean(key, _KEYS)}"
+            raise InputError.at(path, f"{where}: there is no '{printable(key)}'; choose of {choices}")
         right = isinstance(value, _KEYS[key]) and (isinstance(value, bool) is (bool in _KEYS[key]))
         if key == "settings":
             right = right and all(isinstance(each, str) for each in value)
         if not right:
             raise InputError.at(path, f"{where}: {key} cannot be {printable(repr(value), 60)}")
     if "adapter" in values and values["adapter"] not in LEARNING_RATES:
-        raise InputError.at(path, f"{where}: adapter must be one of {', '.join(LEARNING_RATES)}")
+        raise InputError.at(path, f"{where}: adapter {choice_problem(values['adapter'], LEARNING_RATES)}")
     return dict(values)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_pipeline.config import Config, ConfigError
+from data_pipeline.errors import choice_problem
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.execution.recompute import RecomputeConfig
@@ -37,7 +38,7 @@ class FinetuneConfig(Config):
 
     def __post_init__(self) -> None:
         if self.adapter not in LEARNING_RATES:
-            raise ConfigError(f"adapter must be one of {', '.join(LEARNING_RATES)}, got {self.adapter!r}")
+            raise ConfigError(f"adapter {choice_problem(self.adapter, LEARNING_RATES)}")
         if self.run.optimizer.method != "adam" and self.adapter == "lora":
             raise ConfigError("low-rank matrices are trained by Adam; set run.optimizer.method=adam")
         if self.run.outer.islands > 1:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, choice_problem, did_you_mean
 from helixfold.execution.device import AUTO, DTYPES
 from helixfold.options import RepresentationName
 from helixfold.presets import Preset
@@ -39,9 +39,11 @@ class FoldingOptions:
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
             raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
         if unknown := [name for name in self.representations if name not in get_args(RepresentationName)]:
-            raise InputError(f"representations are {', '.join(get_args(RepresentationName))}, got {unknown[0]!r}")
+            names = get_args(RepresentationName)
+            hint = did_you_mean(unknown[0], names)
+            raise InputError(f"representations are {', '.join(names)}, got {unknown[0]!r}{hint}")
         if self.dtype not in (AUTO, *DTYPES):
-            raise InputError(f"dtype must be one of {', '.join((AUTO, *DTYPES))}, got {self.dtype!r}")
+            raise InputError(f"dtype {choice_problem(self.dtype, (AUTO, *DTYPES))}")
 
     def recycles(self, preset: Preset) -> int:
         """Return the number of recycling iterations of a model after the first."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 
 
 def ring_offsets(length: int) -> Int[np.ndarray, "r r"]:
@@ -33,7 +33,7 @@ def rings_of(chain_ids: Sequence[str], cyclic: Sequence[str] | None, target: str
     if missing := [name for name in cyclic if name not in chain_ids]:
         raise InputError(
             f"{printable(target)} has no chain {printable(missing[0])} to be cyclic; its chains are "
-            f"{', '.join(chain_ids)}"
+            f"{', '.join(chain_ids)}{did_you_mean(missing[0], chain_ids)}"
         )
     return tuple(place for place, name in enumerate(chain_ids) if not cyclic or name in cyclic)
 

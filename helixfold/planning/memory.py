@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, choice_problem
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.transforms.sample import SamplingConfig
@@ -37,8 +37,7 @@ class MemoryOptions:
 
     def __post_init__(self) -> None:
         if self.executor not in (AUTOMATIC, *EXECUTORS):
-            allowed = ", ".join((AUTOMATIC, *EXECUTORS))
-            raise InputError(f"executor must be one of {allowed}, got {self.executor!r}")
+            raise InputError(f"executor {choice_problem(self.executor, (AUTOMATIC, *EXECUTORS))}")
         directory = self.spill_directory
         if directory is None:
             return

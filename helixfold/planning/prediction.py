@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from data_pipeline.errors import choice_problem
 from helixfold.batch import Batch, sampled_fields
 from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
@@ -52,7 +53,7 @@ def forecast_prediction(
     name.
     """
     if executor not in EXECUTORS:
-        raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}, got {executor!r}")
+        raise ValueError(f"executor {choice_problem(executor, EXECUTORS)}")
     # Two blocks are enough: without gradients further ones leave nothing more in memory than the second.
     config = of_blocks(config, 2)
     with described(card), torch.no_grad():

@@ -8,7 +8,7 @@ from pathlib import Path
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.csv_table import read_rows
 from data_pipeline.residues import RESTYPES
 
@@ -92,7 +92,8 @@ class TargetChains:
             example = f"{self.names[0]}.{number}"
             raise self._error(f"position {number} could be in any chain; name it with one, such as {example}")
         if chain is not None and chain not in self.names:
-            raise self._error(f"there is no chain {chain}; its chains are {', '.join(self.names)}")
+            known = f"{', '.join(self.names)}{did_you_mean(chain, self.names)}"
+            raise self._error(f"there is no chain {chain}; its chains are {known}")
         place = 0 if chain is None else self.names.index(chain)
         sequence = self.sequences[place]
         if not 1 <= number <= len(sequence):

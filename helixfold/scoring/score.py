@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from data_pipeline.complexes.feature_set import TargetFeatures
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, did_you_mean
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.ideal_betas import with_ideal_betas
@@ -124,7 +124,8 @@ class BinderChains:
         own = [chain.name for chain in structure.chains]
         names = {*(self.names or own[:1])}
         if missing := sorted(names - {*own}):
-            raise InputError(f"it has no chain {missing[0]}, the binder; its chains are {', '.join(own)}")
+            known = f"{', '.join(own)}{did_you_mean(missing[0], own)}"
+            raise InputError(f"it has no chain {missing[0]}, the binder; its chains are {known}")
         if len(own) == len(names):
             raise InputError(f"it has no chain beside the binder ({', '.join(own)}); give complexes with the target")
         return names

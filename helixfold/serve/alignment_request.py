@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, choice_problem
 from data_pipeline.parse.fasta import find_invalid_letter
 from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, PAIRED_FILE, TEMPLATE_FILE, UNIREF_FILE
 
@@ -38,7 +38,7 @@ class AlignmentRequest:
 
     def __post_init__(self) -> None:
         if self.kind not in MODES or self.mode not in MODES[self.kind]:
-            raise InputError(f"mode must be one of {', '.join(MODES.get(self.kind, ()))}, got {self.mode[:40]!a}")
+            raise InputError(f"mode {choice_problem(self.mode, MODES.get(self.kind, ()))}")
         if self.kind == "template":
             if not 0 < len(self.names) <= MAX_TEMPLATES or not all(map(_TEMPLATE_NAME.fullmatch, self.names)):
                 raise InputError(f"name 1 to {MAX_TEMPLATES} hits such as 1abc_A, separated by commas")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, choice_problem
 from helixfold.serve.change_signal import ChangeSignal
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.forecast_curve import ForecastBody, forecast
@@ -199,7 +199,7 @@ class Service:
     def _check(self, submission: Submission, webhook: str | None) -> None:
         offers, models, options = self.offers(), self.models(), submission.options
         if options["model"] is not None and models and options["model"] not in models:
-            raise InputError(f"the model must be one of {', '.join(models)}, got {options['model'][:40]!a}")
+            raise InputError(f"the model {choice_problem(options['model'], models)}")
         has_databases = any(worker.databases for worker in offers)
         if offers and options["search"] == "databases" and not has_databases:
             raise InputError("this service has no databases to search; upload an alignment, or choose no search")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from data_pipeline.config import ConfigError
+from data_pipeline.errors import did_you_mean
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.sample import SamplingConfig
@@ -138,5 +139,6 @@ TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
 def training_preset(name: str) -> TrainingConfig:
     """Return the settings of a training run by the name of its preset. Raise `ConfigError` if there is none."""
     if name not in TRAINING_PRESETS:
-        raise ConfigError(f"there is no training preset {name!r}; choose one of {', '.join(TRAINING_PRESETS)}")
+        choices = f"{', '.join(TRAINING_PRESETS)}{did_you_mean(name, TRAINING_PRESETS)}"
+        raise ConfigError(f"there is no training preset {name!r}; choose one of {choices}")
     return TRAINING_PRESETS[name]()

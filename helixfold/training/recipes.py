@@ -9,6 +9,7 @@ from pathlib import Path
 
 from data_pipeline.config import ConfigError
 from data_pipeline.datasets.chain_sampling import ChainSelection
+from data_pipeline.errors import did_you_mean
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.template_augmentation import TemplateAugmentation
@@ -236,5 +237,6 @@ RECIPES: dict[str, Callable[[], tuple[Stage, ...]]] = {"small": small}
 def recipe(name: str) -> tuple[Stage, ...]:
     """Return the stages of a recipe by its name. Raise `ConfigError` if there is none."""
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}")
+        choices = f"{', '.join(RECIPES)}{did_you_mean(name, RECIPES)}"
+        raise ConfigError(f"there is no recipe {name!r}; choose one of {choices}")
     return RECIPES[name]()

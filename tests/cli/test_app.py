@@ -39,6 +39,7 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("predict a.fasta --num-recyles 3", "there is no option --num-recyles; did you mean --num-recycles? (see"),
         ("predict a.fasta --wieghts=w", "there is no option --wieghts; did you mean --weights? (see"),
         ("predict a.fasta --num-rec 3", "there is no option --num-rec; did you mean"),
+        ("features a.fasta --min-plddt 3", "there is no option --min-plddt; did you mean --least-plddt?"),
         ("predict a.fasta -x", "there is no option -x (see helixfold predict --help)"),
         ("predict a.fasta --inputs b.fasta", "there is no option --inputs"),
         ("predict a.fasta --no-overwrite", "there is no option --no-overwrite; did you mean --overwrite?"),
@@ -69,6 +70,40 @@ def test_a_wrong_command_line_is_one_sentence(
     assert said.startswith(f"helixfold: error: {message}"), said
     assert said.count("\n") == 1
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("predit a.fasta", "predict"),
+        ("weights downlod", "download"),
+        ("predict a.fasta --output-format colabfld", "colabfold"),
+        ("predict a.fasta --preset monomr", "monomer"),
+        ("predict a.fasta --model_preset=monomer_pmt", "monomer_ptm"),
+        ("predict a.fasta --model-type alphafold2_pmt", "alphafold2_ptm"),
+    ],
+)
+def test_the_choice_that_may_be_meant_comes_last(
+    words: str, nearest: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert f"; did you mean {nearest}?" in said
+    assert said.count("\n") == 1
+
+
+def test_several_errors_are_lines_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.fasta").write_text(">a\x07\nMK1\n" * 30)
+    assert main(["features", "x.fasta", "gone\n.fasta"]) == 2
+    lines = capsys.readouterr().err.split("\n")
+    assert len(lines) == 22
+    assert lines[0].startswith(r"helixfold: error: x.fasta, line 1, record 'a\x07': the name has control")
+    assert lines[-2:] == ["helixfold: error: ... and 11 more", ""]
+    assert all(line.isprintable() for line in lines)
 
 
 def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:

@@ -447,7 +447,16 @@ def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytes
     ((targets,), options) = made[0]
     assert [target.name for target in targets]
     assert (options["output"], options["part"], options["is_shared"]) == (OUT, (0, 2), True)
+    Path("in.fasta").write_text(">one\nMKTAYIAKQR\n>tr/Q8\nMK1\n")
+    assert run("features in.fasta gone.fasta --skip-invalid -o out") == 3
+    ((targets,), options) = made[1]
+    assert [target.name for target in targets] == ["one"]
+    assert {name: why.split(":")[0] for name, why in options["invalid"].items()} == {
+        "tr_Q8": "InputError",
+        "gone.fasta": "InputError",
+    }
     for words, message in (
+        ("--from-pickle a --skip-invalid", "--from-pickle converts ready features"),
         ("--from-pickle a --shared", "--from-pickle converts ready features"),
         ("--from-pickle a --structures b", "--from-pickle converts ready features"),
         ("--from-predictions a --structures b", "--from-predictions stands in place of --structures"),

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from cyclopts import Group, Parameter, Token
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, PredictOptions
 from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.options import RepresentationName, integer, traits_of
@@ -160,7 +160,9 @@ def models(options: SimpleNamespace) -> None:
     releases = ("v3", "v2", "v1")
     sets |= {f"alphafold2_multimer_{name}": MULTIMER[5 * place :][:5] for place, name in enumerate(releases)}
     if kind is not None and kind not in sets:
-        raise InputError(f"--model-type: {printable(kind)} is not there; {', '.join(sets)} are")
+        raise InputError(
+            f"--model-type: {printable(kind)} is not there; {', '.join(sets)} are{did_you_mean(kind, sets)}"
+        )
     numbers = (order or "1,2,3,4,5").split(",")
     if not all(re.fullmatch("[1-5]", number) for number in numbers) or len(set(numbers)) < len(numbers):
         raise InputError(
