@@ -198,8 +198,11 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def _likeness(one: str, other: str) -> tuple[float, float]:
-    """Return the share of two names that they have in common, by letters in their order, and by whole words."""
-    words = [set(re.findall(r"[^\W_]+", name)) for name in (one, other)]
+    """Return the share of two names that they have in common, by letters in their order, and by whole words.
+
+    A plural is the same word.
+    """
+    words = [{word.removesuffix("s") for word in re.findall(r"[^\W_]+", name)} for name in (one, other)]
     total, common = (sum(map(len, each)) for each in ([*words[0], *words[1]], words[0] & words[1]))
     return SequenceMatcher(None, one, other).ratio(), 2 * common / max(1, total)
 

@@ -21,6 +21,7 @@ from data_pipeline.parse.fasta import file_names
 from data_pipeline.parse.text_files import read_lines
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
+NAMES_OF_CHAINS, NAMES = "<name>_<chain>.a3m", "<name>.a3m"  # of alignments, as errors show them
 PAIRED = ".paired"  # before the suffix of a file of paired rows
 
 
@@ -34,6 +35,15 @@ def complex_of_a3m(path: Path, name: str, chain_ids: Sequence[str]) -> ComplexIn
     return ComplexInput(target=read_complex_a3m(path).target(name, chain_ids), a3m=path)
 
 
+def require_directories(msa: Sequence[Path], example: str) -> None:
+    """Raise `InputError` for an alignment that is not in a directory, and so for one of several targets."""
+    for path in msa:
+        if not os.path.isdir(path):
+            raise InputError(
+                f"{path}: one alignment for several targets; give --msa a directory with {example} for each"
+            )
+
+
 def with_alignments(given: ComplexInput, msa: Sequence[Path], *, only: bool) -> ComplexInput:
     """Return a complex with the alignments that --msa names, all of which are read to check them.
 
@@ -43,13 +53,11 @@ def with_alignments(given: ComplexInput, msa: Sequence[Path], *, only: bool) -> 
     only target, and their first rows say for which chains. Raise `InputError` for a file that cannot be used, and for
     chains without alignments.
     """
+    if not only:
+        require_directories(msa, NAMES_OF_CHAINS)
     for path in msa:
         if os.path.isdir(path):
             given = _with_directory(given, path, only=only)
-        elif not only:
-            raise InputError(
-                f"{path}: one alignment for several targets; give --msa a directory with <name>_<chain>.a3m for each"
-            )
         elif is_complex_a3m(path):
             given = _with_whole(given, path)
         else:

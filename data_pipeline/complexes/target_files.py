@@ -7,7 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_pipeline.complexes.alignment_files import A3M_SUFFIXES, complex_of_a3m, is_complex_a3m, with_alignments
+from data_pipeline.complexes.alignment_files import (
+    A3M_SUFFIXES,
+    NAMES,
+    NAMES_OF_CHAINS,
+    complex_of_a3m,
+    is_complex_a3m,
+    require_directories,
+    with_alignments,
+)
 from data_pipeline.complexes.alignments import PairMode
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
@@ -174,6 +182,8 @@ def with_search_files(
                 usable.append(target)
         _check_templates(usable, templates)
         is_only = len(targets) == 1 if only is None else only
+        if usable and not is_only:
+            require_directories(msa, NAMES_OF_CHAINS if isinstance(usable[0], ComplexInput) else NAMES)
         for target in usable:
             with collection.collected(target.name):
                 found.append(_with_files(target, msa, templates, only=is_only))
@@ -318,6 +328,8 @@ def _target_of_alignment(path: Path) -> AnyTarget:
 
 def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
     """Return the paths of a target's alignments, which are read to check them before anything is folded."""
+    if not only:
+        require_directories(msa, NAMES)
     found: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
@@ -331,12 +343,8 @@ def alignments_of(target: Target, msa: Sequence[Path], *, only: bool) -> list[Pa
                     f"{stems[-1]}/{RESULTS_DIRECTORY} with AlphaFold's results"
                 )
             found += inside
-        elif only:
-            found.append(path)
         else:
-            raise InputError(
-                f"{path}: one alignment for several targets; give --msa a directory with <name>.a3m for each"
-            )
+            found.append(path)
     for path in found:
         read_alignment(path, target.sequence)
     return found

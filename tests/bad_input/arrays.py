@@ -159,7 +159,7 @@ FEATURES = {
     "features without the alignment": ready(lambda: npz(without("msa")), "msa missing", "make the features again"),
     "features without a name": ready(lambda: npz(without("domain_name")), "domain_name missing"),
     "features named to climb": changed("'../../x'", "another directory", domain_name="../../x"),
-    "features named absolutely": changed("another directory", domain_name="/tmp/x"),
+    "features named absolutely to climb": changed("another directory", domain_name="/tmp/../x"),
     "features with an escape in the name": changed("control", domain_name="a\x1b[31mb"),
     "features named as a file of ours": changed("taken by files", domain_name="failures.json"),
     "features without a residue": changed("aatype", "sequence", sequence=""),

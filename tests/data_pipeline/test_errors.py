@@ -135,6 +135,7 @@ def test_collected_errors_keep_no_file_in_memory() -> None:
         ("a", ("A", "B"), "A"),
         ("--min-plddt", ("--min-length", "--least-plddt"), "--least-plddt"),
         ("--least-plddt", ("--min-length", "--min-plddt"), "--min-plddt"),
+        ("--recycle", ("--recycle-tolerance", "--num-recycles"), "--num-recycles"),
         ("fold", ("features", "relax"), None),
         ("", ("a",), None),
         ("x" * 10**6, ("x",), None),

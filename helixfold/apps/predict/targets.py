@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data_pipeline.complexes.alignment_files import NAMES, require_directories
 from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
 from data_pipeline.complexes.pulldown import PulldownComplex, read_pulldown
 from data_pipeline.complexes.target_files import (
@@ -229,6 +230,7 @@ def _in_complexes(
         for protein, sequence in zip(each.proteins, each.target.sequences, strict=True):
             names.setdefault(sequence, protein)
     files: dict[str, tuple[Path, ...]] = {}
+    require_directories(options.msa, NAMES)
     for sequence, name in names.items():
         with problems.collected(name):
             files[sequence] = tuple(alignments_of(Target(name=name, sequence=sequence), options.msa, only=False))

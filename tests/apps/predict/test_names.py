@@ -60,6 +60,11 @@ def test_a_name_with_slashes_leads_to_no_other_directory(tmp_path: Path) -> None
     assert json.loads((output / "tr_Q8/confidence_tiny.json").read_text())["target"] == "tr/Q8"
     assert [path.name for path in outside.iterdir()] == ["x.a3m"]
     assert not [*(output / "tr/Q8").iterdir()]
+    features = tmp_path / "features"
+    assert main(["features", str(path), "--output", str(features)]) == 0
+    assert predict("--features", features, output=output / "more") == 0
+    assert made == {directory.name for directory in (output / "more").iterdir() if directory.is_dir()}
+    assert [path.name for path in outside.iterdir()] == ["x.a3m"]
 
 
 def test_names_that_slashes_make_equal_are_refused(tmp_path: Path) -> None:

@@ -134,9 +134,8 @@ def test_valid_targets_are_read_without_the_others(folder: Path) -> None:
 def test_what_is_for_the_only_target_is_not_for_the_one_that_is_left(folder: Path) -> None:
     Path("x.fasta").write_text(f">good\n{GOOD}\n>bad\nMK1\n")
     Path("x.a3m").write_text(f">good\n{GOOD}\n")
-    problems = InputProblems()
-    assert not read_targets([Path("x.fasta")], [Path("x.a3m")], problems=problems)
-    assert "one alignment for several targets" in [*problems.named][-1][1]
+    with pytest.raises(InputError, match=r"^x\.a3m: one alignment for several targets"):
+        read_targets([Path("x.fasta")], [Path("x.a3m")], problems=InputProblems())
     with pytest.raises(InputError, match="--chain-ids names the chains of one target"):
         read_targets([Path("x.fasta")], chain_ids=["A"], problems=InputProblems())
 
