@@ -115,6 +115,25 @@ def test_tasks_that_are_lost_before_they_begin_are_given_again(predicted: Callab
     assert len(lost) == 4
 
 
+def test_invalid_targets_are_left_out_and_count_as_failed(
+    predicted: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.fasta").write_text(">tr/Q8\nMK1\n>\nMKT\n")
+
+    def answer(pool: str, names: list[str]) -> Outcome:
+        finish(*names)
+        return Outcome(seconds=1.0)
+
+    for options, code in (((), 2), (("--skip-invalid", "--dry-run"), 1), (("--skip-invalid",), 1)):
+        assert predicted(2, answer, "bad.fasta", *options) == code
+        assert capsys.readouterr().err.count("bad.fasta, line") == 2
+        assert bool(Engine.tasks) == (options == ("--skip-invalid",))
+    assert {name for _, names in Engine.tasks for name in names} == {"t0000", "t0001"}
+    assert set(json.loads(Path("out/failures.json").read_text())) == {"tr_Q8", "invalid input 2"}
+    status = json.loads(Path("out/.cluster/status.json").read_text())
+    assert (status["targets"], status["finished"], status["failed"]) == (4, 2, 2)
+
+
 def test_a_pool_whose_tasks_all_end_with_a_problem_ends_the_batch(
     predicted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
