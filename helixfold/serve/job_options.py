@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, choice_problem, did_you_mean, printable
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.options import Offer, traits_of
 
@@ -42,7 +42,9 @@ def job_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
     given = given or {}
     if unknown := given.keys() - OFFERS.keys():
-        raise InputError(f"there is no option '{printable(min(map(str, unknown)), 40)}'; options: {', '.join(OFFERS)}")
+        name = min(map(str, unknown))
+        choices = f"{', '.join(OFFERS)}{did_you_mean(name, OFFERS)}"
+        raise InputError(f"there is no option '{printable(name, 40)}'; options: {choices}")
     for name, value in given.items():
         if (problem := _problem(OFFERS[name], value)) is not None:
             raise InputError(f"{name} {problem}")
@@ -57,7 +59,7 @@ def _problem(offer: Offer, value: Any) -> str | None:
         words = {"int": "a whole number", "bool": "true or false", "str": "a text"}
         return f"must be {words[offer.kind]}, got '{printable(str(value), 40)}'"
     if offer.choices and value not in offer.choices:
-        return f"must be one of {', '.join(offer.choices)}, got '{printable(value, 40)}'"
+        return choice_problem(value, offer.choices)
     if offer.bounds is not None:
         size, unit = (len(value), " characters long") if offer.kind == "str" else (value, "")
         first, last = offer.bounds

@@ -115,20 +115,20 @@ def models_of(names: tuple[str, ...], weights: Path | None, seed: int) -> tuple[
 
 
 def record_of(options: PredictOptions) -> TargetRecord:
-    jobs, searches, _ = read_jobs(options, announce=False)
+    batch = read_jobs(options, announce=False)
     names, folding = folding_of(options)
     settings = RunSettings(
         options=options,
         folding=folding,
-        searches=searches,
+        searches=batch.searches,
         models=models_of(tuple(names), options.weights, folding.seed),
         memory=MemoryOptions(**values_of(options, MemoryLimits)),
         variants=variant_settings(options),
         to_relax="none",
         workers=None,  # type: ignore[arg-type]
     )
-    found = expected_variants(settings.variants, jobs[-1], None)
-    return record_for(jobs[-1], settings, settings.predictions(found.variants), found.clusters)
+    found = expected_variants(settings.variants, batch.jobs[-1], None)
+    return record_for(batch.jobs[-1], settings, settings.predictions(found.variants), found.clusters)
 
 
 def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) -> None:
