@@ -48,6 +48,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "sort_queries_by": "random",
         "dry_run": True,
         "as_protein": True,
+        "skip_invalid": True,
         "keep_existing": True,
         "command": ("helixfold", "predict"),
         "failures_file": folder / "failed.json",
