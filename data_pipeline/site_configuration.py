@@ -1,6 +1,5 @@
 """Read the configuration files of an installation: defaults that an administrator or a user sets for all commands."""
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import platformdirs
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.io.addresses import is_http_address
 from data_pipeline.toml_files import read_toml
 
@@ -115,9 +114,8 @@ def _value(path: Path, key: str, value: Any) -> Any:
             return value
         expected = "true or false"
     else:
-        near = difflib.get_close_matches(key, KEYS, n=1)
-        advice = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(KEYS)}"
-        raise InputError.at(path, f"unknown key '{printable(key, 60)}'; {advice}")
+        hint = did_you_mean(key, KEYS) or f"; the keys are {', '.join(KEYS)}"
+        raise InputError.at(path, f"unknown key '{printable(key, 60)}'{hint}")
     raise InputError.at(path, f"{key} must be {expected}, got {printable(repr(value))}")
 
 

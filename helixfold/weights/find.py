@@ -1,6 +1,5 @@
 """Loading of models for prediction, given their names and a file or directory of weights."""
 
-import difflib
 import hashlib
 import json
 import os
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 
 from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.site_configuration import site_configuration
 from data_pipeline.user_cache import NO_CACHE
 from helixfold.config import Method
@@ -117,9 +116,8 @@ def default_models(method: Method) -> Sequence[str]:
         return (DEFAULTS[method],)
     for name in names:
         if name not in PRESETS:
-            near = difflib.get_close_matches(name, PRESETS, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else f"the models are {', '.join(PRESETS)}"
-            raise site.problem(key, f"names the unknown model '{printable(name, 60)}'; {advice}")
+            hint = did_you_mean(name, PRESETS) or f"; the models are {', '.join(PRESETS)}"
+            raise site.problem(key, f"names the unknown model '{printable(name, 60)}'{hint}")
     if len(set(names)) < len(names):
         raise site.problem(key, f"must name each model once, got {', '.join(names)}")
     return names

@@ -276,7 +276,7 @@ def test_configuration_files_are_shown_with_what_each_gave(site_file: Path, caps
     ("text", "problem"),
     [
         ("weights_directory =\n", "not a TOML file: Invalid value (at line 1, column 20)"),
-        ("database = 'x'", "unknown key 'database'; did you mean 'databases'?"),
+        ("database = 'x'", "unknown key 'database'; did you mean databases?"),
         ("monomer_models = ['model_1_pmt']", "monomer_models names the unknown model 'model_1_pmt'; did you mean"),
     ],
 )

@@ -92,7 +92,7 @@ def test_parameters_are_in_the_configured_cache_unless_they_have_a_directory(sit
 
 
 ERRORS = {
-    "a wrong key": ("weight_directory = 'x'", "unknown key 'weight_directory'; did you mean 'weights_directory'?"),
+    "a wrong key": ("weight_directory = 'x'", "unknown key 'weight_directory'; did you mean weights_directory?"),
     "a key like no other": ("colour = 1", "unknown key 'colour'; the keys are weights_directory, databases, "),
     "a table": ("[site]\ndatabases = 'x'", "unknown key 'site'; the keys are "),
     "a number": ("databases = 3", "databases must be a path in quotes, got 3"),
