@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import Any, TextIO, cast
+from typing import Any, Literal, TextIO, cast
 
 OUTPUT_NAME = "standard output"
+Verbosity = Literal["quiet", "normal", "verbose"]
+_VERBOSITY = "HELIXFOLD_VERBOSITY"  # which the processes of a command inherit
 
 
 @contextmanager
@@ -68,6 +70,10 @@ class _GuardedStream:
         with self._guarding():
             self._stream.flush()
 
+    def isatty(self) -> bool:
+        """Return whether bars may be drawn: not with --quiet, even on a terminal."""
+        return self._stream.isatty() and not is_quiet()
+
     @contextmanager
     def _guarding(self) -> Iterator[None]:
         try:
@@ -109,8 +115,71 @@ def _write_or_drop(stream: TextIO) -> None:
         os.close(null)
 
 
+def set_verbosity(verbosity: Verbosity) -> None:
+    """Choose what this process and those that it starts print, until `restored_verbosity` ends."""
+    os.environ[_VERBOSITY] = verbosity
+    _print_details()
+
+
+def is_quiet() -> bool:
+    """Return whether only errors, warnings and what the user asked for are printed."""
+    return os.environ.get(_VERBOSITY) == "quiet"
+
+
+def is_verbose() -> bool:
+    """Return whether details are printed that help to find a problem."""
+    return os.environ.get(_VERBOSITY) == "verbose"
+
+
+@contextmanager
+def restored_verbosity() -> Iterator[None]:
+    """Let a process print what it printed before, once a command in it has ended."""
+    earlier = os.environ.get(_VERBOSITY)
+    _print_details()
+    try:
+        yield
+    finally:
+        os.environ.pop(_VERBOSITY, None)
+        if earlier is not None:
+            os.environ[_VERBOSITY] = earlier
+        _print_details()
+
+
+def print_summary(text: object) -> None:
+    """Print on stdout, above the bars, what a command did or found; the results are in files. Nothing with --quiet."""
+    if not is_quiet():
+        _write_above_bars(str(text), sys.stdout)
+
+
 def print_note(text: str) -> None:
-    """Print a line of the program on stderr, above the bars."""
+    """Print a line of the program on stderr, above the bars; nothing with --quiet."""
+    if not is_quiet():
+        _write_above_bars(f"helixfold: {text}", sys.stderr)
+
+
+def print_detail(text: str) -> None:
+    """Print a line on stderr with --verbose only."""
+    if is_verbose():
+        _write_above_bars(f"helixfold: {text}", sys.stderr)
+
+
+def _write_above_bars(text: str, stream: TextIO) -> None:
     from tqdm import tqdm  # noqa: PLC0415  `helixfold --help` does without
 
-    tqdm.write(f"helixfold: {text}", file=sys.stderr)
+    tqdm.write(text, file=stream)
+
+
+def _print_details() -> None:
+    """Print the log records of both packages with --verbose; `data_pipeline` has no other way to print details."""
+    if not is_verbose() and "logging" not in sys.modules:
+        return
+    import logging  # noqa: PLC0415  `helixfold --help` does without
+
+    class Details(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            print_detail(self.format(record))
+
+    for name in ("helixfold", "data_pipeline"):
+        logger = logging.getLogger(name)
+        logger.handlers = [Details()] if is_verbose() else []
+        logger.setLevel(logging.DEBUG if is_verbose() else logging.NOTSET)

@@ -1,5 +1,6 @@
 """Read which databases to search from a profile file, AlphaFold's data directory, or FASTA files."""
 
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import date
@@ -123,6 +124,7 @@ def _prefix(path: Path) -> Path:
     return Path(str(path).removesuffix("_a3m.ffdata"))
 
 
+_LOG = logging.getLogger(__name__)
 _TABLES = {
     "templates": "template database",
     "uniprot": "database of rows that are paired by species",
@@ -144,6 +146,7 @@ def read_database_profile(path: Path, programs: Collection[str], *, reduced: boo
     its substitute. With `reduced`, the small BFD replaces BFD and UniRef30. Raise `InputError` for an invalid profile,
     and for one that names a missing file.
     """
+    _LOG.debug("databases from %s", path.absolute())
     if path.is_dir():
         return colabfold_directory(path) or alphafold_directory(path, programs, reduced=reduced)
     return _toml_profile(path)

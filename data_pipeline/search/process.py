@@ -4,6 +4,7 @@ A program runs without a shell and without input, in a process group of its own.
 time limit, an error, or Ctrl-C), every process of that group is killed and the program is reaped.
 """
 
+import logging
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from typing import IO
 
 from data_pipeline.errors import InputError, SearchError, error_reason, printable
 
+_LOG = logging.getLogger(__name__)  # `helixfold --verbose` prints its records
 _KEPT_BYTES = 2**16  # at the end of each stream
 _CHUNK_BYTES = 2**16
 _SHOWN_CHARACTERS = 400  # of a stream or a command, in an error
@@ -47,6 +49,7 @@ def run_program(
     fails, is killed by a signal or takes too long.
     """
     words = [str(word) for word in command]
+    _LOG.debug("search command: %s", shlex.join(words))
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     environment |= {"LC_ALL": "C", "TMPDIR": str(directory)}
     try:

@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
 from data_pipeline.transforms import training as examples
-from helixfold.annotations import Parameter
-from helixfold.benchmark.measurement import Device, Model, measured_device, peak_of, settle, write_json
+from helixfold.benchmark.measurement import measured_device, peak_of, settle, write_json
+from helixfold.benchmark.options import AblationOptions, AblationPart
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import keep_few_kernels, keeping_freed_memory
 from helixfold.execution.device import DTYPES, pick_device
@@ -39,7 +39,6 @@ from helixfold.model.update import Context, ContextInput, Stream, Update
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.options import Dtype, File, Positive
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.executors import executor
@@ -313,7 +312,6 @@ def _operators(plain: frozenset[str]) -> AbstractContextManager[object]:
     return forced("reference", plain) if plain else nullcontext()
 
 
-Part = Literal["training", "prediction"]
 TECHNIQUES = {"training": training_techniques, "prediction": prediction_techniques}
 STAGES = {
     "initial": (examples.initial_training(), losses.initial_training(), "initial training"),
@@ -330,41 +328,6 @@ _HEADER = (
     f"{'':38} {'with, ms':>10} {'without':>10} {'faster':>8} {'(range)':>13}  {'with, MiB':>10} {'without':>10} "
     f"{'less':>6}"
 )
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class AblationOptions:
-    """Options of `helixfold benchmark ablation`."""
-
-    preset: Model = "tiny"
-    """Model to measure."""
-    blocks: Annotated[Positive | None, Parameter(show_default="the model's")] = None
-    """Blocks of the Evoformer; the extra-MSA stack then has one."""
-    stage: Literal["initial", "finetuning"] = "initial"
-    """Stage of AlphaFold's training, for the losses and default sizes."""
-    crop: Annotated[Positive | None, Parameter(show_default="the stage's, 64 for tiny")] = None
-    """Number of residues."""
-    rows: Annotated[Positive | None, Parameter(show_default="the stage's, at most the model's")] = None
-    """MSA rows, not counting templates."""
-    extra_rows: Annotated[Positive | None, Parameter(show_default="the stage's, at most the model's")] = None
-    """Extra MSA rows."""
-    recycles: Literal[0, 1, 2, 3] = 1
-    """Recycling iterations without gradients before the last one."""
-    parts: tuple[Part, ...] = ("training", "prediction")
-    """Parts to measure: a training step, a prediction."""
-    dtype: Dtype = "bfloat16"
-    """Precision. With float32, bfloat16 is not one of the techniques."""
-    only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Measure only techniques whose name contains this text."""
-    device: Device = "cpu"
-    """auto, cpu, cuda or cuda:N."""
-    threads: Annotated[Positive | None, Parameter(show_default="PyTorch's")] = None
-    """CPU threads."""
-    repeats: Positive = 3
-    """Number of measurements; the median is reported."""
-    json: File | None = None
-    """Also write the measurements to this file."""
 
 
 @dataclass(kw_only=True)
@@ -409,7 +372,7 @@ class Comparison:
         yield from (f"    WRONG, with: {fault}" for fault in on.faults)
         yield from (f"    WRONG, without: {fault}" for fault in off.faults)
 
-    def row(self, part: Part) -> dict[str, Any]:
+    def row(self, part: AblationPart) -> dict[str, Any]:
         """Return the comparison as a dict for JSON."""
         return {
             "technique": self.technique.name,
@@ -419,7 +382,7 @@ class Comparison:
         }
 
 
-def run(options: AblationOptions = AblationOptions()) -> int:
+def run(options: AblationOptions) -> int:
     """Print what each technique saves, and return 0, or 1 if any result is wrong.
 
     Raise `InputError` if the file cannot be written, or no technique has the name asked for.
@@ -543,10 +506,10 @@ def _problem(options: AblationOptions) -> tuple[Problem, str]:
         rows=options.rows or min(example.sampling.max_msa_clusters, sampling.max_msa_clusters),
         extra_rows=options.extra_rows or min(example.sampling.max_extra_msa, sampling.max_extra_msa),
         templates=sampling.max_templates if model.template else 0,
-        recycles=options.recycles,
+        recycles=options.num_recycles,
     )
     name = (
         f"{options.preset}{blocks}, {problem.residues} residues, {problem.rows} + {problem.templates} rows, "
-        f"{problem.extra_rows} extra rows, {options.recycles} recycles, losses of {stage}"
+        f"{problem.extra_rows} extra rows, {options.num_recycles} recycles, losses of {stage}"
     )
     return problem, name

@@ -2,50 +2,34 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from helixfold.annotations import Parameter
 from helixfold.benchmark.measurement import (
     PLAIN,
     BenchmarkDevice,
-    CommonOptions,
-    Model,
     Readings,
     Work,
     measure,
     replayed,
     show,
 )
+from helixfold.benchmark.options import BlockOptions, CommonOptions
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.options import Positive
 from helixfold.presets import preset
 
 Streams = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class BlockOptions:
-    """Options of `helixfold benchmark block`."""
-
-    preset: Model = "model_1"
-    """Model whose block is measured."""
-    residues: Positive = 256
-    """Number of residues."""
-    rows: Positive = 128
-    """MSA rows."""
-
-
-def run(options: BlockOptions = BlockOptions(), common: CommonOptions = CommonOptions()) -> None:
+def run(options: BlockOptions, common: CommonOptions) -> None:
     """Measure an Evoformer block and print the readings."""
     show(partial(readings, options, common), common)
 

@@ -27,7 +27,6 @@ from helixfold.benchmark.measurement import (
     PLAIN,
     WHOLE,
     BenchmarkDevice,
-    CommonOptions,
     Cost,
     Readings,
     reason_of_failure,
@@ -38,7 +37,7 @@ from helixfold.benchmark.memory import PREDICTION, Point, measured_here
 from helixfold.benchmark.model import PEERS
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE
 from helixfold.benchmark.ops import PACKAGES
-from helixfold.benchmark.step import Size, StepOptions
+from helixfold.benchmark.options import BlockOptions, CommonOptions, ModelOptions, OpsOptions, Size, StepOptions, Way
 from helixfold.config import ConfigError
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
@@ -319,7 +318,7 @@ class Sizes:
     rows: int = 512
     extra_rows: int = 1024
     stages: tuple[Size, ...] = ("initial_training", "finetuning")
-    step: StepOptions = field(default_factory=lambda: StepOptions(recycles=1))
+    step: StepOptions = field(default_factory=lambda: StepOptions(num_recycles=1))
     policies: tuple[Keep, ...] = ("none", "inputs", "block")
     chains: tuple[int, ...] = (2048, 4096, 10_000)
     peers: tuple[int, ...] = (256, 512, 1024)
@@ -335,7 +334,7 @@ TINY = Sizes(
     rows=4,
     extra_rows=4,
     stages=("tiny",),
-    step=StepOptions(residues=16, rows=4, recycles=1),
+    step=StepOptions(residues=16, rows=4, num_recycles=1),
     policies=("none", "block"),
     chains=(16,),
     peers=(16,),
@@ -350,15 +349,13 @@ def operators(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> 
 def blocks(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of one Evoformer block."""
     for residues, rows in sizes.blocks:
-        yield from block.readings(
-            block.BlockOptions(preset=sizes.preset, residues=residues, rows=rows), common, machine
-        )
+        yield from block.readings(BlockOptions(preset=sizes.preset, residues=residues, rows=rows), common, machine)
 
 
 def models(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of one pass of the whole network."""
     for residues in sizes.models:
-        ways: tuple[model.Way, ...] = ("plain", "whole", "slabs") if residues in sizes.plain_models else ("whole",)
+        ways: tuple[Way, ...] = ("plain", "whole", "slabs") if residues in sizes.plain_models else ("whole",)
         yield from model.readings(_model(sizes, residues, ways), common, machine)
 
 
@@ -367,7 +364,7 @@ def steps(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iter
     for stage in sizes.stages:
         note = _chosen_policy(stage, machine.device)
         for keep in sizes.policies:
-            readings = step.readings(replace(sizes.step, size=stage, keep=keep), common, machine)
+            readings = step.readings(replace(sizes.step, size=stage, checkpoint_policy=keep), common, machine)
             for reading in _or_failure(readings, f"training step, {stage}, recompute {keep}", "step", common):
                 yield replace(reading, notes=(*reading.notes, note)) if reading.passes == WHOLE else reading
 
@@ -401,7 +398,7 @@ def long_chains(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -
                     extra_rows=sizes.extra_rows,
                     templates=0,
                     ensemble=1,
-                    passes=2,
+                    recycling_iterations=2,
                     dtype=dtype,
                     executor=executor,
                     device=str(machine.device),
@@ -439,14 +436,14 @@ def peers(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iter
         yield from model.readings(options, common, machine)
 
 
-def _operators(sizes: Sizes) -> ops.OpsOptions:
-    options = ops.OpsOptions(preset=sizes.preset, residues=sizes.operators)
+def _operators(sizes: Sizes) -> OpsOptions:
+    options = OpsOptions(preset=sizes.preset, residues=sizes.operators)
     return replace(options, rows=sizes.rows, extra_rows=sizes.extra_rows) if sizes is TINY else options
 
 
-def _model(sizes: Sizes, residues: int, ways: tuple[model.Way, ...]) -> model.ModelOptions:
-    return model.ModelOptions(
-        preset=sizes.preset, residues=residues, rows=sizes.rows, extra_rows=sizes.extra_rows, ways=ways
+def _model(sizes: Sizes, residues: int, ways: tuple[Way, ...]) -> ModelOptions:
+    return ModelOptions(
+        preset=sizes.preset, residues=residues, rows=sizes.rows, extra_rows=sizes.extra_rows, executors=ways
     )
 
 
@@ -517,7 +514,7 @@ def _write(path: Path, action: Callable[[], object], device: torch.device) -> li
 
 def _step(sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
     # What `auto` chooses where it fits; on a card with less memory, blocks are recomputed.
-    options = replace(sizes.step, keep=sizes.policies[0])
+    options = replace(sizes.step, checkpoint_policy=sizes.policies[0])
     config = step.at_sizes(step.STAGES[sizes.stages[0]](), options)
     parts = step.training_parts(config, dtype, device)
     return lambda: [part() for part in parts.values()]

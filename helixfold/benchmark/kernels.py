@@ -9,38 +9,23 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.search.process import run_program
-from helixfold.annotations import Parameter
 from helixfold.benchmark.measurement import write_json
 from helixfold.benchmark.op_cases import Shape
-from helixfold.benchmark.passes import ARCHITECTURES, BLOCK, NAMES, Pass, PassOptions, passes
+from helixfold.benchmark.options import KernelsOptions
+from helixfold.benchmark.passes import ARCHITECTURES, BLOCK, NAMES, Pass, passes, shape_of
 from helixfold.planning.size import dtype_name
 
 if TYPE_CHECKING:
     from helixfold.ops.triton.compiled import CompiledKernel
 
-Arch = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
 
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class KernelsOptions(PassOptions):
-    """Options of `helixfold benchmark kernels`."""
-
-    static: Annotated[bool, Parameter(negative=())] = False
-    """Compile only; nothing is run, so no GPU is needed."""
-    arch: tuple[Arch, ...] = ("sm_90",)
-    """Architectures to compile for."""
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Precision of streams and parameters."""
-
-
-def run(options: KernelsOptions = KernelsOptions()) -> None:
+def run(options: KernelsOptions) -> None:
     """Print registers and spills of every kernel in training, and the bytes of the tensors that launches are given."""
     if not options.static:
         raise InputError(
@@ -51,7 +36,7 @@ def run(options: KernelsOptions = KernelsOptions()) -> None:
         raise InputError("kernels are compiled by Triton, which is not installed: pip install triton")
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         raise InputError("kernels are interpreted, not compiled, where TRITON_INTERPRET is set: unset it")
-    _show(options.shape(getattr(torch, options.dtype)), options.arch, options.only, options.json)
+    _show(shape_of(options, getattr(torch, options.dtype)), options.arch, options.only, options.json)
 
 
 # A line of machine code: its address, a predicate if there is one, and the instruction's name with its modifiers.

@@ -3,30 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 import torch
 
-from helixfold.annotations import Parameter
 from helixfold.benchmark.measurement import write_json
-from helixfold.benchmark.passes import Part, Pass, PassOptions, both_passes, parts
+from helixfold.benchmark.options import LaunchesOptions
+from helixfold.benchmark.passes import Part, Pass, both_passes, parts, shape_of
 from helixfold.ops.card import CARDS, Card
 
 _HEADER = (
     f"{'':47} {'':8} {'kernels':>7} {'others':>6} "
     f"{'parameter casts':>15} {'other casts':>11} {'waits':>5} {'kept MiB':>8}"
 )
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class LaunchesOptions(PassOptions):
-    """Options of `helixfold benchmark launches`."""
-
-    card: Annotated[str, Parameter(choices=[name for name, card in CARDS.items() if card.kind == "cuda"])] = "h200"
-    """GPU to count for; this machine need not have it."""
-    names: Annotated[bool, Parameter(negative=())] = False
-    """Also list the launches by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +59,10 @@ class Launches:
         ).rstrip()
 
 
-def run(options: LaunchesOptions = LaunchesOptions()) -> None:
+def run(options: LaunchesOptions) -> None:
     """Print how many kernels and operators every part launches, and what it casts, waits for and keeps."""
-    card = CARDS[options.card]
-    sizes = options.shape(torch.bfloat16)
+    card = CARDS[options.gpu]
+    sizes = shape_of(options, torch.bfloat16)
     print(
         f"{card.name}: {options.preset}, {options.residues} residues, {options.rows} + {options.extra_rows} rows, "
         "bfloat16, nothing recomputed"

@@ -1,7 +1,7 @@
 """Measure training examples per second for `helixfold benchmark loader`, from a feature store and from files."""
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from data_pipeline.datasets.chain_alignment import alignment_for_chain
@@ -18,9 +18,8 @@ from data_pipeline.features.schema import Features
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.transforms.training import initial_training
-from helixfold.annotations import Parameter
+from helixfold.benchmark.options import LoaderOptions
 from helixfold.execution.stages import mean_seconds
-from helixfold.options import Directory, Integer
 from helixfold.training.loader import TrainingLoader
 
 
@@ -67,27 +66,6 @@ def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeat
     for _ in range(warm_up):
         next(batches)
     return tuple(dataset.batch_size / mean_seconds(lambda: next(batches), steps) for _ in range(repeats))
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class LoaderOptions:
-    """Options of `helixfold benchmark loader`."""
-
-    store: Directory
-    """Feature store made by `helixfold features`."""
-    structures: Directory | None = None
-    """Structure files of the store, to compare with."""
-    alignments: Directory | None = None
-    """Alignments of the store."""
-    workers: Integer = 2
-    """Loader processes."""
-    crop: Integer = 256
-    """Residues of an example."""
-    steps: Integer = 60
-    """Steps per measurement."""
-    repeats: Integer = 5
-    """Number of measurements; the median is reported."""
 
 
 def run(options: LoaderOptions) -> None:

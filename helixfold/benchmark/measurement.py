@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from helixfold.annotations import Group, Parameter
+from helixfold.benchmark.options import CommonOptions
 from helixfold.execution import allocator
 from helixfold.execution.allocator import keeping_freed_memory, return_free_memory, returning_freed_memory
 from helixfold.execution.device import pick_device
@@ -23,10 +23,8 @@ from helixfold.execution.environment import device_name, package_version
 from helixfold.execution.graphs import GraphRecorder, Recording
 from helixfold.execution.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
 from helixfold.ops.cpu.products import mapped
-from helixfold.options import MAX_PROCESSES, Dtype, File, Positive, reads, whole_number
 from helixfold.parallel.neighbours import busy_neighbours
 from helixfold.planning.size import dtype_name
-from helixfold.presets import PRESETS
 
 Action = Callable[[], object]
 # A reading on a CPU lasts at least so long; shorter work is repeated.
@@ -192,30 +190,6 @@ def _seconds_on_gpu(action: Action, device: torch.device) -> float:
 @cache
 def _cache_sweep(device: torch.device) -> Tensor:
     return torch.empty(2**28, dtype=torch.uint8, device=device)
-
-
-Model = Annotated[str, Parameter(choices=tuple(PRESETS), show_choices=False, metavar="MODEL")]
-Device = Annotated[str, Parameter(metavar="NAME")]
-DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
-
-
-@Parameter(name="*", group=Group("How to measure", sort_key=1))
-@dataclass(frozen=True, kw_only=True)
-class CommonOptions:
-    """Options of the benchmarks whose readings stand in one table."""
-
-    device: Device = "cpu"
-    """auto, cpu, cuda or cuda:N."""
-    dtypes: tuple[Dtype, ...] = DTYPES
-    """Precisions to measure in."""
-    threads: Annotated[Positive | None, Parameter(show_default="PyTorch's")] = None
-    """CPU threads."""
-    repeats: Annotated[Positive | None, Parameter(show_default="1 to 7, by the benchmark")] = None
-    """Number of measurements; the median is reported."""
-    neighbours: Annotated[int, reads(whole_number(0, MAX_PROCESSES), "N")] = 0
-    """Single-threaded processes that compute at the same time, as on a shared machine."""
-    json: File | None = None
-    """Also write the measurements to this file."""
 
 
 _SHOWN = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")

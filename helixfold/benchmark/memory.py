@@ -2,22 +2,20 @@
 
 import itertools
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.errors import InputError
-from helixfold.annotations import Parameter
 from helixfold.benchmark.block import evoformer
-from helixfold.benchmark.measurement import PLAIN, Device, Model, held_memory, reason_of_failure, settle, write_json
+from helixfold.benchmark.measurement import PLAIN, held_memory, reason_of_failure, settle, write_json
+from helixfold.benchmark.options import Computation, MemoryBenchmarkOptions, MemoryPart
 from helixfold.config import ModelConfig
 from helixfold.design.memory import StepNeeds, step_needs
 from helixfold.design.options import DesignOptions
@@ -31,7 +29,6 @@ from helixfold.model import confidence
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
-from helixfold.options import Directory, Dtype, File, Number, Positive, positive, reads
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.parallel.parallelize import mesh_executor
@@ -42,39 +39,12 @@ from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.presets import Preset, preset
 from helixfold.weights.untrained import untrained_model
 
-Part = Literal["prediction", "evoformer", "design"]
-PREDICTION: Part = "prediction"
-EVOFORMER: Part = "evoformer"
-DESIGN: Part = "design"
+PREDICTION: MemoryPart = "prediction"
+EVOFORMER: MemoryPart = "evoformer"
+DESIGN: MemoryPart = "design"
 # Plain attention holds at most so many float32 numbers for each of its logits.
 _PLAIN_LOGITS = 4
 Run = Callable[["Point", Executor], None]
-
-
-MeasuredExecutor = Literal["plain", "whole", "slabs", "spilled"]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Computation:
-    """What is computed, apart from the residues and the way."""
-
-    part: Part = "prediction"
-    """What to measure: a part of the network, or a design step."""
-    preset: Model = "model_1_ptm"
-    """Model to measure."""
-    blocks: Annotated[Positive | None, Parameter(show_default="all")] = None
-    """Blocks of each stack; the memory of a prediction does not depend on their number."""
-    rows: Positive = 128
-    """MSA rows, not counting templates."""
-    extra_rows: Positive = 1024
-    """Extra MSA rows."""
-    templates: Annotated[int, reads(lambda word: 0 if word == "0" else positive(word), "N")] = 1
-    """Number of templates."""
-    ensemble: Positive = 1
-    """MSA samples averaged in each recycling iteration."""
-    passes: Positive = 2
-    """Recycling iterations; a design has gradients through all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +52,7 @@ class Point(Computation):
     """A measurement to make: the computation, its size, and the executor.
 
     `blocks` is the number of blocks of each stack, or None for all. `ranks` processes compute it together. A design is
-    a hallucination, which has one row and no template; gradients pass through all of its `passes`.
+    a hallucination, which has one row and no template; gradients pass through all of its iterations.
     """
 
     residues: int
@@ -105,7 +75,7 @@ class Point(Computation):
     @property
     def design_options(self) -> DesignOptions:
         """Return the options of a design whose step is measured."""
-        return DesignOptions(num_recycles=self.passes - 1, dtype=self.dtype)
+        return DesignOptions(num_recycles=self.recycling_iterations - 1, dtype=self.dtype)
 
     @property
     def design_needs(self) -> StepNeeds:
@@ -234,9 +204,9 @@ def _prediction(point: Point, device: torch.device) -> Run:
         sizes, dtype = (point.residues, point.rows, point.extra_rows, point.templates), DTYPES[point.dtype]
         draws = (
             [random_batch(*sizes, device, method=point.config.method) for _ in range(point.ensemble)]
-            for _ in range(point.passes)
+            for _ in range(point.recycling_iterations)
         )
-        previous = model.recycle(executor, itertools.islice(draws, point.passes - 1), dtype)
+        previous = model.recycle(executor, itertools.islice(draws, point.recycling_iterations - 1), dtype)
         folded = model.fold(executor, next(draws), previous, dtype)
         del previous
         confidence.plddt(model.heads.lddt_logits(folded.structure))
@@ -309,34 +279,7 @@ def _line(point: Point, found: MemoryMeasurement) -> str:
     return f"{start} {peak} {guess:>9} {ratio:>6} {found.resident / _MIB:9,.1f} {found.seconds:8.1f}"
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class MemoryBenchmarkOptions(Computation):
-    """Options of `helixfold benchmark memory`."""
-
-    residues: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (512, 1024, 2048)
-    """Numbers of residues."""
-    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
-    """Precisions to measure in."""
-    executors: tuple[MeasuredExecutor, ...] = ("slabs", "spilled")
-    """Executors to measure. plain: whole, with PyTorch's own operators."""
-    ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (1,)
-    """Numbers of processes that predict one target together."""
-    device: Device = "cpu"
-    """auto, cpu, cuda or cuda:N."""
-    spill: Directory = Path(tempfile.gettempdir())
-    """Directory for spilled tensors."""
-    memory_limit: Annotated[Number | None, Parameter(metavar="GIB", show_default="none")] = None
-    """Memory limit of the process; a measurement that needs more fails."""
-    json: File | None = None
-    """Also write the measurements to this file."""
-    plot: File | None = None
-    """Draw peaks by residues as a PNG image."""
-    also: Annotated[tuple[File, ...], Parameter(metavar="FILE...")] = ()
-    """JSON files of earlier runs to include in the plot."""
-
-
-def run(options: MemoryBenchmarkOptions = MemoryBenchmarkOptions()) -> int:
+def run(options: MemoryBenchmarkOptions) -> int:
     """Measure and print peak memory, and return 0, or 1 if a reading failed.
 
     Raise `InputError` if a file cannot be written or read.
@@ -346,7 +289,7 @@ def run(options: MemoryBenchmarkOptions = MemoryBenchmarkOptions()) -> int:
             raise InputError(f"{path} cannot be written: {path.parent} is no directory")
     if options.part == DESIGN and ({*options.executors} - {"plain", "whole"} or {*options.ranks} != {1}):
         raise InputError("a step of a design is computed whole by one process: give --executors whole, and no --ranks")
-    earlier = [reading for path in options.also for reading in _read(path)]
+    earlier = [reading for path in options.include for reading in _read(path)]
     limit = None if options.memory_limit is None else int(options.memory_limit * 2**30)
     points = _points(options)
     readings: list[Reading] = []
@@ -357,7 +300,7 @@ def run(options: MemoryBenchmarkOptions = MemoryBenchmarkOptions()) -> int:
             line = f"skipped: needs about {gib(point.ranks * point.needs())}, there are {gib(free)}"
             print(f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {line}", flush=True)
             continue
-        found = measure(point, options.spill, limit)
+        found = measure(point, options.spill_directory, limit)
         readings.append((point, found))
         print(_line(point, found), flush=True)
         rows = [
@@ -386,7 +329,7 @@ def _title(point: Point) -> str:
     blocks = "all blocks" if point.blocks is None else f"{point.blocks} block{'' if point.blocks == 1 else 's'}"
     if point.part == EVOFORMER:
         return f"Evoformer of {point.preset}, {blocks}, {point.rows} rows"
-    passes = f"{point.passes} pass{'' if point.passes == 1 else 'es'}"
+    passes = f"{point.recycling_iterations} pass{'' if point.recycling_iterations == 1 else 'es'}"
     if point.part == DESIGN:
         return f"step of a hallucination with {point.preset}, {blocks} of each stack, {passes}"
     templates = f"{point.templates} template{'' if point.templates == 1 else 's'}"
@@ -433,6 +376,7 @@ def _read(path: Path) -> Iterator[Reading]:
     """Yield the readings in the JSON file of an earlier run. Raise `InputError` if it is no such file."""
     try:
         for row in json.loads(path.read_text())["readings"]:
+            row.setdefault("recycling_iterations", row.get("passes", 2))  # as version 0.2 called them
             point, found = (
                 {each.name: row[each.name] for each in fields(kind) if each.name in row}
                 for kind in (Point, MemoryMeasurement)

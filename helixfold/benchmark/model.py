@@ -2,33 +2,28 @@
 
 import re
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
 
 import torch
 
 from data_pipeline.errors import SearchError
-from helixfold.annotations import Parameter
 from helixfold.batch import Batch
 from helixfold.benchmark.measurement import (
     PLAIN,
     WHOLE,
     BenchmarkDevice,
-    CommonOptions,
     Cost,
-    Model,
     Readings,
     Work,
     measure_parts,
     settle,
     show,
 )
+from helixfold.benchmark.options import CommonOptions, ModelOptions
 from helixfold.execution.counter import Counter
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
@@ -38,7 +33,6 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.options import File, Integer, Positive
 from helixfold.planning.prediction import META
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.verification.runs import MISSING, run_deepmind
@@ -48,36 +42,9 @@ PEER = "DeepMind's JAX program"
 # The same program with the fused kernels of ColabFold.
 PEERS = {"jax": PEER, "colabfold": "ColabFold's kernels in JAX"}
 PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_") and "multimer" not in name)
-Way = Literal["plain", "whole", "slabs"]
-_EarlierWay = Literal["Whole", "Slabs"]  # as version 0.1 called them
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Options of `helixfold benchmark model`."""
-
-    preset: Model = "model_1"
-    """Model to measure."""
-    residues: Positive = 256
-    """Number of residues."""
-    rows: Annotated[Positive | None, Parameter(show_default="the model's")] = None
-    """MSA rows, not counting templates."""
-    extra_rows: Annotated[Positive | None, Parameter(show_default="the model's")] = None
-    """Extra MSA rows."""
-    ways: Annotated[tuple[Way | _EarlierWay, ...], Parameter(consume_multiple=(0, None), show_choices=False)] = (
-        get_args(Way)
-    )
-    """Ways to compute our network: plain, whole, slabs."""
-    peer: tuple[Literal["jax", "colabfold"], ...] = ()
-    """Other programs to measure: DeepMind's, as published or with ColabFold's GPU kernels."""
-    jax_python: Annotated[File, Parameter(show_default="this one")] = Path(sys.executable)
-    """Python interpreter that has jax and alphafold."""
-    jax_subbatch: Integer = 4
-    """Rows that DeepMind's program computes at a time: 4 as published, 0 for all."""
-
-
-def run(options: ModelOptions = ModelOptions(), common: CommonOptions = CommonOptions()) -> None:
+def run(options: ModelOptions, common: CommonOptions) -> None:
     """Measure a pass of the network and print the readings."""
     show(partial(readings, options, common), common)
 
@@ -100,7 +67,7 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
             name if name == PLAIN else f"ours ({name})": _measure(
                 name, model, batch, kind, repeats=repeats, shapes=shapes
             )
-            for name in map(str.lower, options.ways)
+            for name in map(str.lower, options.executors)
         }
         for peer in dict.fromkeys(options.peer):
             fused = peer == "colabfold"

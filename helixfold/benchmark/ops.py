@@ -5,26 +5,23 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from helixfold.annotations import Parameter
 from helixfold.benchmark.measurement import (
     PLAIN,
     BenchmarkDevice,
-    CommonOptions,
-    Model,
     Readings,
     measure,
     replayed,
     show,
 )
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
+from helixfold.benchmark.options import CommonOptions, OpsOptions
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
-from helixfold.options import Positive
 
 # A peer whose output deviates from the reference by more than this share of its largest value computes something else.
 _ALLOWED_DEVIATION = 0.05
@@ -46,24 +43,7 @@ class Peer:
         return list(self.arguments)
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class OpsOptions:
-    """Options of `helixfold benchmark ops`."""
-
-    preset: Model = "model_1"
-    """Model whose channels and heads are taken."""
-    residues: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (256,)
-    """Numbers of residues."""
-    rows: Positive = 128
-    """MSA rows."""
-    extra_rows: Positive = 1024
-    """Extra MSA rows."""
-    only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Measure only operators whose name contains this text."""
-
-
-def run(options: OpsOptions = OpsOptions(), common: CommonOptions = CommonOptions()) -> None:
+def run(options: OpsOptions, common: CommonOptions) -> None:
     """Measure every operator and print the readings."""
     show(partial(readings, options, common), common)
 

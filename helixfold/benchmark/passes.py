@@ -4,17 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from helixfold.annotations import Parameter
 from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer, random_streams
-from helixfold.benchmark.measurement import Model
 from helixfold.benchmark.op_cases import Shape
+from helixfold.benchmark.options import PassOptions
 from helixfold.config import StackConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.nested import tensors, with_tensors_changed
@@ -29,7 +28,6 @@ from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import recorded
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, add_together
-from helixfold.options import File, Positive
 from helixfold.presets import preset
 
 if TYPE_CHECKING:
@@ -240,29 +238,10 @@ class _Functions(TorchFunctionMode):
         return found
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class PassOptions:
-    """Options of the benchmarks that count passes instead of timing them."""
-
-    preset: Model = "model_1"
-    """Model whose channels and heads are taken."""
-    residues: Positive = 256
-    """Number of residues."""
-    rows: Positive = 128
-    """MSA rows."""
-    extra_rows: Positive = 1024
-    """Extra MSA rows."""
-    only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Take only parts whose name contains this text."""
-    json: File | None = None
-    """Also write the table to this file."""
-
-    def shape(self, dtype: torch.dtype) -> Shape:
-        """Return the sizes of the passes."""
-        return Shape(
-            preset=self.preset, residues=self.residues, rows=self.rows, extra_rows=self.extra_rows, dtype=dtype
-        )
+def shape_of(options: PassOptions, dtype: torch.dtype) -> Shape:
+    """Return the sizes of the passes."""
+    sizes = {"residues": options.residues, "rows": options.rows, "extra_rows": options.extra_rows}
+    return Shape(preset=options.preset, dtype=dtype, **sizes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,8 @@ from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import rmsd
-from helixfold.annotations import Group, Parameter
-from helixfold.apps.predict.options import EXAMPLE
-from helixfold.benchmark.measurement import Device, write_json
+from helixfold.benchmark.measurement import write_json
+from helixfold.benchmark.options import PrecisionOptions
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.stages import Stages
@@ -33,7 +32,6 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import Op, forced, intercepted
-from helixfold.options import File, Positive
 from helixfold.planning.executors import executor
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.weights.find import ReadyModel, find_models
@@ -125,9 +123,6 @@ def _follow(hooks: ExitStack, place: _Place, name: str, module: nn.Module) -> No
     hooks.callback(module.register_forward_hook(leave).remove)
 
 
-ShortDtype = Literal["bfloat16", "float16"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """A way to fold: the trunk's precision, an executor, and whether operators are plain PyTorch.
@@ -156,33 +151,6 @@ def ways(dtypes: Sequence[str], *, by_part: bool) -> list[Way]:
     return found
 
 
-@Parameter(name="*", group=Group("What to measure", sort_key=0))
-@dataclass(frozen=True, kw_only=True)
-class PrecisionOptions:
-    """Options of `helixfold benchmark precision`."""
-
-    targets: Annotated[tuple[Path, ...], Parameter(metavar="FASTA|A3M...", show_default="the packaged example")] = (
-        EXAMPLE,
-    )
-    """Sequences or alignments to fold."""
-    weights: Annotated[Path | None, Parameter(show_default="the demonstration model")] = None
-    """Parameter file of the model."""
-    models: Annotated[tuple[str, ...], Parameter(metavar="MODEL")] = ("small",)
-    """The model, as for predict."""
-    num_recycles: Annotated[Positive | None, Parameter(show_default="the model's")] = None
-    """Number of passes after the first."""
-    max_residues: Positive = 2048
-    """Leave out longer targets."""
-    dtypes: tuple[ShortDtype, ...] = ("bfloat16",)
-    """Precisions to compare with float32."""
-    by_part: bool = False
-    """Also compute one part of the network at a time in these precisions, and the rest in float32."""
-    device: Device = "cpu"
-    """auto, cpu, cuda or cuda:N."""
-    json: File | None = None
-    """Also write the numbers of every target to this file."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """Differences of one prediction from that in float32: lengths in Angstrom, pLDDT from 0 to 100."""
@@ -195,7 +163,7 @@ class Cost:
     pae: float  # mean over pairs of the absolute change
 
 
-def run(options: PrecisionOptions = PrecisionOptions()) -> None:
+def run(options: PrecisionOptions) -> None:
     """Fold all targets in every way and print what each way costs."""
     device = pick_device(options.device)
     if len(options.models) != 1:

@@ -2,27 +2,25 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
 
 import torch
 
-from helixfold.annotations import Parameter
 from helixfold.benchmark.measurement import (
     PLAIN,
     WHOLE,
     BenchmarkDevice,
-    CommonOptions,
     Cost,
     Readings,
     measure_parts,
     settle,
     show,
 )
+from helixfold.benchmark.options import CommonOptions, Size, StepOptions
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.random_inputs import random_batch, random_labels
-from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
+from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
@@ -32,14 +30,12 @@ from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.options import Positive
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.training import presets
 from helixfold.training.config import TrainingConfig
 from helixfold.training.step import RecordedGradients
 
-Size = Literal["tiny", "initial_training", "finetuning"]
 # AlphaFold's two stages, or the tiny network on short crops.
 STAGES: dict[Size, Callable[[], TrainingConfig]] = {
     "tiny": presets.tiny,
@@ -48,27 +44,10 @@ STAGES: dict[Size, Callable[[], TrainingConfig]] = {
 }
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class StepOptions:
-    """Options of `helixfold benchmark step`."""
-
-    size: Annotated[Size | None, Parameter(show_default="initial_training on a GPU, else tiny")] = None
-    """Network and examples."""
-    residues: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
-    """Residues of the crop."""
-    rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
-    """MSA rows."""
-    keep: Annotated[Keep | None, Parameter(show_default="the stage's")] = None
-    """Checkpoint policy: what the backward pass recomputes."""
-    recycles: Literal[0, 1, 2, 3] = 0
-    """Recycling iterations without gradients before the last one."""
-
-
 REPLAYED = "ours, replayed"
 
 
-def run(options: StepOptions = StepOptions(), common: CommonOptions = CommonOptions()) -> None:
+def run(options: StepOptions, common: CommonOptions) -> None:
     """Measure a training step and print the readings."""
     show(partial(readings, options, common), common)
 
@@ -82,8 +61,8 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
     config = at_sizes(STAGES[name](), options)
     crop, rows = config.example.crop_size, config.example.sampling.max_msa_clusters
     repeats = common.repeats or 3
-    policy = "" if options.keep is None else f", recompute {options.keep}"
-    recycling = f"{options.recycles or 'no'} recycling iteration{'' if options.recycles == 1 else 's'}"
+    policy = "" if options.checkpoint_policy is None else f", recompute {options.checkpoint_policy}"
+    recycling = f"{options.num_recycles or 'no'} recycling iteration{'' if options.num_recycles == 1 else 's'}"
     ways = (PLAIN, "ours", REPLAYED) if card_of(machine.device).kind == "cuda" else (PLAIN, "ours")
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
@@ -91,7 +70,7 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
         found: dict[str, dict[str, Cost]] = {}
         for way in ways:
             recordings = Recordings(GraphRecorder(machine.device), say=said.append) if way == REPLAYED else None
-            parts = training_parts(config, kind, machine.device, recycles=options.recycles, recordings=recordings)
+            parts = training_parts(config, kind, machine.device, recycles=options.num_recycles, recordings=recordings)
             try:
                 costs = _measure(parts, machine.device, repeats, plain=way == PLAIN)
                 found[way] = costs if recordings is None else {WHOLE: costs[WHOLE]}
@@ -120,7 +99,9 @@ def at_sizes(config: TrainingConfig, options: StepOptions) -> TrainingConfig:
     sampling = config.example.sampling
     sampling = replace(sampling, max_msa_clusters=options.rows or sampling.max_msa_clusters)
     example = replace(config.example, crop_size=options.residues or config.example.crop_size, sampling=sampling)
-    keep = config.recompute if options.keep is None else RecomputeConfig.everywhere(options.keep)
+    keep = (
+        config.recompute if options.checkpoint_policy is None else RecomputeConfig.everywhere(options.checkpoint_policy)
+    )
     return replace(config, example=example, recompute=keep)
 
 

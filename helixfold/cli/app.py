@@ -1,6 +1,7 @@
 """Read the command line with cyclopts: define the commands, and report wrong options in one sentence."""
 
 import inspect
+import shlex
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -9,7 +10,11 @@ from cyclopts import App, Argument, Group, Parameter
 
 import helixfold
 from data_pipeline.errors import InputError, choice_problem, did_you_mean
-from helixfold.cli.help import PlainHelp
+from helixfold.cli.command import CommonOptions
+from helixfold.cli.config_file import ConfigFile
+from helixfold.cli.help import help_page, show_default
+from helixfold.imports import collecting_no_garbage
+from helixfold.standard_streams import print_detail, set_verbosity
 
 # The commands by group. The chosen command is imported from the module of its name, which defines `app`.
 GROUPS = {
@@ -44,9 +49,11 @@ GROUPS = {
         "weights": "Download, inspect, verify and convert model parameters.",
         "databases": "Download, build and check sequence databases.",
         "benchmark": "Measure speed and memory on this machine.",
+        "completion": "Print a script that completes commands and options in a shell.",
     },
 }
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
+_USUAL = CommonOptions()
 # Commands of earlier versions, and what does the same now.
 RENAMED = {
     "layouts": "plan --layouts, with --hardware h100x128 for --machine h100 --ranks 128",
@@ -70,10 +77,9 @@ def application(words: Sequence[str]) -> App:
             consume_multiple=(1, None),
             json_dict=False,
             json_list=False,
-            show_default=_default,
+            show_default=show_default,
         ),
         help_format="plaintext",
-        help_formatter=PlainHelp(),
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
@@ -92,7 +98,17 @@ def application(words: Sequence[str]) -> App:
 def run(words: Sequence[str]) -> Any:
     """Run the command that `words` choose, and return its result. Raise `InputError` for wrong options."""
     app = application(words)
+    config = ConfigFile()
+    app.config = (config,)
+    options = words[: words.index("--")] if "--" in words else words
+    wants_help = not {"-h", "--help"}.isdisjoint(options)
+    if wants_help:
+        words = [word for word in words if word not in ("-h", "--help")]
     chain, apps, rest = app.parse_commands(list(words))
+    if wants_help and (apps[-1].default_command is not None or not rest):
+        with collecting_no_garbage(), app.app_stack(apps):
+            print(help_page(apps[-1], " ".join(("helixfold", *chain)), GROUPS if len(apps) == 1 else None))
+        return 0
     commands = [name for name in apps[-1] if not name.startswith("-")]
     help_option = f"(see {' '.join(('helixfold', *chain))} --help)"
     if apps[-1].default_command is None and not rest:
@@ -106,22 +122,17 @@ def run(words: Sequence[str]) -> Any:
         raise InputError(f"unknown command {rest[0]!r}; {advice} {help_option}") from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
-    if "console" in bound.arguments:
-        # The console of a command keeps the width of the screen on which the process first showed help.
-        bound.arguments["console"] = type(bound.arguments["console"])()
+    common = bound.arguments.pop("shared_options", _USUAL)
+    if common.quiet and common.verbose:
+        raise InputError(f"--quiet and --verbose cannot be combined {help_option}")
+    set_verbosity("quiet" if common.quiet else "verbose" if common.verbose else "normal")
+    if common.config is not None:
+        words = config.without_file(words)
+        print_detail(f"with the options of {common.config}: helixfold {shlex.join(words)}")
     # Results record the command that made them.
     if "command" in inspect.signature(command).parameters:
         bound.arguments["command"] = ("helixfold", *words)
     return command(*bound.args, **bound.kwargs)
-
-
-def _default(value: Any) -> str:
-    """Return the text of an option's default for the help, empty for a switch or for None."""
-    if value is None or isinstance(value, bool):
-        return ""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
@@ -138,12 +149,14 @@ def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
             return f"{argument.name} {'needs a value' if argument.name in words else 'is required'}"
         case cyclopts.CoercionError(token=token) if argument is not None and token is not None:
             name = token.keyword or argument.name
-            return f"{name}: {error.msg or _expected(argument, error.target_type, token.value)}"
+            place = "" if token.source in ("", "cli") else f"{token.source}: "
+            name = name.removeprefix("--").replace("-", "_") if place else name
+            return f"{place}{name}: {error.msg or _expected(argument, error.target_type, token.value)}"
     return " ".join(str(error).split())
 
 
 def _nearest(word: str, arguments: Sequence[Argument]) -> str:
-    shown = [name for argument in arguments if argument.show for name in argument.names if name.startswith("-")]
+    shown = [argument.name for argument in arguments if argument.show and argument.name.startswith("-")]
     return did_you_mean(word, shown)
 
 

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from helixfold.cli.command import Command
 from helixfold.standard_streams import optional_output
 
 DIFFERENT = 1
-app = App(
+app = Command(
     name="compare",
     usage="helixfold compare FIRST SECOND [--json]\nexample: helixfold compare run1/protein run2/protein",
 )
@@ -30,7 +31,7 @@ def compare(first: Path, second: Path, /, *, as_json: Annotated[bool, Parameter(
     second
         The same for another result.
     as_json
-        Print one JSON object, with values in full.
+        Print one JSON object with complete values.
     """
     from helixfold.report.provenance_comparison import compare_provenance
     from helixfold.results.packed import readable_target

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 
+from helixfold.cli.command import Command
 from helixfold.options import Output, Workers
+from helixfold.standard_streams import print_summary
 
-app = App(
+app = Command(
     name="databases",
     usage="helixfold databases ACTION [options]\n"
     "example: helixfold databases download uniref30_2302 --output databases",
@@ -40,7 +42,7 @@ def download(
             print(f"{name}: {', '.join(f'{url or SERVER}/{archive}' for archive in each.archives)}")
         return
     for path in download_databases(names, output, url=url or SERVER):
-        print(path)
+        print_summary(path)
 
 
 @app.command(usage="helixfold databases build FASTA... [--output DIR] [options]")
@@ -51,7 +53,7 @@ def build(
     environmental: Annotated[tuple[Path, ...], Parameter(metavar="FASTA...")] = (),
     templates: Annotated[Path | None, Parameter(metavar="FASTA")] = None,
     min_identity: Annotated[float, Parameter(metavar="FRACTION")] = 0.3,
-    coverage: Annotated[float, Parameter(metavar="FRACTION")] = 0.8,
+    min_coverage: Annotated[float, Parameter(metavar="FRACTION", alias="--coverage")] = 0.8,
     threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None,
 ) -> None:
     """Build databases like ColabFold's from your own sequences.
@@ -70,7 +72,7 @@ def build(
         FASTA file of chains with known structures, named like 1abc_A.
     min_identity
         Minimum sequence identity between a cluster's members and its representative.
-    coverage
+    min_coverage
         Minimum fraction of both sequences that is aligned.
     threads
         Threads for MMseqs2.
@@ -89,19 +91,19 @@ def build(
         settings = ClusterBuild(
             program=require_mmseqs(),
             min_identity=min_identity,
-            coverage=coverage,
+            coverage=min_coverage,
             cpus=threads or available_processors(),
         )
     except ValueError as error:
         raise InputError(str(error)) from error
     prefix = output / f"uniref30_{name}_db"
-    print(f"{prefix}: {settings.clusters(inputs, prefix):,} sequences")
+    print_summary(f"{prefix}: {settings.clusters(inputs, prefix):,} sequences")
     if environmental:
         prefix = output / f"colabfold_envdb_{name}_db"
-        print(f"{prefix}: {settings.clusters(environmental, prefix):,} sequences")
+        print_summary(f"{prefix}: {settings.clusters(environmental, prefix):,} sequences")
     if templates is not None:
         prefix = output / f"pdb100_{name}"
-        print(f"{prefix}: {settings.sequences([templates], prefix):,} sequences")
+        print_summary(f"{prefix}: {settings.sequences([templates], prefix):,} sequences")
 
 
 @app.command(usage="helixfold databases check PATH")

@@ -4,8 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 
+from helixfold.cli.command import Command
 from helixfold.design.command import DesignCommand
 from helixfold.options import reads, whole_number
 
@@ -13,7 +14,7 @@ _USUAL = DesignCommand()
 _Length = Annotated[int, reads(whole_number(2, 2000), "N")]
 _Structures = Annotated[Path, Parameter(name="STRUCTURE", required=True)]
 _Words = Annotated[tuple[str, ...], Parameter(metavar="RESIDUES...")]
-app = App(
+app = Command(
     name="design",
     usage="helixfold design PROTOCOL [options]\nexample: helixfold design binder target.pdb --length 60 --hotspots A45",
     help="Design proteins by optimising a sequence until its predicted structure meets the goal. Run the same command "
@@ -47,7 +48,7 @@ def hallucination(
 def fixbb(
     *structures: _Structures,
     chain: Annotated[str | None, Parameter(metavar="ID", show_default="the only one")] = None,
-    fixed: _Words = (),
+    fixed_residues: Annotated[_Words, Parameter(alias="--fixed")] = (),
     cyclic: bool = False,
     options: DesignCommand = _USUAL,
 ) -> int:
@@ -59,7 +60,7 @@ def fixbb(
         PDB or mmCIF files; each is a target.
     chain
         Chain with the backbone.
-    fixed
+    fixed_residues
         Residues that keep their amino acid, such as 5-20,30, numbered as in the file.
     cyclic
         Close the chain into a ring.
@@ -69,17 +70,17 @@ def fixbb(
 
     return run(
         [
-            (sources.title_of(path), partial(sources.fixed_backbone_of, path, chain, fixed, cyclic=cyclic))
+            (sources.title_of(path), partial(sources.fixed_backbone_of, path, chain, fixed_residues, cyclic=cyclic))
             for path in structures
         ],
         options,
     )
 
 
-@app.command(name="partial", usage="helixfold design partial STRUCTURE... --keep RESIDUES [options]")
+@app.command(name="partial", usage="helixfold design partial STRUCTURE... --motif RESIDUES [options]")
 def partial_design(
     *structures: _Structures,
-    keep: _Words,
+    motif: Annotated[_Words, Parameter(alias="--keep")],
     chain: Annotated[str | None, Parameter(metavar="ID", show_default="the only one")] = None,
     length: Annotated[_Length | None, Parameter(show_default="the structure's")] = None,
     start: Annotated[int, reads(whole_number(1, 2000), "N")] = 1,
@@ -92,7 +93,7 @@ def partial_design(
     ----------
     structures
         PDB or mmCIF files with the motif; each is a target.
-    keep
+    motif
         Residues of the motif, such as 5-20,30, numbered as in the file.
     chain
         Chain with the motif.
@@ -111,7 +112,7 @@ def partial_design(
         [
             (
                 sources.title_of(path),
-                partial(sources.partial_of, path, chain, keep, length=length, start=start, fix_sequence=keep_sequence),
+                partial(sources.partial_of, path, chain, motif, length=length, start=start, fix_sequence=keep_sequence),
             )
             for path in structures
         ],

@@ -5,12 +5,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from helixfold.apps.predict.options import TARGETS, OperatorOptions, SearchOptions
+from helixfold.cli.command import Command
 
 _SEARCH, _OPERATORS = SearchOptions(), OperatorOptions()
-app = App(name="doctor", usage="helixfold doctor [FILE...] [options]\nexample: helixfold doctor")
+app = Command(name="doctor", usage="helixfold doctor [FILE...] [options]\nexample: helixfold doctor")
 
 
 @app.default

@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
+from helixfold.cli.command import Command
 from helixfold.evaluation.options import BenchmarkOptions
 from helixfold.options import MOST_USED, Output, given
-from helixfold.results.failures import SERVER_UNAVAILABLE, SOME_FAILED
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_note, print_summary
 
 _USUAL = BenchmarkOptions()
 _EXAMPLES = """more examples:
@@ -20,7 +20,7 @@ _EXAMPLES = """more examples:
   helixfold evaluate --benchmark casp14 --data natives/ sequences.fasta alignments/
       the CASP14 domains of AlphaFold and HelixFold, next to their published means
 """
-app = App(
+app = Command(
     name="evaluate",
     usage="helixfold evaluate PREDICTIONS REFERENCES [options]\n"
     "       helixfold evaluate --benchmark FILE [options]\n"
@@ -79,6 +79,7 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     from helixfold.analysis.compare_files import compare_files
     from helixfold.report.evaluation_plot import evaluation_plot
     from helixfold.results.evaluation import complex_table, screen_table, write_evaluation
+    from helixfold.results.failures import SOME_FAILED
     from helixfold.results.find import find_predictions
     from helixfold.results.lock import locked_directory
     from helixfold.results.packed import readable_structures
@@ -87,16 +88,16 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     with readable_structures(predictions) as structures:
         compared = compare_files(find_predictions(structures, all_ranks=all_ranks), references)
     if compared.results:
-        print("\n".join([*screen_table(compared.results), *complex_table(compared.results)]))
+        print_summary("\n".join([*screen_table(compared.results), *complex_table(compared.results)]))
     for name, why in compared.failures.items():
         print(f"{name}: not compared: {why}", file=sys.stderr)
     if compared.results:
         if unused := compared.unused:
-            print(f"helixfold: no prediction for {_listed(unused)}", file=sys.stderr)
+            print_note(f"no prediction for {_listed(unused)}")
         with locked_directory(output):
             write_evaluation(output, compared.results, compared.failures, compared.unused)
             write_file(output / "scores.png", evaluation_plot(compared.results))
-        print(f"-> {output}")
+        print_summary(f"-> {output}")
     if not compared.failures:
         return 0
     print(f"helixfold: {len(compared.failures)} of {compared.count} predictions could not be compared", file=sys.stderr)
@@ -113,6 +114,7 @@ def _run_benchmark(
     from helixfold.evaluation.compare import compare_benchmark
     from helixfold.evaluation.tables import benchmark_lines, write_benchmark
     from helixfold.parallel.worker_group import is_under_torchrun
+    from helixfold.results.failures import SERVER_UNAVAILABLE, SOME_FAILED
     from helixfold.results.lock import locked_directory
 
     if is_under_torchrun():
@@ -120,7 +122,7 @@ def _run_benchmark(
     benchmark = find_data(read_benchmark(name), options.data)
     if missing := benchmark.missing:
         text = f"{len(missing)} of {benchmark.table.structures} structures left out: {_listed(list(missing))}"
-        print(f"helixfold: {text}; {next(iter(missing.values()))}", file=sys.stderr)
+        print_note(f"{text}; {next(iter(missing.values()))}")
     predictions, targets = output / "predictions", [each.target for each in benchmark.targets]
     options = with_site_sources(options, targets)
     code = predict_on_devices(options.predict_options(predictions, command), targets)
@@ -128,13 +130,13 @@ def _run_benchmark(
         return code
     found = compare_benchmark(benchmark, predictions, all_ranks=all_ranks)
     if found.results:
-        print("\n".join(["", *benchmark_lines(benchmark, found)]))
+        print_summary("\n".join(["", *benchmark_lines(benchmark, found)]))
     for target, why in found.failures.items():
         print(f"{printable(target)}: not compared: {printable(why, 1000)}", file=sys.stderr)
     if found.results:
         with locked_directory(output):
             write_benchmark(output, benchmark, found)
-        print(f"-> {output}")
+        print_summary(f"-> {output}")
     return code or (SOME_FAILED if found.failures else 0)
 
 

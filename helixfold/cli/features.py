@@ -4,17 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 
 from data_pipeline.errors import InputError, input_problems
-from data_pipeline.parse.fasta import directory_name
 from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
+from helixfold.cli.command import Command
 from helixfold.options import MOST_USED, File, Output, given, part_of_all, reads
+from helixfold.standard_streams import print_summary
 from helixfold.training.options import StoreOptions
 
 _SEARCH, _COMPLEXES, _STORE = SearchOptions(), ComplexOptions(), StoreOptions()
 _STORES = Group.create_ordered("Training sets")
-app = App(
+app = Command(
     name="features",
     usage="helixfold features FILE... [--output DIR] [options]\n"
     "       helixfold features --pulldown BAITS PREYS [--output DIR] [options]\n"
@@ -89,6 +90,7 @@ def features(
     if for_training := given(store):
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
+    from data_pipeline.parse.fasta import directory_name
     from helixfold.apps.predict.search import make_features
     from helixfold.apps.predict.search_plan import plan_of, with_site_sources
     from helixfold.apps.predict.targets import left_out_failures, requested_targets, skippable_problems
@@ -121,8 +123,8 @@ def _of_predictions(store: StoreOptions, output: Path) -> StoreOptions:
         return store
     from helixfold.finetune.distillation import select_predictions
 
-    chosen = select_predictions(store.from_predictions, output, store.least_plddt)
-    print(f"{chosen.structures}: {chosen.taken} predictions, {chosen.left_out} left out")
+    chosen = select_predictions(store.from_predictions, output, store.min_plddt)
+    print_summary(f"{chosen.structures}: {chosen.taken} predictions, {chosen.left_out} left out")
     return replace(
         store, structures=chosen.structures, alignments=store.alignments or chosen.alignments, distillation=True
     )

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from helixfold.cli.command import Command
 from helixfold.options import File, MemorySize, Output
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_summary
 
-app = App(
+app = Command(
     name="fetch",
     usage="helixfold fetch JOB... --server URL [--output DIR]\n"
     "example: helixfold fetch 3f2a9c --server https://fold.example.org",
@@ -58,5 +59,5 @@ def fetch(
                 continue
             target = output / f"{file_name_of(ended['name'])}_{job[:8]}"
             client.fetch(job, target, max_bytes=max_disk)
-            print(target)
+            print_summary(target)
     return int(failed > 0)

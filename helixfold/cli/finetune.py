@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from cyclopts import App
-
 from data_pipeline.errors import InputError
+from helixfold.cli.command import Command
 from helixfold.finetune.options import FinetuneOptions
 
 _EXAMPLES = """more examples:
@@ -21,7 +20,7 @@ _USAGE = (
     "helixfold finetune TRAINING_SET --output DIR [options]\nexample: helixfold finetune kinases/ --output kinases_lora"
 )
 _USUAL = FinetuneOptions()
-app = App(name="finetune", usage=_USAGE, help_epilogue=_EXAMPLES)
+app = Command(name="finetune", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default

@@ -1,59 +1,141 @@
-"""Write help texts as plain text in two columns, the same on a terminal and in a file."""
+"""Help texts as plain text in two columns, the same on a terminal and in a file.
 
+Cyclopts would load a library for terminals and read each option twice, which takes most of the time of `--help`.
+"""
+
+import inspect
+import shutil
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from cyclopts.help import HelpEntry, HelpPanel
+from cyclopts import App, Argument, ArgumentCollection, Group
+
+from helixfold.cli.command import shown_names
 
 _OPTION_COLUMN, _COMMAND_COLUMN = 28, 14  # where the descriptions begin
+_TYPES = {Path: "PATH", str: "STR", int: "N", float: "NUMBER"}
+_FLAGS = {"-h, --help": "Display this message and exit.", "--version": "Display application version."}
 
 
-class PlainHelp:
-    """Formatter of help texts: usage, description and options of a command, wrapped to the screen's width."""
+def help_page(app: App, name: str, commands: dict[str, dict[str, str]] | None = None) -> str:
+    """Return the help of the command `name`, as wide as the screen: usage, description, commands and options.
 
-    def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:
-        """Write the title and the entries of one group of options or commands."""
-        if not panel.entries:
-            return
-        note = _plain(panel.description)
-        title = _plain(panel.title).replace("Parameters", "Options")  # cyclopts's title for entries without a group
-        lines = textwrap.wrap(f"{title}{f' ({note})' if note else ''}:", console.width - 1)
-        rows = [(_names(entry), _text(entry)) for entry in panel.entries]
-        is_commands = panel.format == "command" and not rows[0][0].startswith("-")
-        for names, text in rows:
-            lines += _rows(names, text, console.width - 1, _COMMAND_COLUMN if is_commands else _OPTION_COLUMN)
-        _write(console, "\n" + "\n".join(lines))
-
-    def render_usage(self, console: Any, options: Any, usage: Any) -> None:
-        """Write the line that shows how to call a command."""
-        _write(console, f"usage: {str(getattr(usage, 'plain', usage)).removeprefix('Usage: ').strip()}")
-
-    def render_description(self, console: Any, options: Any, description: Any) -> None:
-        """Write the description of a command."""
-        _write(console, "\n" + textwrap.fill(_plain(description), console.width - 1))
+    `commands` are the titles, names and summaries of commands that are not loaded.
+    """
+    width = shutil.get_terminal_size().columns - 1
+    paragraphs = [f"usage: {usage_of(app, name)}", textwrap.fill(description_of(app), width)]
+    for title, summaries in (commands or commands_of(app)).items():
+        paragraphs.append(_section(f"{title}:", summaries, width, _COMMAND_COLUMN))
+    if commands is not None:
+        paragraphs.append(_section("Options:", _FLAGS, width, _OPTION_COLUMN))
+    if app.default_command is not None:
+        for group, arguments in groups_of(app.assemble_argument_collection(parse_docstring=True)):
+            title = "Options" if group.name == "Parameters" else group.name
+            rows = {f"{name_of(each)} {value_of(each)}".strip(): _text(each) for each in arguments}
+            paragraphs.append(_section(_title(title, group, width), rows, width, _OPTION_COLUMN))
+    if app.help_epilogue:
+        paragraphs.append("\n".join(_wrapped(line, width) for line in app.help_epilogue.splitlines()))
+    return "\n\n".join(paragraphs)
 
 
-def _write(console: Any, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+def usage_of(app: App, name: str) -> str:
+    """Return how to call a command, with an example if it has one."""
+    return app.usage or f"{name} [options]"
 
 
-def _plain(text: Any) -> str:
-    text = getattr(text, "primary_renderable", text)
-    return " ".join(str(getattr(text, "plain", text or "")).split())
+def description_of(app: App) -> str:
+    """Return what a command does, in one line, without the part of a docstring that describes parameters."""
+    return _flat(inspect.cleandoc(app.help or "").split("\nParameters\n---")[0])
 
 
-def _names(entry: HelpEntry) -> str:
-    value = (entry.metavar or "").replace("...", " ...")
-    if entry.positional_label:
-        return entry.positional_label + (" ..." if value.endswith("...") else "")
-    if entry.choices and value.startswith("CHOICE"):
-        value = f"{{{','.join(entry.choices)}}}{value.removeprefix('CHOICE')}"
-    return f"{', '.join((*entry.positive_shorts, *entry.positive_names[:1]))} {value}".strip()
+def commands_of(app: App) -> dict[str, dict[str, str]]:
+    """Return the commands in a group of commands with their summaries, below the title of the group."""
+    names = [name for name in app if not name.startswith("-")]
+    title = app.group_commands.name if isinstance(app.group_commands, Group) else "Actions"
+    return {title: {name: _flat(str(app[name].help).split("\n\n")[0]) for name in names}} if names else {}
 
 
-def _text(entry: HelpEntry) -> str:
-    note = f"(default: {entry.default})" if entry.default else "(required)" if entry.required else ""
-    return f"{_plain(entry.description)} {note}".strip()
+def groups_of(arguments: ArgumentCollection) -> Iterator[tuple[Group, list[Argument]]]:
+    """Yield the groups of options that the help shows, in order, each with its options."""
+    shown = arguments.filter_by(show=True)
+    named = {group.name: group for group in shown.groups if group.show}
+    for group in sorted(named.values(), key=_place):
+        own = shown.filter_by(group=group)
+        yield group, sorted(own, key=lambda argument: argument.index is None)
+
+
+def name_of(argument: Argument) -> str:
+    """Return the names of an option that the help shows: the short ones first."""
+    if argument.index is not None:
+        return argument.name.lstrip("-").upper()
+    return ", ".join(sorted(shown_names(argument), key=lambda name: name.startswith("--")))
+
+
+def value_of(argument: Argument) -> str:
+    """Return what the help shows for the value of an option, empty for a switch."""
+    several = " ..." if argument.token_count()[1] else ""
+    if argument.index is not None:
+        return several.strip()
+    kinds = (argument.hint, *getattr(argument.hint, "__args__", ()))
+    if bool in kinds and str not in kinds:
+        return ""
+    if argument.parameter.metavar:
+        return argument.parameter.metavar.replace("...", " ...")
+    if choices := argument.get_choices():
+        return f"{{{','.join(choices)}}}{several}"
+    return next((name for kind, name in _TYPES.items() if kind in kinds), "VALUE") + several
+
+
+def default_of(argument: Argument) -> str:
+    """Return the text of an option's default, empty for a switch and for None."""
+    shown: Any = argument.show_default
+    if callable(shown):
+        return str(shown(argument.field_info.default))
+    return shown if isinstance(shown, str) else ""
+
+
+def show_default(value: Any) -> str:
+    """Return the text of a default for the help, empty for a switch or for None."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _place(group: Group) -> tuple[Any, ...]:
+    """Return the place of a group among others, from the `sort_key` of `Group.create_ordered`."""
+    key = group.sort_key
+    if not isinstance(key, tuple):  # cyclopts's own groups
+        return (-3, 0) if group.name == "Arguments" else (-2, 0)
+    return (key[0] if isinstance(key[0], int) else 2, key[1])
+
+
+def _title(title: str, group: Group, width: int) -> str:
+    note = _flat(group.help)
+    return "\n".join(textwrap.wrap(f"{title}{f' ({note})' if note else ''}:", width))
+
+
+def _text(argument: Argument) -> str:
+    default = default_of(argument)
+    note = f"(default: {default})" if default else "(required)" if argument.required else ""
+    return f"{_flat(argument.parameter.help)} {note}".strip()
+
+
+def _flat(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split())
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line of examples in lines that fit the screen, with its indent."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _section(title: str, rows: dict[str, str], width: int, column: int) -> str:
+    return "\n".join([title, *(line for names, text in rows.items() for line in _rows(names, text, width, column))])
 
 
 def _rows(names: str, text: str, width: int, column: int) -> list[str]:

@@ -13,9 +13,10 @@ from types import CodeType
 from typing import NoReturn
 
 from data_pipeline.errors import InputError, SearchError, printable
+from helixfold.imports import collecting_no_garbage
 from helixfold.interruption import INTERRUPTED, Interruption, say_interrupted
 from helixfold.openmp import sleep_while_waiting
-from helixfold.standard_streams import OUTPUT_NAME, command_streams
+from helixfold.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
 _LONGEST = 4000  # characters of an error message
 FAILED, WRONG_INPUT = 1, 2
@@ -28,9 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     sleep_while_waiting()
-    with ending_command(main.__code__) as end:
+    with restored_verbosity(), ending_command(main.__code__) as end:
         # Commands import their modules here, so that Ctrl-C during imports is handled as at any other time.
-        from helixfold.cli.app import run
+        with collecting_no_garbage():
+            from helixfold.cli.app import run
 
         end.result = run(given)
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -57,7 +59,7 @@ def command() -> NoReturn:
 
 def exit_code(action: Callable[[], object]) -> int:
     """Call a function and return its result as the exit code, as `main` does for commands."""
-    with ending_command(exit_code.__code__) as end:
+    with restored_verbosity(), ending_command(exit_code.__code__) as end:
         end.result = action()
     return end.code
 
@@ -98,6 +100,8 @@ def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
             except (KeyboardInterrupt, Exception) as error:
                 if (code := _failure(error, interruption)) is None:
                     raise
+                if is_verbose():
+                    traceback.print_exception(error)
                 end.failure = code
     finally:
         signal.signal(signal.SIGTERM, earlier)

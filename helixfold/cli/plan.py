@@ -1,7 +1,6 @@
 """Define the command `helixfold plan`, which predicts how long a training takes on given hardware."""
 
-from cyclopts import App
-
+from helixfold.cli.command import Command
 from helixfold.training.options import PlanOptions
 
 _USUAL = PlanOptions()
@@ -14,7 +13,7 @@ _EXAMPLES = """more examples:
       a small training on this machine, measured with examples of the training set, with 1 and 2 ranks
 """
 _USAGE = "helixfold plan [--hardware KINDxN...] [options]\nexample: helixfold plan --hardware a100x128 a100x256+512"
-app = App(name="plan", usage=_USAGE, help_epilogue=_EXAMPLES)
+app = Command(name="plan", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default

@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from helixfold.apps.predict.compat import CompatibilityOptions, listing, resolve
 from helixfold.apps.predict.options import PredictOptions
+from helixfold.cli.command import Command
 from helixfold.cli.main import exit_code
 from helixfold.options import MOST_USED
 
@@ -28,7 +29,7 @@ Run the same command again to resume: finished predictions are kept.
 """
 _USAGE = "helixfold predict FILE... [--output DIR] [options]\nexample: helixfold predict protein.fasta --msa-server"
 _OPTIONS, _OTHERS = PredictOptions(), CompatibilityOptions()
-app = App(name="predict", usage=_USAGE, help_epilogue=_EXAMPLES)
+app = Command(name="predict", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default

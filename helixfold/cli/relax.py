@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from helixfold.cli.command import Command
 from helixfold.options import Integer, Number, Output
 
-app = App(
+app = Command(
     name="relax", usage="helixfold relax STRUCTURE... [--output DIR] [options]\nexample: helixfold relax model.pdb"
 )
 

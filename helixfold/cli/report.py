@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
-from helixfold.results.failures import SOME_FAILED
-from helixfold.standard_streams import optional_output
+from helixfold.cli.command import Command
+from helixfold.standard_streams import optional_output, print_note, print_summary
 
-app = App(
+app = Command(
     name="report", usage="helixfold report DIRECTORY [--reference FILE...]\nexample: helixfold report predictions/"
 )
 
@@ -39,20 +39,21 @@ def report(
     from helixfold.report.page import counted
     from helixfold.report.pulldown import write_pulldown
     from helixfold.report.target_page import write_report
+    from helixfold.results.failures import SOME_FAILED
     from helixfold.results.file_table import ENSEMBLE_PAGE, INDEX, PULLDOWN_PAGE, RANKING, REPORT
     from helixfold.results.packed import PackedResults
 
     with PackedResults(directory.parent) as beside:
         if directory.name in beside:
-            print(f"{directory}: unpacked from {beside.archive_of(directory.name)}", file=sys.stderr)
+            print_note(f"{directory}: unpacked from {beside.archive_of(directory.name)}")
             beside.restore(directory.name)
     if not directory.is_dir():
         raise InputError.at(directory, "no such directory; name one that `helixfold predict` wrote")
     if RANKING.path(directory).is_file():
         if write_ensemble(directory, references=reference):
-            print(ENSEMBLE_PAGE.path(directory))
+            print_summary(ENSEMBLE_PAGE.path(directory))
         write_report(directory)
-        print(REPORT.path(directory))
+        print_summary(REPORT.path(directory))
         return 0
     targets = sorted(path.parent for path in directory.glob(f"*/{RANKING.name()}"))
     packed = PackedResults(directory)
@@ -72,7 +73,7 @@ def report(
     write_index(directory)
     written = f"{len(targets) - failed} of {counted(len(targets), 'report')} written"
     others = f"; {counted(in_archives, 'target')} packed" if in_archives else ""
-    print(f"{INDEX.path(directory)}: {written}{others}")
+    print_summary(f"{INDEX.path(directory)}: {written}{others}")
     if write_pulldown(directory):
-        print(PULLDOWN_PAGE.path(directory))
+        print_summary(PULLDOWN_PAGE.path(directory))
     return SOME_FAILED if failed else 0

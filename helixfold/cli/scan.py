@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from helixfold.cli.command import Command
 from helixfold.options import MOST_USED
 from helixfold.scoring.options import ScanOptions
 
@@ -22,7 +23,7 @@ _USAGE = (
     "example: helixfold scan protein.fasta --positions 10-20 --msa-server"
 )
 _USUAL = ScanOptions()
-app = App(name="scan", usage=_USAGE, help_epilogue=_EXAMPLES)
+app = Command(name="scan", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default

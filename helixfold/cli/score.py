@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from helixfold.cli.command import Command
 from helixfold.options import MOST_USED
 from helixfold.scoring.options import ScoreOptions
 
@@ -21,7 +22,7 @@ _USAGE = (
     "helixfold score STRUCTURE... [--output DIR] [options]\nexample: helixfold score decoys/ --reference native.pdb"
 )
 _USUAL = ScoreOptions()
-app = App(name="score", usage=_USAGE, help_epilogue=_EXAMPLES)
+app = Command(name="score", usage=_USAGE, help_epilogue=_EXAMPLES)
 
 
 @app.default

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.annotations import Group
+from helixfold.cli.command import Command
 from helixfold.options import MOST_USED, Day, Directory, File, MemorySize, Number, Positive, option_group
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.standard_streams import optional_output
@@ -30,13 +31,13 @@ _EXAMPLES = """examples:
       --cluster cluster.toml --work /shared/jobs
       predict on the nodes of a cluster
 """
-app = App(
+app = Command(
     name="serve",
     usage="helixfold serve [options]\n       helixfold serve ACTION\nexample: helixfold serve",
     help_epilogue=_EXAMPLES,
     group_commands=Group.create_ordered("Actions"),
 )
-tokens = App(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke access tokens.")
+tokens = Command(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke access tokens.")
 app.command(tokens)
 Predicting = Annotated[WorkerOptions, Parameter(name="*", group=Group.create_ordered("Predictions"))]
 
@@ -58,7 +59,7 @@ class ListeningOptions:
     """Workers to start on this machine. 0: none, all workers run elsewhere."""
     behind_proxy: bool = False
     """A proxy in front of the service handles TLS and sets X-Forwarded-For. Requires tokens."""
-    demand_token: bool = False
+    require_tokens: Annotated[bool, Parameter(alias="--demand-token")] = False
     """Require tokens on a loopback address too."""
     host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any, if tokens are required")] = ()
     """Additional host names that requests may use."""
@@ -121,7 +122,7 @@ def serve(
         host=listening.host,
         port=listening.port,
         behind_proxy=listening.behind_proxy,
-        demands_token=listening.demand_token,
+        demands_token=listening.require_tokens,
         host_names=tuple(name.lower() for name in listening.host_name),
         public_url=None if listening.public_url is None else listening.public_url.lower().rstrip("/"),
         webhook_hosts=listening.webhook_host,

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
+from helixfold.cli.command import Command
 from helixfold.options import File
 from helixfold.standard_streams import optional_output
 
-app = App(
+app = Command(
     name="status",
     usage="helixfold status DIRECTORY\n       helixfold status --server URL [JOB...]\n"
     "example: helixfold status predictions/",

@@ -4,8 +4,9 @@ from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 
+from helixfold.cli.command import Command
 from helixfold.options import File, Offer, option_group, reads, whole_number
 from helixfold.serve.job_options import OF_PREDICT, OFFERS
 from helixfold.standard_streams import optional_output
@@ -18,7 +19,7 @@ _NAMES = {
     "search": "search",
     "templates": "search_templates",
 }
-app = App(
+app = Command(
     name="submit",
     usage="helixfold submit FILE... --server URL [options]\n"
     "example: helixfold submit protein.fasta --server https://fold.example.org",

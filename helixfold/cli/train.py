@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
+from helixfold.cli.command import Command
 from helixfold.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _USAGE = (
     "helixfold train TRAINING_SET --output DIR [options]\n"
     "example: helixfold train set/ --preset small --output runs/first"
 )
-app = App(name="train", usage=_USAGE)
+app = Command(name="train", usage=_USAGE)
 
 
 @app.default
@@ -37,8 +38,8 @@ def train(
     training_set
         Training set. Required, like --output, except with --show-settings or --dry-run.
     """
-    if not (timeout := _timeout(options)) > 0:
-        raise InputError(f"--timeout is a number of seconds greater than 0, got {timeout:g}")
+    if not options.timeout > 0:
+        raise InputError(f"--timeout must be greater than 0 seconds, got {options.timeout:g}")
     if options.cluster is not None and not (options.show_settings or options.dry_run):
         return _submit(options.cluster, training_set, options, command)
     if options.recipe is not None:
@@ -122,10 +123,6 @@ def _places(training_set: Path | None, options: TrainOptions) -> tuple[Path, Pat
     return training_set, options.output
 
 
-def _timeout(options: TrainOptions) -> float:
-    return options.timeout if options.patience is None else options.patience
-
-
 def _print_settings(config: "TrainingConfig", prefix: str = "") -> None:
     for name, value in config.flat().items():
         print(f"{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}")
@@ -158,6 +155,6 @@ def _run(
             workers=options.workers,
             cuda_graphs=options.cuda_graphs,
             layout=options.layout,
-            timeout=_timeout(options),
+            timeout=options.timeout,
             draw=plot_curves,
         )

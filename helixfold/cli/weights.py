@@ -4,12 +4,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Group, Parameter
+from cyclopts import Group, Parameter
 
 from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
-from helixfold.options import ComputeDtype, Directory, Dtype
+from helixfold.cli.command import Command
+from helixfold.options import ComputeDtype, Dtype, Output
 
-app = App(
+_Model = Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name", alias="--preset")]
+app = Command(
     name="weights",
     usage="helixfold weights ACTION [options]\nexample: helixfold weights download",
     help="Download, inspect, verify and convert model parameters (DeepMind's .npz, OpenFold's .pt, .safetensors).",
@@ -23,7 +25,7 @@ def download(
     models: Annotated[
         tuple[str, ...], Parameter(choices=MONOMER + MONOMER_PTM + MULTIMER, show_choices=False, metavar="MODEL...")
     ] = ("model_1_ptm",),
-    directory: Annotated[Directory | None, Parameter(show_default="the cache directory")] = None,
+    output: Annotated[Output | None, Parameter(show_default="the cache directory", alias="--directory")] = None,
     url: Annotated[str | None, Parameter(metavar="URL", show_default="DeepMind's")] = None,
 ) -> None:
     """Download DeepMind's parameters (CC BY 4.0, 373 MB per model). An interrupted download resumes.
@@ -32,14 +34,14 @@ def download(
     ----------
     models
         Models to download: model_1 to model_5, alone or with suffix _ptm, _multimer_v3, _multimer_v2 or _multimer.
-    directory
+    output
         Output directory.
     url
         Mirror of DeepMind's archive.
     """
     from helixfold.weights import files
 
-    files.download(models, directory=directory, url=url)
+    files.download(models, directory=output, url=url)
 
 
 @app.command(usage="helixfold weights inspect FILE [options]")
@@ -64,7 +66,7 @@ def convert(
     target: Path,
     /,
     *,
-    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None,
+    model: _Model = None,
     dtype: Dtype = "float32",
     overwrite: bool = False,
 ) -> None:
@@ -76,7 +78,7 @@ def convert(
         Parameter file to read.
     target
         File to write, ending in .npz (DeepMind), .pt (OpenFold) or .safetensors (helixfold).
-    preset
+    model
         Model: model_1 to model_5, alone or with suffix _ptm or _multimer_v3; small or tiny.
     dtype
         Precision in a .safetensors file; bfloat16 halves its size.
@@ -85,7 +87,7 @@ def convert(
     """
     from helixfold.weights import files
 
-    files.convert(source, target, preset, overwrite=overwrite, dtype=dtype)
+    files.convert(source, target, model, overwrite=overwrite, dtype=dtype)
 
 
 @app.command(usage="helixfold weights merge SOURCE TARGET --adapter FILE [options]")
@@ -95,7 +97,7 @@ def merge(
     /,
     *,
     adapter: Annotated[tuple[str, ...], Parameter(metavar="FILE[=WEIGHT]...")] = (),
-    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None,
+    model: _Model = None,
     overwrite: bool = False,
 ) -> None:
     """Merge adapters from `helixfold finetune` into a parameter file, so that other programs can use them.
@@ -108,7 +110,7 @@ def merge(
         File to write, ending in .npz (DeepMind), .pt (OpenFold) or .safetensors (helixfold).
     adapter
         Adapters, optionally with weights. At least one is required.
-    preset
+    model
         Model: model_1 to model_5, alone or with suffix _ptm or _multimer_v3; small or tiny.
     overwrite
         Replace TARGET if it exists.
@@ -116,7 +118,7 @@ def merge(
     from helixfold.weights import files
     from helixfold.weights.adapters import parse_adapters
 
-    files.merge(source, target, parse_adapters(adapter), preset, overwrite=overwrite)
+    files.merge(source, target, parse_adapters(adapter), model, overwrite=overwrite)
 
 
 @app.command(usage="helixfold weights verify FILE [options]")
@@ -124,7 +126,7 @@ def verify(
     path: Annotated[Path, Parameter(name="FILE")],
     /,
     *,
-    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None,
+    model: _Model = None,
     dtypes: Annotated[tuple[ComputeDtype, ...], Parameter(name="--dtype")] = ("float32", "bfloat16"),
     own: Annotated[bool, Parameter(negative=())] = False,
     against: Literal["jax"] | None = None,
@@ -140,7 +142,7 @@ def verify(
     ----------
     path
         Parameter file.
-    preset
+    model
         Model: model_1 to model_5, alone or with suffix _ptm, _multimer_v3, _multimer_v2 or _multimer; small or tiny.
     dtypes
         Precisions to run in; float32 must be one of them.
@@ -157,7 +159,7 @@ def verify(
 
     return run(
         path,
-        preset=preset,
+        preset=model,
         dtypes=dtypes,
         own=own,
         against=against,

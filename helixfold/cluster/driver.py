@@ -24,6 +24,7 @@ from helixfold.cluster.progress import BatchStatus, PoolStatus
 from helixfold.cluster.schedule import Schedule, Task
 from helixfold.results.failures import write_failures
 from helixfold.results.file_table import CLUSTER
+from helixfold.standard_streams import print_note
 
 # Tasks of a pool in a row that may end without having done anything, by whether they said why.
 _MOST_PROBLEMS, _MOST_LOST = 3, 10
@@ -228,7 +229,7 @@ class Driver:
             )
         status = self.write_status("running")
         if not sys.stderr.isatty() and self._is_time("line", _SECONDS_BETWEEN_LINES):
-            print(f"helixfold: {status.line()}", file=sys.stderr, flush=True)
+            print_note(status.line())
         return status
 
     def _is_time(self, what: str, seconds: float) -> bool:

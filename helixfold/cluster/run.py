@@ -18,7 +18,7 @@ from helixfold.report.pulldown import write_entries
 from helixfold.results.failures import SOME_FAILED
 from helixfold.results.file_table import CLUSTER_LOCK
 from helixfold.results.lock import locked_directory, only_run
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_summary
 
 
 def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
@@ -48,7 +48,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             if batch.pulldown:
                 write_entries(batch.output, batch.pulldown)
             if schedule.finished_before:
-                print(f"{counted(schedule.finished_before, 'target')} finished before, skipped")
+                print_summary(f"{counted(schedule.finished_before, 'target')} finished before, skipped")
             driver = Driver(batch, schedule, claims)
             if not schedule.is_over:
                 driver.run()

@@ -18,8 +18,8 @@ class DesignTargetOptions:
 
     designs: Annotated[int, reads(whole_number(1, 10_000), "N")] = 1
     """Designs per target, at most 10,000, with consecutive seeds."""
-    excluded: Annotated[str, Parameter(metavar="LETTERS")] = ""
-    """Amino acids not to use, as one-letter codes, such as C."""
+    exclude: Annotated[str, Parameter(metavar="LETTERS", alias="--excluded")] = ""
+    """Amino acids to leave out, as one-letter codes, such as C."""
     output: Output = Path("designs")
     """Output directory; each target gets its own subdirectory."""
     overwrite: bool = False
@@ -70,7 +70,7 @@ class DesignStepOptions:
     num_recycles: Annotated[int, reads(whole_number(0, MAX_RECYCLES), "N")] = 0
     """Recycling iterations after the first one, in each step."""
     gradients_through: Literal["all", "last"] = "all"
-    """Iterations that gradients flow through: all, which adds up their memory, or only the last."""
+    """Recycling iterations that gradients flow through. all: needs the memory of all iterations together."""
     no_dropout: bool = False
     """Switch dropout off in all steps; by default only the hard steps run without it."""
     loss: Annotated[tuple[str, ...], Parameter(metavar="NAME=WEIGHT...", show_default="the protocol's")] = ()

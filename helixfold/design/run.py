@@ -41,7 +41,7 @@ from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
 from helixfold.results.record import RunRecord, require_same_settings
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_note, print_summary
 from helixfold.weights.find import ReadyModel, find_models
 
 # Seconds between two states of a design that are written.
@@ -65,7 +65,7 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
     for model in checks:
         cast_trunk(model.network.to(device), dtype_on("auto", card_of(device)))
     for note in dict.fromkeys(note for model in (*models, *checks) for note in model.notes):
-        print(f"helixfold: {note}", file=sys.stderr)
+        print_note(note)
     output = command.targets.output
     _check_names([task.name for task in tasks])
     with locked_directory(output), keeping_freed_memory(KEPT_BLOCKS):
@@ -83,7 +83,7 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
                 print(f"helixfold: {printable(task.name)}: {failures[task.name]}", file=sys.stderr)
             files.write_tables(output, tasks, failures, options.designs)
         write_failures(output, failures)
-    print(f"{output / 'designs.html'}, {output / 'designs.tsv'}")
+    print_summary(f"{output / 'designs.html'}, {output / 'designs.tsv'}")
     return SOME_FAILED if failures else 0
 
 
@@ -99,7 +99,7 @@ def design_options(command: DesignCommand) -> DesignOptions:
         num_recycles=steps.num_recycles,
         gradients_through=steps.gradients_through,
         dropout=not steps.no_dropout,
-        excluded=command.targets.excluded,
+        excluded=command.targets.exclude,
         designs=command.targets.designs,
         seed=command.models.seed,
         dtype=command.models.dtype,
@@ -209,7 +209,9 @@ def _design(directory: Path, designer: Designer, number: int) -> None:
     if path.is_file():
         trajectory = Trajectory.load(path, len(trajectory.numbers))
     saved = time.monotonic()
-    with tqdm(total=options.steps, initial=trajectory.step, desc=f"{directory.name} {number}", leave=False) as bar:
+    with tqdm(
+        total=options.steps, initial=trajectory.step, desc=f"{directory.name} {number}", leave=False, disable=None
+    ) as bar:
         while not designer.is_finished(trajectory):
             trajectory = designer.advance(trajectory, number)
             bar.update()
@@ -228,7 +230,7 @@ def _design(directory: Path, designer: Designer, number: int) -> None:
         notes=model.notes,
     )
     path.unlink(missing_ok=True)
-    tqdm.write(f"{task.name} {number}: loss {design.loss:.3f}, mean pLDDT {design.plddt.mean():.1f}")
+    print_summary(f"{task.name} {number}: loss {design.loss:.3f}, mean pLDDT {design.plddt.mean():.1f}")
 
 
 def _check(directory: Path, designer: Designer, number: int, checks: Sequence[ReadyModel]) -> None:
@@ -252,7 +254,7 @@ def _check(directory: Path, designer: Designer, number: int, checks: Sequence[Re
         write_file(DESIGN_CHECK_STRUCTURE.path(directory, index=number, model=model.preset.name), text)
         agreed = {kind: agreement(control.protein, again[kind]) for kind, control in controls.items()}
         found.append(checked(task, protein, prediction, model, agreed))
-        tqdm.write(
+        print_summary(
             f"{task.name} {number}: {model.preset.name} finds pLDDT {found[-1].agreement.plddt:.1f}, TM-score "
             f"{found[-1].agreement.tm_score:.2f} to the design"
         )

@@ -41,25 +41,25 @@ class SelectedPredictions:
     left_out: int
 
 
-def select_predictions(predictions: Path, output: Path, least_plddt: float) -> SelectedPredictions:
+def select_predictions(predictions: Path, output: Path, min_plddt: float) -> SelectedPredictions:
     """Copy the best structure and the alignments of confident targets of `helixfold predict` into `output`/selected.
 
-    Single chains are taken whose mean pLDDT is at least `least_plddt`, and of similar sequences (MMseqs2 at 40 %
+    Single chains are taken whose mean pLDDT is at least `min_plddt`, and of similar sequences (MMseqs2 at 40 %
     identity; identical ones without that program) the most confident one. Residues below a pLDDT of 50 do not count in
     the loss (`example.min_confidence`). `selected.tsv` says which were taken, and why others were not. Raise
     `InputError` if none is.
     """
-    if not 0 <= least_plddt <= 100:
-        raise InputError(f"--least-plddt is from 0 to 100, got {least_plddt:g}")
+    if not 0 <= min_plddt <= 100:
+        raise InputError(f"--min-plddt must be from 0 to 100, got {min_plddt:g}")
     with os_errors_as_input_errors(predictions, "cannot be listed"):
         folders = sorted(path for path in predictions.iterdir() if path.is_dir())
-    candidates = [candidate for folder in folders if (candidate := _candidate(folder, least_plddt)) is not None]
+    candidates = [candidate for folder in folders if (candidate := _candidate(folder, min_plddt)) is not None]
     candidates = _thinned(candidates)
     taken = [each for each in candidates if not each.reason]
     if not taken:
         raise InputError.at(
             predictions,
-            f"of {len(candidates)} finished targets none is a chain alone with a mean pLDDT of {least_plddt:g} or more",
+            f"of {len(candidates)} finished targets none is a chain alone with a mean pLDDT of {min_plddt:g} or more",
         )
     place = output / SELECTED_DIRECTORY
     aligned = [_copied(each, place) for each in taken]
@@ -72,7 +72,7 @@ def select_predictions(predictions: Path, output: Path, least_plddt: float) -> S
     )
 
 
-def _candidate(folder: Path, least_plddt: float) -> Candidate | None:
+def _candidate(folder: Path, min_plddt: float) -> Candidate | None:
     """Return a target's best prediction; None if the directory has no finished target."""
     try:
         best = JsonObject.read(RANKING.path(folder)).list_of("order", str)[0]
@@ -87,7 +87,7 @@ def _candidate(folder: Path, least_plddt: float) -> Candidate | None:
         structure=structure,
         plddt=float(found.plddt.mean()),
         sequence="",
-        reason=_reason(found, least_plddt),
+        reason=_reason(found, min_plddt),
     )
     if candidate.reason:
         return candidate
@@ -97,13 +97,13 @@ def _candidate(folder: Path, least_plddt: float) -> Candidate | None:
     return replace(candidate, sequence=chains[0].sequence)
 
 
-def _reason(found: Prediction, least_plddt: float) -> str:
+def _reason(found: Prediction, min_plddt: float) -> str:
     if len(found.chain_ids) > 1:
         return f"it has {len(found.chain_ids)} chains"
     if any(note.startswith("UNTRAINED") for note in found.notes):
         return "its model has random parameters"
     mean = float(found.plddt.mean())
-    return "" if mean >= least_plddt else f"its mean pLDDT is {mean:.1f}"
+    return "" if mean >= min_plddt else f"its mean pLDDT is {mean:.1f}"
 
 
 def _thinned(candidates: Sequence[Candidate]) -> list[Candidate]:

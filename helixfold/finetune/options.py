@@ -56,9 +56,9 @@ class JobsOptions:
     jobs: File | None = None
     """Run several fine-tunings of one model, described in this TOML file. They take turns and share the frozen
     parameters in memory."""
-    turns: Literal["steps", "deadline"] = "steps"
-    """Which job runs next. steps: the one with the fewest steps done. deadline: the one with the least time to
-    spare."""
+    schedule: Annotated[Literal["steps", "deadline"], Parameter(alias="--turns")] = "steps"
+    """Which job runs next. steps: the one with the fewest steps done. deadline: the one with the least time
+    left before its deadline."""
     memory: Annotated[MemorySize | None, Parameter(show_default="the free memory")] = None
     """Memory limit of all jobs together, such as 8GiB."""
 

@@ -32,6 +32,7 @@ from helixfold.report.finetuning import PageTable, compared_curves, write_finetu
 from helixfold.report.page import counted, duration
 from helixfold.results.lock import only_run
 from helixfold.results.writing import write_file
+from helixfold.standard_streams import print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.forecast import memory_per_rank
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
@@ -387,7 +388,7 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
             places=places,
             shared=parameter_bytes(preset.model, dtype),
             memory=memory,
-            turns=options.turns,
+            turns=options.schedule,
             say=print_message,
         )
         output.mkdir(parents=True, exist_ok=True)
@@ -396,7 +397,7 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
                 schedule.carry_out(stop.is_requested)
             finally:
                 write_overview(output, tasks, places)
-        print(f"all fine-tunings on one page: {output / PAGE_FILE}")
+        print_summary(f"all fine-tunings on one page: {output / PAGE_FILE}")
         if any(place.state in ("diverged", "failed") for place in places):
             return FAILED
         return stop.exit_code if any(place.state == "stopped" for place in places) else 0
@@ -417,4 +418,4 @@ def _tell(output: Path) -> None:
     assert result is not None
     change = result.change("lddt_ca")
     changed = "" if change is None else f", CA-lDDT of {len(result.targets)} held-out targets {signed(change)}"
-    print(f"{result.name}: {result.steps} steps{changed} -> {output / PAGE_FILE}")
+    print_summary(f"{result.name}: {result.steps} steps{changed} -> {output / PAGE_FILE}")

@@ -51,6 +51,7 @@ from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.report.plots import new_figure, to_png
 from helixfold.results.lock import only_run
 from helixfold.results.writing import to_json, write_file
+from helixfold.standard_streams import print_summary
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype
@@ -582,5 +583,5 @@ def _tell(task: Task, output: Path) -> None:
     for way, scores in read_json(output / RESULT_FILE, "delete it, and start the run again")["scores"].items():
         score = None if scores[name] is None else Estimate(**scores[name])
         shown = "is not defined" if score is None else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
-        print(f"{way}: {measure} of held-out rows {shown}")
-    print(f"-> {output / PAGE_FILE}")
+        print_summary(f"{way}: {measure} of held-out rows {shown}")
+    print_summary(f"-> {output / PAGE_FILE}")

@@ -14,8 +14,9 @@ from helixfold.execution.available import available_memory, free_disk
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError, Plan, plan, read_available_memory
 from helixfold.planning.prediction import EXECUTORS
-from helixfold.planning.size import PassSize
+from helixfold.planning.size import PassSize, gib
 from helixfold.presets import Preset
+from helixfold.standard_streams import print_detail
 from helixfold.weights.find import ReadyModel
 
 AUTOMATIC = "auto"
@@ -82,7 +83,10 @@ class MemoryOptions:
     def plan(self, preset: Preset, size: PassSize, device: torch.device, available: AvailableMemory) -> Plan:
         """Return the plan (executor and forecast) for an input of this size on a device with this memory."""
         forced = None if self.executor == AUTOMATIC else self.executor
-        return plan(preset.model, size, available, card_of(device), forced)
+        made = plan(preset.model, size, available, card_of(device), forced)
+        shown = f"executor {made.executor}, estimated at {gib(made.estimate.peak)} of {gib(available.memory)}"
+        print_detail(f"{preset.name}, {size.residues} residues: {shown}")
+        return made
 
     def check(self, plan: Plan, name: str) -> None:
         """Raise `NotEnoughMemoryError` if the plan for target `name` does not fit and the user chose no executor."""

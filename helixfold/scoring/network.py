@@ -1,6 +1,5 @@
 """Load one model, and fold many targets with it: short ones of a length in the same passes."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from helixfold.planning.executors import Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.presets import PRESETS, Preset
 from helixfold.scoring.options import NetworkOptions
+from helixfold.standard_streams import print_note
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
 
 # The most targets that share passes on a GPU.
@@ -61,7 +61,7 @@ class Network:
         limit_threads()
         self.device = pick_device(options.device)
         if (warning := untried(card_of(self.device))) is not None:
-            print(f"helixfold: {warning}", file=sys.stderr)
+            print_note(warning)
         dtype = settled_dtype(folding.dtype, card_of(self.device)) if folding.dtype == AUTO else folding.dtype
         self.folding = replace(folding, dtype=dtype)
         self.memory = MemoryOptions(
@@ -74,7 +74,7 @@ class Network:
             sampling = replace(self.model.preset.sampling, masked_msa_fraction=0.0)
             self.model = replace(self.model, preset=replace(self.model.preset, sampling=sampling))
         cast_trunk(self.model.network.to(self.device), DTYPES[dtype])
-        self._at_once, self._say, self._spill = options.at_once, say, spill
+        self._at_once, self._say, self._spill = options.batch_size, say, spill
         self._passes = passes_on(self.device, "auto", 1, say)
 
     def at_once(self, residues: int) -> int:

@@ -69,8 +69,8 @@ class MutationOptions:
     )
     """Amino acids to mutate to, such as A for an alanine scan."""
     table: File | None = None
-    """Table (.tsv, .csv) of mutations, instead of --positions. Column mutation: K30A, A.K30A in a complex, colons
-    between several at once. Column id: the target, if there are several."""
+    """Table (.tsv, .csv) of mutations, instead of --positions. Column mutation: K30A, A.K30A in a complex;
+    separate simultaneous mutations with colons. Column id: the target, if there are several."""
     likelihoods: bool = True
     """Also compute amino-acid likelihoods with the masked-MSA head. --likelihoods=false saves one run of the network
     per position."""
@@ -116,8 +116,8 @@ class NetworkOptions:
     """Precision of the trunk. auto: bfloat16 on NVIDIA GPUs that support it, else float32."""
     device: Annotated[str, Parameter(metavar="NAME", group=MOST_USED)] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    at_once: Annotated[Workers | None, Parameter(show_default="64 on a GPU, else 1")] = None
-    """Short chains (up to 256 residues) of equal length that are predicted in one batch, if they fit into memory."""
+    batch_size: Annotated[Workers | None, Parameter(show_default="64 on a GPU, else 1", alias="--at-once")] = None
+    """Maximum number of short chains (up to 256 residues) of equal length in one batch, if they fit into memory."""
     executor: Executor = "auto"
     """How the network is computed: whole, slabs or spilled. auto: the first one that fits."""
     memory: Annotated[MemorySize | None, Parameter(show_default="the free memory of its device")] = None

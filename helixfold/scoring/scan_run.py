@@ -51,7 +51,7 @@ from helixfold.results.writing import to_json, write_file
 from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import MutationOptions, ScanOptions
-from helixfold.standard_streams import optional_output, print_note
+from helixfold.standard_streams import optional_output, print_note, print_summary
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
 _MOST_ON_SCREEN, _MOST_ON_PAGE = 10, 1000
@@ -401,8 +401,8 @@ def scan(options: ScanOptions) -> int:
                 failures[target.name] = f"{type(error).__name__}: {error}"
                 print(f"{target.name}: failed: {printable(str(error), 1000)}", file=sys.stderr)
             else:
-                print("\n".join(screen_lines(scanned)))
-                print(f"{target.name}: {counted(len(scanned.mutants), 'mutant')} -> {directory}")
+                print_summary("\n".join(screen_lines(scanned)))
+                print_summary(f"{target.name}: {counted(len(scanned.mutants), 'mutant')} -> {directory}")
     write_failures(output, failures)
     return SOME_FAILED if failures else 0
 
@@ -453,7 +453,7 @@ class _Scan:
             missing = [mutant for mutant in self._mutants if self._is_missing(mutant, journal)]
             if earlier := len(self._mutants) - len(missing):
                 said = f"{counted(earlier, 'mutant')} of an earlier run (--overwrite makes them again)"
-                print(f"{self._target.name}: {said}")
+                print_summary(f"{self._target.name}: {said}")
             likelihoods = self._likelihoods(features, journal)
             with tqdm(total=len(missing), desc=self._target.name, unit="mutant", disable=None) as bar:
                 for lot in self._lots(missing):

@@ -49,7 +49,7 @@ from helixfold.scoring.score import (
     target_to_fold,
 )
 from helixfold.scoring.structures import ScoredFile, ScoredStructure, find_structures, read_scored
-from helixfold.standard_streams import optional_output, print_note
+from helixfold.standard_streams import optional_output, print_note, print_summary
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "scores.tsv", "scores.json", "scores.html"
 # What structures are ranked by, with whether a larger value is better; the first that any structure has is taken.
@@ -380,7 +380,7 @@ def score(options: ScoreOptions) -> int:
         }
         for kind, judge in judges.items():
             described = f"protocol {judge.protocol}, model {presets[kind].name}, {counted(recycles, 'recycle')}"
-            print(f"helixfold: {_PLURALS[kind]}: {described}")
+            print_summary(f"helixfold: {_PLURALS[kind]}: {described}")
         notes = tuple(dict.fromkeys(note for network in networks.values() for note in network.model.notes))
         if len({(judge.protocol, id(judge.network)) for judge in judges.values()}) > 1:
             notes = (
@@ -407,14 +407,16 @@ def score(options: ScoreOptions) -> int:
             batch = _Batch(files, natives, judges, journal, options=options)
             problems = batch.run()
             if batch.skipped:
-                print(f"{batch.skipped} of {len(files)} structures: scored before (--overwrite scores them again)")
+                print_summary(
+                    f"{batch.skipped} of {len(files)} structures: scored before (--overwrite scores them again)"
+                )
             lines = [_line(file, journal.results, problems.get(file.key)) for file in files]
         write_failures(output, problems)
         write_scores(output, lines, settings, notes)
-    print("\n".join(screen_lines(lines)))
+    print_summary("\n".join(screen_lines(lines)))
     for name, why in problems.items():
         print(f"{printable(name)}: not scored: {printable(why, 1000)}", file=sys.stderr)
-    print(f"-> {output}")
+    print_summary(f"-> {output}")
     return SOME_FAILED if problems else 0
 
 

@@ -22,7 +22,7 @@ from data_pipeline.residues import RESTYPES_WITH_X
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
 from helixfold.results.failures import SOME_FAILED
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_note, print_summary
 from helixfold.training.options import StoreOptions
 
 
@@ -65,7 +65,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
             workers=available_processors() if options.workers is None else options.workers,
         )
         chain_filter = ChainFilter(
-            below_resolution=options.resolution,
+            below_resolution=options.max_resolution,
             latest_release=options.max_release_date,
             min_length=options.min_length,
         )
@@ -98,9 +98,9 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
 def _join(output: Path, options: StoreOptions) -> int:
     store, notes = join_shards(output, options.clusters)
     for note in notes:
-        print(f"helixfold: {note}", file=sys.stderr)
+        print_note(note)
     count = len({entry.cluster for entry in store.entries})
-    print(f"{output}: {len(store.entries)} chains in {count} clusters")
+    print_summary(f"{output}: {len(store.entries)} chains in {count} clusters")
     if options.hold_out is not None:
         _hold_out(store, output, options.hold_out)
     return 0
@@ -117,25 +117,25 @@ def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
     nearest = list(nearest_chains(sequences, held_out))
     write_split(output, held_out, nearest, assemblies)
     closest = max(nearest, key=lambda each: each.identity * each.coverage)
-    print(
+    print_summary(
         f"{output}: {len(held_out)} of {len(store.entries)} chains are held out; the most similar, {closest.name}, has "
         f"{closest.identity:.0%} identity over {closest.coverage:.0%} of its residues to {closest.nearest or 'none'}"
     )
     if store.assemblies:
-        print(f"{output}: {len(assemblies)} of {len(store.assemblies)} assemblies are held out with them")
+        print_summary(f"{output}: {len(assemblies)} of {len(store.assemblies)} assemblies are held out with them")
 
 
 def _say(report: BuildReport) -> None:
     for note in report.notes:
-        print(f"helixfold: {note}", file=sys.stderr)
-    print(f"{report.directory}: {report.chains} chains, {report.made} made now; {len(report.refused)} left out")
+        print_note(note)
+    print_summary(f"{report.directory}: {report.chains} chains, {report.made} made now; {len(report.refused)} left out")
     if report.assemblies or report.skipped_assemblies:
-        print(f"{report.directory}: {report.assemblies} assemblies; {len(report.skipped_assemblies)} left out")
+        print_summary(f"{report.directory}: {report.assemblies} assemblies; {len(report.skipped_assemblies)} left out")
     if report.skipped_assemblies:
         place = report.directory / SKIPPED_ASSEMBLIES_FILE
-        print(f"helixfold: why assemblies were left out is in {place}", file=sys.stderr)
+        print_note(f"why assemblies were left out is in {place}")
     if report.refused:
-        print(f"helixfold: why chains were left out is in {report.directory / REFUSED_FILE}", file=sys.stderr)
+        print_note(f"why chains were left out is in {report.directory / REFUSED_FILE}")
     if report.failed:
         name, reason = next(iter(sorted(report.failed.items())))
         print(f"helixfold: {len(report.failed)} failed, see {report.directory / FAILURES_FILE}", file=sys.stderr)

@@ -68,11 +68,11 @@ class StoreOptions:
     """The structures are predictions with pLDDT in the B-factor column."""
     from_predictions: Directory | None = None
     """Instead of --structures: train on the confident targets in this output directory of `helixfold predict`."""
-    least_plddt: Number = 70.0
+    min_plddt: Annotated[Number, Parameter(alias="--least-plddt")] = 70.0
     """Minimum mean pLDDT of a target for --from-predictions."""
     max_release_date: Day | None = None
     """Skip structures released after this day, such as 2018-04-30."""
-    resolution: Annotated[Number, Parameter(metavar="ANGSTROM")] = 9.0
+    max_resolution: Annotated[Number, Parameter(metavar="ANGSTROM", alias="--resolution")] = 9.0
     """Skip structures with a resolution of this value or worse; NMR structures are kept."""
     min_length: Integer = 1
     """Skip chains with fewer residues."""
@@ -126,12 +126,10 @@ class TrainOptions:
     """How ranks divide the work, such as dp=16,bp=2,dap=2: dp groups of bp x dap ranks; each group trains on its own
     samples (bp: branches, 1 or 2; dap: axial parts). Without dp, or on resuming: as many groups as fit. auto: measure
     devices and links, and use the fastest layout."""
-    timeout: Annotated[Number, Parameter(metavar="SECONDS")] = 600.0
+    timeout: Annotated[Number, Parameter(metavar="SECONDS", alias="--patience")] = 600.0
     """End the run if a rank does not respond for this long."""
     cluster: File | None = None
     """Submit the training to a cluster's queue, using [train] of this TOML file."""
-    patience: Annotated[Number | None, Parameter(show=False)] = None
-    """Old name of --timeout."""
 
 
 @Parameter(name="*")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from data_pipeline.errors import printable
+from helixfold.standard_streams import print_note
 from helixfold.training.config import EvaluationConfig
 
 _SECONDS_BETWEEN_LINES = 30
@@ -55,7 +56,7 @@ class Progress:
             self._bar.update(step + 1 - self._bar.n)
         elif now >= self._next_line or step + 1 == self._last_step:
             self._next_line = now + _SECONDS_BETWEEN_LINES
-            print_message(f"{step + 1} of {self._last_step} steps, {text}")
+            print_note(f"{step + 1} of {self._last_step} steps, {text}")
 
     def evaluation(self, step: int, summary: Mapping[str, float]) -> None:
         """Print mean scores of the held-out chains or complexes after a step."""
@@ -63,7 +64,7 @@ class Progress:
             self._lddt = f", lDDT {summary['lddt_ca']:.3f}"
         shown = [f"{name} {summary[key]:.3f}" for key, name in _SHOWN.items() if key in summary]
         kind = "complexes" if "chain_lddt_ca" in summary else "chains"
-        print_message(f"held-out {kind} after {step + 1} steps: {', '.join(shown)}")
+        print_note(f"held-out {kind} after {step + 1} steps: {', '.join(shown)}")
 
     def close(self) -> None:
         """End the bar."""

@@ -5,7 +5,6 @@ by our operators, by plain PyTorch and by the program of DeepMind.
 """
 
 import copy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,6 +25,7 @@ from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.alphafold import AlphaFold
 from helixfold.planning.size import dtype_name
 from helixfold.presets import Preset
+from helixfold.standard_streams import print_note
 from helixfold.verification.checks import Check, Findings, Table, check_file
 from helixfold.verification.runs import (
     MISSING,
@@ -393,7 +393,7 @@ def run(
         published=not own,
         python=None if against is None else jax_python,
         device=device,
-        say=lambda text: print(f"{text} ...", file=sys.stderr, flush=True),
+        say=lambda text: print_note(f"{text} ..."),
     )
     print("\n".join(lines(findings)))
     return 0 if findings.holds else 1

@@ -66,7 +66,7 @@ def download_parameters(
         require_address(url)
     directory = directory or parameters_directory()
     if directory is None:
-        raise InputError(f"there is no place for parameters, for {NO_CACHE}, or give --directory")
+        raise InputError(f"there is no place for parameters, for {NO_CACHE}, or pass --output")
     checksums, paths = directory / "sha256.json", []
     remove_partial_files([directory], re.escape(checksums.name))
     recorded = _read_checksums(checksums)

@@ -13,7 +13,7 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file, sha256_of
 from helixfold import presets
 from helixfold.presets import PRESETS
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_summary
 from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.checkpoint import read_header, save_checkpoint
@@ -103,7 +103,7 @@ def merge(
     state, notes = with_adapters(load_weights(source, chosen.model), adapters, source)
     began_with = f"began with {printable(source.name)}. {' '.join(notes)}"
     _write(target, state, chosen, source=source, began_with=began_with)
-    print(*notes, sep="\n")
+    print_summary("\n".join(notes))
 
 
 def _require_writable(source: Path, target: Path, *, overwrite: bool) -> None:
@@ -145,7 +145,7 @@ def _write(
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     if form != ".safetensors" and demonstration.ancestor(source) is not None:
         print(f"{target}: this format cannot hold the note {demonstration.MARK}, so results will not carry it")
-    print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
+    print_summary(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
 
 
 def preset_of_file(path: Path, given: str | None) -> presets.Preset:
@@ -157,7 +157,7 @@ def preset_of_file(path: Path, given: str | None) -> presets.Preset:
     if chosen is None and (name := given or named_preset(path)) is not None:
         chosen = presets.preset(name)
     if chosen is None:
-        raise InputError(f"{path}: does not say which model it is; add --preset with one of {', '.join(PRESETS)}")
+        raise InputError(f"{path}: the file does not name its model; pass --model with one of {', '.join(PRESETS)}")
     return chosen
 
 
@@ -166,5 +166,7 @@ def download(models: Sequence[str], *, directory: Path | None = None, url: str |
     """Fetch DeepMind's published parameters of these models, or find that they are there already."""
     for path in download_parameters(models, directory=directory, url=url):
         known = "checksum as others found it" if path.name in PUBLISHED_SHA256 else UNPUBLISHED
-        print(f"{path} ({known})")
-    print("AlphaFold parameters (c) DeepMind Technologies Limited, licensed under CC BY 4.0; please cite AlphaFold 2.")
+        print_summary(f"{path} ({known})")
+    print_summary(
+        "AlphaFold parameters (c) DeepMind Technologies Limited, licensed under CC BY 4.0; please cite AlphaFold 2."
+    )

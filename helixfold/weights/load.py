@@ -16,6 +16,7 @@ from data_pipeline.zip_archive import damage_as_input_error
 from helixfold.config import ConfigError, ModelConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS
+from helixfold.standard_streams import print_detail
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.conversion import ParameterMapping, Shapes, differences, shapes_of, their_shapes
@@ -47,6 +48,7 @@ def load_weights(path: str | os.PathLike[str], config: ModelConfig, shapes: Shap
     """
     path = Path(path)
     form = file_format(path)
+    print_detail(f"parameters from {path.absolute()}")
     if form == "npz":
         with open_npz(path) as arrays:
             require_shapes(path, arrays.shapes, config, form, shapes)

@@ -277,8 +277,8 @@ WEIGHTS = {
         {"w.npz": lambda path: path.write_bytes(npz(parameters())), "v.pt": b"x"},
         *("v.pt", "exists"),
     ),
-    "converting text": bad("weights convert w.npz v.pt --preset tiny", {"w.npz": b"hello"}, "w.npz"),
-    "downloading from a file": bad("weights download --url file:///etc/passwd --directory d", {}, "file:///", "http"),
+    "converting text": bad("weights convert w.npz v.pt --model tiny", {"w.npz": b"hello"}, "w.npz"),
+    "downloading from a file": bad("weights download --url file:///etc/passwd --output d", {}, "file:///", "http"),
 }  # fmt: skip
 
 

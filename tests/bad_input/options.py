@@ -71,7 +71,7 @@ OPTIONS = {
     "a training set of no structures": bad("features --structures d", {"d/readme.txt": b"x"}, "d"),
     "a training set and targets": bad("features x.fasta --structures d", {"x.fasta": GOOD}, "exclude"),
     "a training set's option for targets": bad("features x.fasta --distillation", {"x.fasta": GOOD}, "--structures"),
-    "a resolution that is none": bad("features --structures d --resolution nan", {"d/x.pdb": b"x"}, "nan"),
+    "a resolution that is none": bad("features --structures d --max-resolution nan", {"d/x.pdb": b"x"}, "nan"),
     "workers below nothing": bad("features --structures d --workers -1", {"d/x.pdb": b"x"}, "workers", "-1"),
     "a doctor for a bad sequence": bad("doctor x.fasta", {"x.fasta": b">t\nMK1\n"}, "x.fasta", "line 2", "column 3"),
     "a doctor for a length without end": bad("doctor --length 1000000000000", {}, "--length", "100,000"),

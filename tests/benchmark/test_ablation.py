@@ -229,7 +229,20 @@ def test_a_table_and_a_file_are_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fork_ranks(monkeypatch, tmp_path / "output")
-    sizes = ["--crop", "6", "--rows", "2", "--extra-rows", "2", "--blocks", "1", "--recycles", "0", "--repeats", "1"]
+    sizes = [
+        "--crop",
+        "6",
+        "--rows",
+        "2",
+        "--extra-rows",
+        "2",
+        "--blocks",
+        "1",
+        "--num-recycles",
+        "0",
+        "--repeats",
+        "1",
+    ]
     file = ["--json", str(tmp_path / "a.json")]
     command = ["benchmark", "ablation", *sizes, "--dtype", "float32", "--threads", "1"]
     assert main([*command, "--only", "flat", *file]) == 0
@@ -251,7 +264,7 @@ def test_a_wrong_result_is_said_and_ends_with_code_1(
         return [Reading(setup=each, seconds=[1.0], faults=["gradient is off by 0.01"]) for each in setups]
 
     monkeypatch.setattr(ablation, "on_ranks", measured)
-    sizes = ["--crop", "6", "--rows", "2", "--extra-rows", "2", "--blocks", "1", "--recycles", "0"]
+    sizes = ["--crop", "6", "--rows", "2", "--extra-rows", "2", "--blocks", "1", "--num-recycles", "0"]
     assert main(["benchmark", "ablation", "--repeats", "1", *sizes]) == 1
     assert "WRONG, with: gradient is off by 0.01" in capsys.readouterr().out
 

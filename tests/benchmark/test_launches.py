@@ -59,5 +59,5 @@ def test_the_command_counts_blocks_structure_module_losses_and_a_step(
 
 
 def test_a_card_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["benchmark", "launches", "--card", "cpu"]) == 2
+    assert main(["benchmark", "launches", "--gpu", "cpu"]) == 2
     assert "h200" in capsys.readouterr().err

@@ -21,7 +21,8 @@ from tests.support.live import Live
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
 POINT = Point(
-    part="prediction", preset="tiny", blocks=1, residues=96, rows=8, extra_rows=16, templates=1, ensemble=1, passes=2,
+    part="prediction", preset="tiny", blocks=1, residues=96, rows=8, extra_rows=16, templates=1, ensemble=1,
+    recycling_iterations=2,
     dtype="float32", executor="slabs", device="cpu",
 )  # fmt: skip
 MIB = 2**20
@@ -123,12 +124,12 @@ def test_a_prediction_is_measured_in_a_fresh_process(tmp_path: Path) -> None:
 def test_a_step_of_a_design_has_gradients_and_its_own_forecast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    point = replace(POINT, part="design", executor="whole", residues=24, passes=1)
+    point = replace(POINT, part="design", executor="whole", residues=24, recycling_iterations=1)
     found = measured_here(Mesh.alone(), point, tmp_path, None)
     assert found.failure is None
     assert found.seconds > 0
     assert (point.size.msa_rows, point.size.extra_rows, point.size.templates) == (1, 1, 0)
-    once, again = (replace(point, passes=passes).predicted() for passes in (1, 2))
+    once, again = (replace(point, recycling_iterations=count).predicted() for count in (1, 2))
     alone = replace(point, part="prediction").predicted()
     assert alone is not None
     assert once is not None
@@ -213,7 +214,7 @@ def test_earlier_points_of_the_same_kind_are_drawn_too(
     earlier, other, plot = (tmp_path / name for name in ("earlier.json", "other.json", "plot.png"))
     assert run("--residues", "32", "--rows", "8", "--executors", "slabs", "--json", str(earlier)) == 0
     assert run("--residues", "16", "--rows", "9", "--executors", "slabs", "--json", str(other)) == 0
-    also = ["--also", str(earlier), str(other)]
+    also = ["--include", str(earlier), str(other)]
     assert run("--residues", "64", "--rows", "8", "--executors", "plain", "slabs", "--plot", str(plot), *also) == 0
     ((curves, floors, _),) = drawn
     plain, slabs = sorted(curves, key=lambda curve: curve.executor)
@@ -226,5 +227,5 @@ def test_earlier_points_of_the_same_kind_are_drawn_too(
 
 def test_files_that_are_no_earlier_points_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.json").write_text('{"readings": [{"part": "prediction"}]}')
-    assert run("--also", str(tmp_path / "a.json")) == 2
+    assert run("--include", str(tmp_path / "a.json")) == 2
     assert "is no JSON of `helixfold benchmark memory`" in capsys.readouterr().err

@@ -10,8 +10,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark import model
-from helixfold.benchmark.measurement import BenchmarkDevice, CommonOptions, Readings
-from helixfold.benchmark.model import PEER, ModelOptions, Way, _flops, readings
+from helixfold.benchmark.measurement import BenchmarkDevice, Readings
+from helixfold.benchmark.model import PEER, _flops, readings
+from helixfold.benchmark.options import CommonOptions, ModelOptions, Way
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
@@ -55,7 +56,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, python: Path, ways: tuple[Way, ...
     monkeypatch.setattr(model, "PUBLISHED", ("tiny",))
     monkeypatch.setattr(model, "_flops", lambda *_: 1)
     options = ModelOptions(
-        preset="tiny", residues=12, rows=4, extra_rows=3, ways=ways, peer=("jax",), jax_python=python
+        preset="tiny", residues=12, rows=4, extra_rows=3, executors=ways, peer=("jax",), jax_python=python
     )
     (found,) = readings(options, CommonOptions(repeats=1, dtypes=("float32",)), MACHINE)
     return found

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from helixfold.benchmark.precision import PARTS, Cost, PrecisionOptions, ShortDtype, Way, rounded, run, table, ways
+from helixfold.benchmark.options import PrecisionOptions, ShortDtype
+from helixfold.benchmark.precision import PARTS, Cost, Way, rounded, run, table, ways
 from helixfold.execution.whole import Whole
 from helixfold.model.outputs import Outputs
 from helixfold.ops.dispatch import Op, intercepted

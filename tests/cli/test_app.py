@@ -1,5 +1,6 @@
 """What is wrong with a command line is one sentence; what is right is read in all the usual spellings."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("predict a.fasta --num-recyles 3", "there is no option --num-recyles; did you mean --num-recycles? (see"),
         ("predict a.fasta --wieghts=w", "there is no option --wieghts; did you mean --weights? (see"),
         ("predict a.fasta --num-rec 3", "there is no option --num-rec; did you mean"),
-        ("features a.fasta --min-plddt 3", "there is no option --min-plddt; did you mean --least-plddt?"),
+        ("features a.fasta --max-plddt 3", "there is no option --max-plddt; did you mean --min-plddt?"),
         ("predict a.fasta -x", "there is no option -x (see helixfold predict --help)"),
         ("predict a.fasta --inputs b.fasta", "there is no option --inputs"),
         ("predict a.fasta --no-overwrite", "there is no option --no-overwrite; did you mean --overwrite?"),
@@ -162,5 +163,15 @@ def test_settings_are_collected() -> None:
 
 def test_every_command_has_a_module() -> None:
     folder = Path(__file__).parents[2] / "helixfold" / "cli"
-    others = {"__init__", "main", "app", "help"}
+    others = {"__init__", "main", "app", "command", "config_file", "help"}
     assert {path.stem for path in folder.glob("*.py")} == {*others, *COMMANDS}
+
+
+def test_earlier_spellings_in_the_migration_page_are_still_accepted() -> None:
+    page = (Path(__file__).parents[2] / "docs/migration.md").read_text()
+    rows = re.findall(r"^\| `helixfold ([a-z ]+)` \| `(--[a-z-]+)` \| `(--[a-z-]+)` \|", page, re.MULTILINE)
+    assert len(rows) > 20
+    for command, earlier, name in rows:
+        app = application(command.split()).parse_commands(command.split())[1][-1]
+        (argument,) = [each for each in app.assemble_argument_collection() if earlier in each.names]
+        assert argument.name == name

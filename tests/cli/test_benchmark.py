@@ -104,7 +104,7 @@ def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
     recorder = OperatorRecorder()
     monkeypatch.setattr("helixfold.benchmark.step.GraphRecorder", lambda device: recorder)
     with forced("reference"):
-        _, rows = measured(tmp_path / "step.json", "step", "--recycles", "2")
+        _, rows = measured(tmp_path / "step.json", "step", "--num-recycles", "2")
     parts = ("recycling", "forward", "backward", "optimizer", "whole")
     assert kinds(rows) == {
         *((part, by) for part in parts for by in ("plain", "ours")),

@@ -85,7 +85,7 @@ def test_filters_and_required_alignments_leave_out_without_failing(
     write_training_files(tmp_path)
     assert main(command(tmp_path, "--require-alignments")) == 0
     assert "3 chains, 3 made now; 3 left out" in capsys.readouterr().out
-    for more in (("--max-release-date", "2018-04-29"), ("--resolution", "2.1"), ("--min-length", "41")):
+    for more in (("--max-release-date", "2018-04-29"), ("--max-resolution", "2.1"), ("--min-length", "41")):
         assert main(command(tmp_path, *more, output=more[0])) == 0
         assert "0 chains, 0 made now; 6 left out" in capsys.readouterr().out
     assert FeatureStore.open(tmp_path / "--min-length").entries == ()
@@ -118,7 +118,7 @@ def test_shards_are_built_one_by_one_and_joined(tmp_path: Path, capsys: pytest.C
         (["--structures", "{}/structures", "--clusters", "{}/none"], "none: cannot be read"),
         (["--structures", "{}/structures", "--shard", "2/2"], "a shard is i/n with i from 0 to n - 1"),
         (["--structures", "{}/structures", "--workers", "0"], "--workers: must be a whole number from 1 to 1,024"),
-        (["--structures", "{}/structures", "--resolution", "-1"], "below_resolution must be a positive number"),
+        (["--structures", "{}/structures", "--max-resolution", "-1"], "below_resolution must be a positive number"),
         (["--structures", "{}/structures", "--output", "{}/structures/0abc.pdb"], "cannot be used as a feature store"),
     ],
 )

@@ -62,7 +62,7 @@ def test_relax_passes_limits_and_returns_the_exit_code(record: Record) -> None:
     [
         ("download", "files.download", (("model_1_ptm",),), {"directory": None, "url": None}),
         (
-            "download --models model_1 model_2_ptm --directory out --url http://a",
+            "download --models model_1 model_2_ptm --output out --url http://a",
             "files.download",
             (("model_1", "model_2_ptm"),),
             {"directory": OUT, "url": "http://a"},
@@ -71,13 +71,13 @@ def test_relax_passes_limits_and_returns_the_exit_code(record: Record) -> None:
         ("inspect a --arrays", "files.inspect", (A,), {"arrays": True}),
         ("convert a b", "files.convert", (A, B, None), {"overwrite": False, "dtype": "float32"}),
         (
-            "convert a b --preset tiny --dtype bfloat16 --overwrite",
+            "convert a b --model tiny --dtype bfloat16 --overwrite",
             "files.convert",
             (A, B, "tiny"),
             {"overwrite": True, "dtype": "bfloat16"},
         ),
         (
-            "merge a b --adapter c=0.5 d --preset tiny",
+            "merge a b --adapter c=0.5 d --model tiny",
             "files.merge",
             (A, B, parse_adapters(("c=0.5", "d")), "tiny"),
             {"overwrite": False},
@@ -94,7 +94,7 @@ def test_weights_pass_their_options(
 
 def test_verify_passes_its_options_and_returns_the_exit_code(record: Record) -> None:
     calls = record("helixfold.verification.verify.run", 1)
-    words = "weights verify a --preset tiny --dtype float32 --own --against jax --jax-python b --device cuda:1"
+    words = "weights verify a --model tiny --dtype float32 --own --against jax --jax-python b --device cuda:1"
     assert run(words) == 1
     assert run("weights verify a") == 1
     own, usual = (options for _, options in calls)
@@ -133,7 +133,9 @@ def test_databases_are_built_under_the_names_that_searches_look_for(
     record("data_pipeline.processors.available_processors", 12)
     monkeypatch.setattr("data_pipeline.search.cluster_build.ClusterBuild", ClusterBuild)
     build = ["databases", "build"]
-    words = "a b -o out --name lab --environmental c d e --templates f --min-identity 0.5 --coverage 0.9 --threads 3"
+    words = (
+        "a b -o out --name lab --environmental c d e --templates f --min-identity 0.5 --min-coverage 0.9 --threads 3"
+    )
     assert main([*build, *words.split()]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "out/uniref30_lab_db: 2,000 sequences",
@@ -147,7 +149,7 @@ def test_databases_are_built_under_the_names_that_searches_look_for(
     for wrong, message in (
         ("", "name the FASTA files whose sequences are to be searched"),
         ("a --name x/y", "--name "),
-        ("a --coverage 2", "coverage must be at most 1"),
+        ("a --min-coverage 2", "coverage must be at most 1"),
     ):
         assert main([*build, *wrong.split()]) == 2
         assert f"error: {message}" in capsys.readouterr().err
@@ -363,11 +365,11 @@ def test_train_passes_its_options(record: Record, capsys: pytest.CaptureFixture[
         "layout": "dp=2",
         "timeout": 9.0,
     }
-    assert run("train a -o out --timeout 9 --patience 5") == 1
+    assert run("train a -o out --patience 5") == 1
     assert calls[1][1]["timeout"] == 5.0
     assert calls[1][0][1].steps != 7
     for words, message in (
-        ("train a -o out --timeout 0", "--timeout is a number of seconds greater than 0, got 0"),
+        ("train a -o out --timeout 0", "--timeout must be greater than 0 seconds, got 0"),
         ("train a -o out --stages 1", "--stages is for --recipe"),
         ("train a -o out --memory 8GiB", "--memory is for --dry-run"),
         ("train a", "name the training set and --output"),
@@ -474,7 +476,7 @@ def test_predictions_become_a_training_set_for_distillation(record: Record, caps
     store = record("helixfold.training.feature_store.make_store", 0)
     chosen = SimpleNamespace(structures=A, alignments=B, taken=5, left_out=2)
     select = record("helixfold.finetune.distillation.select_predictions", chosen)
-    assert run("features --from-predictions c --least-plddt 80 -o out") == 0
+    assert run("features --from-predictions c --min-plddt 80 -o out") == 0
     assert select == [((Path("c"), OUT, 80.0), {})]
     options = store[0][0][0]
     assert (options.structures, options.alignments, options.distillation) == (A, B, True)
@@ -486,14 +488,19 @@ def test_predictions_become_a_training_set_for_distillation(record: Record, caps
 @pytest.mark.parametrize(
     ("words", "function", "arguments", "options"),
     [
-        ("fixbb a.pdb --chain B --fixed 1-2 5 --cyclic", "fixed_backbone_of", ("B", ("1-2", "5")), {"cyclic": True}),
         (
-            "partial a.pdb --keep 3-5 --chain B --length 9 --start 2 --keep-sequence",
+            "fixbb a.pdb --chain B --fixed-residues 1-2 5 --cyclic",
+            "fixed_backbone_of",
+            ("B", ("1-2", "5")),
+            {"cyclic": True},
+        ),
+        (
+            "partial a.pdb --motif 3-5 --chain B --length 9 --start 2 --keep-sequence",
             "partial_of",
             ("B", ("3-5",)),
             {"length": 9, "start": 2, "fix_sequence": True},
         ),
-        ("partial a.pdb --keep 3", "partial_of", (None, ("3",)), {"length": None, "start": 1, "fix_sequence": False}),
+        ("partial a.pdb --motif 3", "partial_of", (None, ("3",)), {"length": None, "start": 1, "fix_sequence": False}),
         (
             "binder a.pdb --length 7 --target-chains B C --hotspots B5 --cyclic",
             "binder_of",
@@ -537,7 +544,7 @@ def test_serve_passes_where_it_listens_and_the_limits_of_users(
     record("data_pipeline.processors.available_processors", 12)
     monkeypatch.setattr("helixfold.cli.serve._gpus", lambda: 0)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    listening = "--data out --port 9 --workers 3 --demand-token --host-name Fold.Org --public-url https://Fold.Org/"
+    listening = "--data out --port 9 --workers 3 --require-tokens --host-name Fold.Org --public-url https://Fold.Org/"
     limits = "--max-residues 50 --max-jobs 4 --max-disk 1GiB --max-upload 1MiB --max-requests 7 --keep-days 2"
     words = f"serve {listening} --webhook-host a:1 {limits} --max-attempts 5 --max-hours 0.5 --device cpu --models tiny"
     assert run(words) == run("serve --behind-proxy") == 0

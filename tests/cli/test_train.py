@@ -89,8 +89,7 @@ def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Pa
         (["--device", "tpu"], "there is no device 'tpu'"),
         (["--layout", "dp=2"], "dp=2,bp=1,dap=1 is for 2 ranks and there are 1; these fit: dp=1,bp=1,dap=1"),
         (["--layout", "many"], "a layout is such as dp=16,bp=2,dap=2"),
-        (["--timeout", "0"], "--timeout is a number of seconds greater than 0, got 0"),
-        (["--patience", "0"], "--timeout is a number of seconds greater than 0, got 0"),
+        (["--timeout", "0"], "--timeout must be greater than 0 seconds, got 0"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_writes_nothing(

@@ -71,7 +71,7 @@ def test_a_name_says_which_model_it_is(checkpoint: Path) -> None:
     named = checkpoint.rename(checkpoint.with_name("params_tiny.safetensors"))
     convert(named, named.with_name("x.npz"))
     unnamed = named.rename(named.with_name("mine.safetensors"))
-    with pytest.raises(InputError, match="does not say which model it is; add --preset"):
+    with pytest.raises(InputError, match="the file does not name its model; pass --model"):
         convert(unnamed, unnamed.with_name("y.npz"))
     assert not unnamed.with_name("y.npz").exists()
 
@@ -124,7 +124,7 @@ def test_download_says_where_and_under_which_licence(tmp_path: Path, capsys: pyt
 
 def test_the_command_line_reaches_the_functions(checkpoint: Path) -> None:
     target = checkpoint.with_name("x.npz")
-    assert main(["weights", "convert", str(checkpoint), str(target), "--preset", "tiny"]) == 0
+    assert main(["weights", "convert", str(checkpoint), str(target), "--model", "tiny"]) == 0
     assert target.exists()
     assert main(["weights", "inspect", str(target)]) == 0
     assert main(["weights", "download", "--models", "model_9"]) == 2

@@ -36,7 +36,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
 def test_designs_have_a_table_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.pdb").write_text("ATOM\n")
     output = tmp_path / "out"
-    words = [str(HAIRPIN), str(tmp_path / "broken.pdb"), "--fixed", "1-2", "--excluded", "CM", "--cyclic"]
+    words = [str(HAIRPIN), str(tmp_path / "broken.pdb"), "--fixed-residues", "1-2", "--exclude", "CM", "--cyclic"]
     words += ["--loss", "con=0", "plddt=1", "--designs", "2"]
     assert main(["design", "fixbb", *words, *STEPS, "--output", str(output)]) == 1
     names, *lines = [line.split("\t") for line in (output / "designs.tsv").read_text().splitlines()]
@@ -162,10 +162,10 @@ def test_residues_are_named_as_in_the_file() -> None:
         (["hallucination", "--length", "1"], "--length: must be a whole number from 2 to 2,000"),
         (["hallucination"], "--length is required"),
         (["hallucination", "--length", "9", "--loss", "beauty=1"], "there is no loss beauty"),
-        (["hallucination", "--length", "9", "--excluded", "B"], "excluded are one-letter codes"),
+        (["hallucination", "--length", "9", "--exclude", "B"], "excluded are one-letter codes"),
         (["hallucination", "--length", "9", "--loss", "dgram=1"], "needs atoms that the design is to have"),
         (["fixbb", "none.pdb"], "none.pdb"),
-        (["partial", str(HAIRPIN)], "--keep is required"),
+        (["partial", str(HAIRPIN)], "--motif is required"),
         (["binder", str(HELIX), "--length", "4", "--target-chains", "Q"], "there is no chain Q"),
     ],
 )

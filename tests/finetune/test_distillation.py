@@ -52,7 +52,7 @@ def test_confident_chains_are_taken_once(
 ) -> None:
     monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
     command = ["features", "--from-predictions", str(predictions), "--output", str(tmp_path / "set"), "--workers", "1"]
-    assert main([*command, "--least-plddt", "0"]) == 0
+    assert main([*command, "--min-plddt", "0"]) == 0
     store = FeatureStore.open(tmp_path / "set")
     names = {entry.name for entry in store.entries}
     (kept,) = names - {"two_A"}  # of the two equal ones
@@ -67,7 +67,7 @@ def test_confident_chains_are_taken_once(
     assert reasons[left] == f"{kept.removesuffix('_A')} is similar and more confident"
     assert reasons["pair"] == "it has 2 chains"
     capsys.readouterr()
-    assert main([*command[:-4], "--output", str(tmp_path / "none"), "--least-plddt", "100"]) == 2
+    assert main([*command[:-4], "--output", str(tmp_path / "none"), "--min-plddt", "100"]) == 2
     assert "none is a chain alone with a mean pLDDT of 100 or more" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 

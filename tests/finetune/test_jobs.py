@@ -88,7 +88,7 @@ def test_each_comes_to_what_it_comes_to_alone(name: str, together: Path, alone: 
 def test_the_order_of_turns_and_the_memory_change_no_bit(
     weights: Path, jobs: Path, together: Path, tmp_path: Path
 ) -> None:
-    assert main(["finetune", *several(weights, jobs, tmp_path, "--turns=deadline", "--memory=1MB")]) == 0
+    assert main(["finetune", *several(weights, jobs, tmp_path, "--schedule=deadline", "--memory=1MB")]) == 0
     for name in NAMES:
         assert result(tmp_path / name) == result(together / name)
 

@@ -13,7 +13,7 @@ from tests.support.run_values import values
 
 pytestmark = pytest.mark.long
 
-TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu", "--at-once", "1"]
+TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu", "--batch-size", "1"]
 FOLD = "helixfold.scoring.network:Network.fold"
 
 

@@ -51,7 +51,7 @@ def test_mutants_are_folded_once_from_one_search_in_lots(
     monkeypatch.setattr(network.Network, "fold", counting)
     monkeypatch.setattr(scan_run, "prepare_in", preparing)
     output = tmp_path / "out"
-    words = ["scan", str(tmp_path / "one.fasta"), *TINY, "--positions", "2-3", "12", "--to", "AW", "--at-once", "4"]
+    words = ["scan", str(tmp_path / "one.fasta"), *TINY, "--positions", "2-3", "12", "--to", "AW", "--batch-size", "4"]
     words += ["--output", str(output)]
     assert main(words) == 130
     assert lots == [1, 3, 4, 2]  # the wild type, three hidden positions, six mutants

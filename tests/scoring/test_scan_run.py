@@ -168,7 +168,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
         "tiny",
         "--device",
         "cpu",
-        "--at-once",
+        "--batch-size",
         "2",
         "--output",
         str(tmp_path / "out"),

@@ -201,7 +201,7 @@ def test_neighbours_of_one_length_are_folded_together_and_alone_where_that_fails
 ) -> None:
     for name, length in (("a", 9), ("b", 9), ("c", 9), ("d", 7), ("e", 9), ("f", 8)):
         write(tmp_path / "in" / f"{name}.pdb", SEQUENCE[:length])
-    words = [str(tmp_path / "in"), "--model", "tiny", "--at-once", "2", "--save-structures"]
+    words = [str(tmp_path / "in"), "--model", "tiny", "--batch-size", "2", "--save-structures"]
     code, lots = run(*words)
     assert (code, [[length for length, _ in lot] for lot in lots]) == (0, [[9, 9], [9], [7], [9], [8]])
     assert not any(has_guess for lot in lots for _, has_guess in lot)

@@ -41,7 +41,7 @@ def test_a_run_goes_on_in_any_layout_also_where_ranks_share_a_batch_unequally(st
 def test_a_rank_that_hangs_or_dies_is_named_in_time(
     signal_number: signal.Signals, patience: int, store: Path, tmp_path: Path
 ) -> None:
-    run = Run(store=store, directory=tmp_path / "run", options=(f"--patience={patience}",))
+    run = Run(store=store, directory=tmp_path / "run", options=(f"--timeout={patience}",))
     kill = Kill(signal_number, Event(index=4, call=STEP))
     with run.start(3, kill, 1, steps=10_000, batch_size=3) as processes:
         for process in (processes.processes[0], processes.processes[2]):
@@ -102,7 +102,7 @@ def test_twenty_kills_of_one_of_four_ranks_change_no_bit(store: Path, tmp_path: 
     settings = {"steps": 60, "batch_size": 4}
     calm = Run(store=store, directory=tmp_path / "calm")
     calm.finish(4, seconds=600, **settings)
-    run = Run(store=store, directory=tmp_path / "run", options=("--patience=60",))
+    run = Run(store=store, directory=tmp_path / "run", options=("--timeout=60",))
     random, kills, output = np.random.default_rng(0), 0, tmp_path / "torchrun.txt"
     options = ("--standalone", "--max-restarts=40", "--monitor-interval=0.2")
     with torchrun(run, 4, output, *options, **settings) as launcher:
@@ -130,7 +130,7 @@ def test_twenty_kills_of_one_of_four_ranks_change_no_bit(store: Path, tmp_path: 
 def test_nodes_leave_and_come_back_and_the_batch_stays_what_it_was(store: Path, tmp_path: Path) -> None:
     # Long steps, so that few are made meanwhile, and small changes: what is summed in another order must not add up.
     settings = {"steps": 40, "batch_size": 16, "optimizer.learning_rate": 1e-5}
-    run = Run(store=store, directory=tmp_path / "run", options=("--patience=60", "--layout=dp=4"))
+    run = Run(store=store, directory=tmp_path / "run", options=("--timeout=60", "--layout=dp=4"))
     # The nodes meet at a store of this process.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     options = (
@@ -171,7 +171,7 @@ def test_nodes_leave_and_come_back_and_the_batch_stays_what_it_was(store: Path, 
 
 @pytest.mark.long
 def test_torchrun_starts_a_run_again_whose_rank_hangs(unbroken: Unbroken, tmp_path: Path) -> None:
-    run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run", options=("--patience=5",))
+    run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run", options=("--timeout=5",))
     output = tmp_path / "torchrun.txt"
     options = ("--standalone", "--max-restarts=1", "--shutdown-timeout=5", "--monitor-interval=0.2")
     with torchrun(run, 2, output, *options) as launcher:

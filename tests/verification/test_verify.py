@@ -23,7 +23,7 @@ from helixfold.weights.npz import write_npz
 from tests.support.networks import with_every_parameter_random
 
 CPU = torch.device("cpu")
-COMMAND = ["weights", "verify", "--preset", "tiny", "--own"]
+COMMAND = ["weights", "verify", "--model", "tiny", "--own"]
 Change = Callable[[dict[str, Tensor]], None]
 
 
@@ -111,7 +111,7 @@ def test_another_models_file_fails_by_its_names(
     written: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written("sound")
-    assert main(["weights", "verify", str(path), "--preset", "model_1_ptm", "--own"]) == 1
+    assert main(["weights", "verify", str(path), "--model", "model_1_ptm", "--own"]) == 1
     assert "FAILS: names and shapes: " in capsys.readouterr().out
 
 
@@ -178,7 +178,7 @@ def test_parameters_of_complexes_are_verified_with_two_chains(
 ) -> None:
     model, path = preset("tiny_multimer").model, tmp_path / "complexes.npz"
     write_npz(path, alphafold.from_state_dict(with_every_parameter_random(model).state_dict(), model))
-    assert main(["weights", "verify", str(path), "--preset", "tiny_multimer", "--own"]) == 0
+    assert main(["weights", "verify", str(path), "--model", "tiny_multimer", "--own"]) == 0
     printed = capsys.readouterr().out
     assert "holds: values: all intact" in printed
     assert re.search(r"holds: 24 fixed residues: float32 beside float64: largest deviation \d\.\de-0[67]", printed)

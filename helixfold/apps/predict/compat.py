@@ -5,7 +5,6 @@ here set ours by another value, or cannot be followed and say what to do instead
 """
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from data_pipeline.errors import InputError, did_you_mean, printable
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, PredictOptions
 from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.options import RepresentationName, integer, traits_of
+from helixfold.standard_streams import print_note
 
 _NO = ("false", "0", "f", "no")
 # A function that changes our options, each of them an attribute, by the value of another program's option. It returns a
@@ -310,7 +310,7 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
         except (UnsupportedError, ValueError) as error:
             raise InputError(f"{option.name}: {error}") from None
         if remark is not None:
-            print(f"helixfold: {option.name}: {remark}", file=sys.stderr)
+            print_note(f"{option.name}: {remark}")
     models(ours)
     precomputed_alignments(ours)
     return replace(options, **{each.name: getattr(ours, each.name) for each in fields(options)})
@@ -334,6 +334,11 @@ def foreign_options() -> dict[str, dict[str, str]]:
             if name:
                 found[program][name] = f"--{ours.replace('_', '-')}"
     return found
+
+
+def is_refused(name: str) -> bool:
+    """Return whether an option of another program is always an error here."""
+    return name in _ALL and isinstance(_ALL[name][1], str)
 
 
 def listing() -> Iterator[str]:

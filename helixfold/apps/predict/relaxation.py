@@ -36,7 +36,7 @@ from helixfold.results.relaxed import (
     write_relaxed,
 )
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_summary
 
 INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
@@ -168,10 +168,12 @@ def relax_files(
                 failed += 1
                 print(f"{shown}: not relaxed: {error or 'memory is used up'}", file=sys.stderr)
             else:
-                print(f"{shown}: {summary(relaxed)} -> {targets[path]}")
+                print_summary(f"{shown}: {summary(relaxed)} -> {targets[path]}")
                 if relaxed.after.residues:
                     numbers = ", ".join(map(str, relaxed.flawed[:20]))
-                    print(f"{shown}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}")
+                    print_summary(
+                        f"{shown}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}"
+                    )
     if failed:
         print(f"helixfold: {failed} of {len(structures)} structures could not be relaxed", file=sys.stderr)
     return SOME_FAILED if failed else 0

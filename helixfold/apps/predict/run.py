@@ -54,7 +54,7 @@ from helixfold.results.failures import SOME_FAILED
 from helixfold.results.file_table import slim_down
 from helixfold.results.lock import locked_directory
 from helixfold.results.packed import PackedResults, remove_partial
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_note, print_summary
 from helixfold.weights.adapters import parse_adapters
 from helixfold.weights.find import find_models
 
@@ -147,7 +147,7 @@ def settings_for(
     trained = all(model.provenance == "trained" for model in models)
     to_relax, remark = relaxation.chosen(options.models_to_relax, trained=trained)
     if remark is not None and workers.mesh.is_first:
-        print(f"helixfold: {remark}", file=sys.stderr)
+        print_note(remark)
     settings = RunSettings(
         options=options,
         folding=folding,
@@ -254,7 +254,7 @@ def _begun_dtype(jobs: Sequence[Job], settings: RunSettings, dtype: str, packed:
         return dtype
     begun = begun_dtype(jobs, settings, packed)
     if begun not in (None, dtype):
-        print(f"helixfold: computes in {begun}, in which earlier targets of this run were predicted", file=sys.stderr)
+        print_note(f"computes in {begun}, in which earlier targets of this run were predicted")
     return begun or dtype
 
 
@@ -263,9 +263,9 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     if is_demonstration and not folding_of(settings.options)[0] and settings.options.weights is None:
         print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
     if (warning := untried(card_of(settings.device))) is not None:
-        print(f"helixfold: {warning}", file=sys.stderr)
+        print_note(warning)
     for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):
-        print(f"helixfold: {note}", file=sys.stderr)
+        print_note(note)
 
 
 def _sorted(jobs: Sequence[Job], options: PredictOptions, *, several: bool) -> list[Job]:
@@ -298,13 +298,13 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, packed: PackedResults)
                 problems.add(InputError.at(options.output / status.name, text))
     without_remark = sum(status.finished and status.remark is None for status in statuses)
     if without_remark > _MOST_LINES:
-        tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
+        print_summary(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
     for status in statuses:
         if status.remark is not None and not status.finished:
-            tqdm.write(f"{status.name}: {status.remark}")
+            print_summary(f"{status.name}: {status.remark}")
         elif status.remark is not None or (status.finished and without_remark <= _MOST_LINES):
             remark = status.remark or "finished before"
-            tqdm.write(f"{status.name}: {remark}, {skipped} (--overwrite folds it again)")
+            print_summary(f"{status.name}: {remark}, {skipped} (--overwrite folds it again)")
     return statuses
 
 

@@ -33,6 +33,7 @@ from helixfold.results.archive import write_archive
 from helixfold.results.failures import EXPECTED_ERRORS, exit_code_for, write_failures
 from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE
 from helixfold.results.packed import PackedResults
+from helixfold.standard_streams import print_detail, print_note, print_summary
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
@@ -92,7 +93,7 @@ class BatchRunner:
             if self._packer is not None:
                 self._packer.pack()
         except KeyboardInterrupt:
-            tqdm.write(f"helixfold: {queue.number_finished()} of {counted(count, 'target')} done", file=sys.stderr)
+            print_note(f"{queue.number_finished()} of {counted(count, 'target')} done")
             raise
 
     def _taken(self) -> Iterator[Sequence[int]]:
@@ -150,6 +151,7 @@ class BatchRunner:
             require_unmoved(self._output)  # which concerns all targets
             failure = _failure_text(error)
             self._settings.say(f"{job.name}: failed: {failure} [{self._progress(number, seconds)}]", file=sys.stderr)
+            print_detail("".join(traceback.format_exception(error)).rstrip())
         else:
             if missing:
                 self._finished.append((job.residues, max(seconds, 1e-3) / missing))
@@ -243,9 +245,9 @@ def close_batch(failures: Mapping[str, str], count: int, output: Path) -> int:
     except OSError as error:
         tqdm.write(f"helixfold: {FAILURES.path(output)}: not written: {error.strerror}", file=sys.stderr)
     if write_pages(output, failures) and count:
-        print(f"all targets on one page: {INDEX.path(output)}")
+        print_summary(f"all targets on one page: {INDEX.path(output)}")
         if PULLDOWN.path(output).is_file():
-            print(f"baits and preys, ranked: {PULLDOWN_PAGE.path(output)}, {PULLDOWN_TABLE.path(output)}")
+            print_summary(f"baits and preys, ranked: {PULLDOWN_PAGE.path(output)}, {PULLDOWN_TABLE.path(output)}")
     if failures:
         print(f"helixfold: {len(failures)} of {counted(count, 'target')} failed, see {output}", file=sys.stderr)
     return exit_code_for(failures)

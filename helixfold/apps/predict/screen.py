@@ -90,7 +90,7 @@ def print_progress(target: str, stage: str, *, done: int, total: int, seconds: f
 
 def print_warning(text: str, *, is_json: bool) -> None:
     """Print a warning on stderr; with `is_json`, also as a JSON object."""
-    print(f"helixfold: warning: {text}", file=sys.stderr)
+    print(f"helixfold: warning: {text}", file=sys.stderr)  # with --quiet, too
     if is_json:
         print(json.dumps({"warning": text}), file=sys.stderr, flush=True)
 

@@ -36,7 +36,7 @@ from helixfold.results.failures import EXPECTED_ERRORS, exit_code_for, write_fai
 from helixfold.results.file_table import CHAIN_SEARCHES, FAILURES, FEATURES, PART_FAILURES, SEARCHES, TEMPLATES
 from helixfold.results.lock import locked_directory
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import optional_output
+from helixfold.standard_streams import optional_output, print_note, print_summary
 
 # As many as one search of a batch should serve; another run gets those after them.
 _TARGETS_PER_CLAIM = 32
@@ -60,7 +60,7 @@ def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path)
     """Make the searches that serve many targets at once, and print which ones, as they may take long."""
     if targets and plan.alignments:
         searches = ", ".join(step.result_file for step in plan.alignments)
-        print(f"helixfold: searching for {len(targets)} targets: {searches}", file=sys.stderr)
+        print_note(f"searching for {len(targets)} targets: {searches}")
     # By directory, for complexes may share the results of a chain.
     unpaired, paired, shared = dict[Path, Target](), dict[Path, Target](), dict[Path, Target]()
     complexes: list[tuple[Sequence[str], Sequence[Path]]] = []
@@ -244,7 +244,7 @@ def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: Se
     try:
         prepared = prepare_in(directory, target, plan)
         write_templates(directory, prepared)
-        tqdm.write(f"{target.name}: {summary(prepared)} -> {directory}")
+        print_summary(f"{target.name}: {summary(prepared)} -> {directory}")
     except EXPECTED_ERRORS as error:
         require_unmoved(output)
         failure = f"{type(error).__name__}: {error}"
@@ -276,7 +276,9 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
         remove_partial_files(written_directories(output, [directory.name for directory in directories]))
         for directory, (path, features) in zip(directories, found, strict=True):
             features.save(FEATURES.path(directory))
-            print(f"{printable(str(path))}: {features.domain_name}, {len(features.sequence)} residues -> {directory}")
+            print_summary(
+                f"{printable(str(path))}: {features.domain_name}, {len(features.sequence)} residues -> {directory}"
+            )
     return 0
 
 

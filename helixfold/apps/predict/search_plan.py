@@ -1,7 +1,6 @@
 """From the search options of a command to the searches that it makes."""
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +119,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     server_name = "" if url is None else printable(without_password(url))
     sent = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
     for note in [*profile.notes, *sent] if announce else []:
-        print(f"helixfold: {note}", file=sys.stderr)
+        print_note(note)
     cache = _search_cache(options)
     makes_files = options.templates == () or any(each.tool in ("colabfold", "mmseqs") for each in profile.alignments)
     if announce and makes_files and cache is not None and not can_be_written(cache):
@@ -152,7 +151,7 @@ def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) ->
         isinstance(target, ComplexInput) and len(target.target.entities) > 1 for target in targets
     ):
         for note in profile_of(options).complex_notes:
-            print(f"helixfold: {note}", file=sys.stderr)
+            print_note(note)
 
 
 def server_of(options: SearchOptions) -> str | None:
@@ -189,7 +188,7 @@ def selected_alignments(
         return list(targets)
     left_out = [target.name for target in targets if target.alignments]
     if left_out and announce:
-        print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
+        print_note(f"the alignments of {', '.join(left_out)} are not read, for --msa-mode")
     return [
         replace(target, files=(), a3m=None) if isinstance(target, ComplexInput) else replace(target, alignments=())
         for target in targets

@@ -21,6 +21,7 @@ from helixfold.folding.prediction import PredictionIdentity
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.standard_streams import print_summary
 from helixfold.weights.find import ReadyModel
 
 
@@ -121,7 +122,8 @@ class RunSettings:
     def say(self, line: str, file: TextIO | None = None) -> None:
         """Print a line from the first rank of a group, with its number if there are several processes."""
         if self.workers.is_leader:
-            tqdm.write(line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}", file=file)
+            text = line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}"
+            print_summary(text) if file is None else tqdm.write(text, file=file)
 
     def plan(self, model: ReadyModel, rows: FeatureRows, available: AvailableMemory) -> Plan:
         """Return how each rank of a group folds a target with a model in the memory that it has."""

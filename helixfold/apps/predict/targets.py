@@ -41,6 +41,7 @@ from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.failures import failures_of_input
 from helixfold.results.file_table import CHAIN_SEARCHES, FEATURES
+from helixfold.standard_streams import print_note
 
 _LONGEST_NAME = 60  # letters of a protein's name in the name of a directory of searches
 
@@ -83,7 +84,7 @@ def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None
     searches = plan_of(search, announce=announce, dry_run=options.dry_run)
     if announce and (unfinished := unfinished_features(options.features)):
         text = f"left out, as they have no {FEATURES.name()}: {', '.join(map(str, unfinished))}"
-        print(f"helixfold: {printable(text, 1000)}; helixfold features makes the rest", file=sys.stderr)
+        print_note(f"{printable(text, 1000)}; helixfold features makes the rest")
     jobs = [replace(job, directory=directory_in(options.output, job.title).name) for job in jobs]
     invalid = left_out_failures(problems, {job.name for job in jobs}, announce=announce)
     pulldown += pulldown_of_features(options.features, {directory_name(each.domain_name) for _, each in ready})

@@ -182,7 +182,7 @@ def test_what_untrained_parameters_made_gives_way_to_trained_ones_and_never_take
     assert "one: finished before, skipped" in runs.out
     # A file of another format with the same parameters is the same.
     as_npz = tmp_path / "params_tiny.npz"
-    assert main(["weights", "convert", str(weights), str(as_npz), "--preset", "tiny"]) == 0
+    assert main(["weights", "convert", str(weights), str(as_npz), "--model", "tiny"]) == 0
     assert runs(fasta, "--weights", as_npz, *unrelaxed) == []
     assert "one: finished before, skipped" in runs.out
 

@@ -1,0 +1,14 @@
+"""Names that options repeat, because their modules take long to load, are those of the modules."""
+
+from typing import get_args
+
+from helixfold.benchmark.options import GPUS, MODELS, CheckpointPolicy
+from helixfold.execution.recompute import Keep
+from helixfold.ops.card import CARDS
+from helixfold.presets import PRESETS
+
+
+def test_repeated_names_are_those_of_the_modules() -> None:
+    assert tuple(PRESETS) == MODELS
+    assert tuple(name for name, card in CARDS.items() if card.kind == "cuda") == GPUS
+    assert get_args(CheckpointPolicy) == get_args(Keep)
