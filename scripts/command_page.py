@@ -8,11 +8,14 @@ from typing import NamedTuple
 from cyclopts import App, Argument
 
 from helixfold.apps.predict.compat import foreign_options, is_refused
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import GROUPS, application
 from helixfold.cli.help import default_of, description_of, groups_of, name_of, usage_of, value_of
+from helixfold.options import Traits, traits_of
 
 PAGE = Path(__file__).parents[1] / "docs/command_line.md"
 _COMMON = "Common options"
+_TRAITS = traits_of(PredictOptions)
 _PART = re.compile(r"(<!-- (commands|common) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _CODE = re.compile(r"(`[^`]*`|(?<![\w-])--[a-z][\w-]*(?:=\w+)?)")
 
@@ -28,9 +31,15 @@ class Option(NamedTuple):
 # The titles of the columns, and what stands there for an option.
 COLUMNS: dict[str, Callable[[Option], str]] = {
     "option": lambda option: f"`{name_of(option.argument)} {value_of(option.argument)}`".replace(" `", "`"),
-    "what it does": lambda option: f"{_text(option.argument.parameter.help or '')} {_other_spellings(option)}".strip(),
+    "what it does": lambda option: " ".join(
+        filter(None, (_text(option.argument.parameter.help or ""), _other_spellings(option), _offer(option)))
+    ),
     "default": lambda option: "required" if option.argument.required else _default(option.argument),
 }
+
+
+# A column of `helixfold predict` alone: whether results record the option, so that another value makes other results.
+CHANGES_RESULTS = {"changes results": lambda option: "yes" if _traits(option).recorded else ""}
 
 
 def renewed(text: str) -> str:
@@ -77,10 +86,11 @@ def _tables(app: App, command: str, *, is_common: bool) -> Iterator[str]:
             continue
         title = {"Parameters": "Options"}.get(group.name, group.name)
         note = f" ({_text(group.help)})" if group.help else ""
-        rows = [[*COLUMNS], ["---"] * len(COLUMNS)]
+        columns = {**COLUMNS, **(CHANGES_RESULTS if command == "helixfold predict" else {})}
+        rows = [[*columns], ["---"] * len(columns)]
         for each in arguments:
             option = Option(command, each, names[each.name])
-            rows.append([cell(option).replace("|", "\\|") for cell in COLUMNS.values()])
+            rows.append([cell(option).replace("|", "\\|") for cell in columns.values()])
         table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
         yield f"\n{table}" if is_common else f"\n**{title}**{note}\n\n{table}"
 
@@ -102,6 +112,17 @@ def _other_spellings(option: Option) -> str:
             if name in others or (option.command == "helixfold predict" and is_same and not is_refused(name)):
                 others[name] = f" ({program})"
     return f"Other spellings: {', '.join(f'`{name}`{program}' for name, program in others.items())}." if others else ""
+
+
+def _traits(option: Option) -> Traits:
+    is_of_predict = option.command == "helixfold predict"
+    return _TRAITS.get(option.argument.field_info.name, Traits()) if is_of_predict else Traits()
+
+
+def _offer(option: Option) -> str:
+    """Return a sentence with the name of the option in requests to the service, if this offers it."""
+    offer = _traits(option).offer
+    return "" if offer is None else f"In requests to the service: `{offer.name}`."
 
 
 def _text(text: str) -> str:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
-from data_pipeline.site_configuration import site_configuration
 from helixfold.annotations import Parameter
 from helixfold.apps.predict.options import SearchOptions
 from helixfold.options import MOST_USED, MemorySize, Workers
@@ -35,6 +34,8 @@ class WorkerOptions:
 
     def with_site_databases(self) -> Self:
         """Return options with the databases of a configuration file if none are named; print which file names them."""
+        from data_pipeline.site_configuration import site_configuration  # noqa: PLC0415  `--help` does without
+
         site = site_configuration()
         if self.databases is not None or site.databases is None:
             return self
