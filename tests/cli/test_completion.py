@@ -51,6 +51,7 @@ def test_earlier_spellings_are_not_offered(script: Path) -> None:
     assert offered(script, "helixfold features", "--least") == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_have_all_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0

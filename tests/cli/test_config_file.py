@@ -91,6 +91,7 @@ def test_a_missing_file_is_named(calls: list[Any], capsys: pytest.CaptureFixture
     assert "none.toml" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_results_record_the_options_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('num_recycles = 0\nmodels = "tiny"\nmax_msa_rows = 8\ndevice = "cpu"\n')

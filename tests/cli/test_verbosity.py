@@ -17,6 +17,7 @@ def _in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.integration
 def test_a_quiet_prediction_prints_nothing_and_writes_the_same_files(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*PREDICT, "--quiet"]) == 0
     assert tuple(capfd.readouterr()) == ("", "")
@@ -36,6 +37,7 @@ def test_a_quiet_command_prints_errors_and_what_it_is_asked_to_show(capsys: pyte
     assert "executor" in capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_a_verbose_prediction_prints_executor_and_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PREDICT, "-v"]) == 0
     assert "helixfold: tiny, 10 residues: executor whole, estimated at " in capsys.readouterr().err

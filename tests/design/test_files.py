@@ -110,7 +110,7 @@ def test_options_of_the_command_are_those_of_the_optimisation() -> None:
     steps = {"logits_steps": 1, "soft_steps": 2, "hard_steps": 3, "learning_rate": 0.5, "optimizer": "adam"}
     more: dict[str, Any] = {"num_recycles": 4, "gradients_through": "last"}
     command = DesignCommand(
-        targets=DesignTargetOptions(designs=5, excluded="C"),
+        targets=DesignTargetOptions(designs=5, exclude="C"),
         models=DesignModelOptions(seed=6, dtype="float32"),
         steps=DesignStepOptions(**steps, **more, no_dropout=True),  # type: ignore[arg-type]
     )

@@ -75,6 +75,7 @@ def test_what_a_process_prints_is_progress_or_a_line() -> None:
     assert progress.lines == ["helixfold: note", "{broken", "\\x1b[2J"]
 
 
+@pytest.mark.integration
 def test_a_process_that_dies_is_told_from_one_that_fails(tmp_path: Path) -> None:
     own = JobProcess(WorkerOptions(device="nowhere"))
     try:
