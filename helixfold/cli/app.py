@@ -3,15 +3,14 @@
 import inspect
 import shlex
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import cyclopts
 from cyclopts import App, Argument, Group, Parameter
 
 import helixfold
 from data_pipeline.errors import InputError, choice_problem, did_you_mean
-from helixfold.cli.command import CommonOptions
-from helixfold.cli.config_file import ConfigFile
+from helixfold.cli.command import Command, CommonOptions, ConfigFile
 from helixfold.cli.help import help_page, show_default
 from helixfold.imports import collecting_no_garbage
 from helixfold.standard_streams import print_detail, set_verbosity
@@ -90,7 +89,8 @@ def application(words: Sequence[str]) -> App:
         for number, (name, summary) in enumerate(commands.items()):
             # The chosen command has a help text of its own.
             text = None if name in words[:1] else summary
-            app.command(f"helixfold.cli.{name}:app", name=name, help=text, group=group, sort_key=number)
+            source = "app:completion" if name == "completion" else f"{name}:app"
+            app.command(f"helixfold.cli.{source}", name=name, help=text, group=group, sort_key=number)
     app.group_commands = Group.create_ordered("Options")  # --help and --version
     return app
 
@@ -98,7 +98,7 @@ def application(words: Sequence[str]) -> App:
 def run(words: Sequence[str]) -> Any:
     """Run the command that `words` choose, and return its result. Raise `InputError` for wrong options."""
     app = application(words)
-    config = ConfigFile()
+    config = ConfigFile(COMMANDS)
     app.config = (config,)
     options = words[: words.index("--")] if "--" in words else words
     wants_help = not {"-h", "--help"}.isdisjoint(options)
@@ -132,7 +132,8 @@ def run(words: Sequence[str]) -> Any:
     # Results record the command that made them.
     if "command" in inspect.signature(command).parameters:
         bound.arguments["command"] = ("helixfold", *words)
-    return command(*bound.args, **bound.kwargs)
+    # The function that `Command` gave the common options: the wrapper would be one more call in each traceback.
+    return getattr(command, "__wrapped__", command)(*bound.args, **bound.kwargs)
 
 
 def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
@@ -163,3 +164,32 @@ def _nearest(word: str, arguments: Sequence[Argument]) -> str:
 def _expected(argument: Argument, kind: Any, word: str) -> str:
     choices: Any = argument.parameter.choices or get_args(kind) or (("true", "false") if kind is bool else ())
     return choice_problem(word, choices) if choices else f"cannot be {word!r}"
+
+
+_COMPLETION = """install:
+  helixfold completion bash > ~/.helixfold-completion.bash
+      for bash, with the line "source ~/.helixfold-completion.bash" in ~/.bashrc
+  helixfold completion zsh > ~/.zfunc/_helixfold
+      for zsh, with the line "fpath+=~/.zfunc" before compinit in ~/.zshrc
+  helixfold completion fish > ~/.config/fish/completions/helixfold.fish
+      for fish
+
+Print the script again after an update of helixfold.
+"""
+completion = Command(
+    name="completion",
+    usage="helixfold completion SHELL\nexample: helixfold completion bash > helixfold-completion.bash",
+    help_epilogue=_COMPLETION,
+)
+
+
+@completion.default
+def _complete(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(name="SHELL")], /) -> None:
+    """Print a script that completes commands, options and their choices in a shell.
+
+    Parameters
+    ----------
+    shell
+        bash, zsh or fish.
+    """
+    print(application([]).generate_completion(prog_name="helixfold", shell=shell))

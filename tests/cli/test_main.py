@@ -92,8 +92,9 @@ def test_help_and_version_import_no_command(option: str) -> None:
     modules = imported(option)
     assert not {"torch", "numpy", "argparse"} & modules
     assert {name for name in modules if name.startswith(("helixfold", "data_pipeline"))} == {
-        *("helixfold", "helixfold.cli", "helixfold.cli.main", "helixfold.cli.app", "helixfold.cli.help"),
-        *("helixfold.interruption", "helixfold.openmp", "helixfold.standard_streams"),
+        *("helixfold", *(f"helixfold.cli{name}" for name in ("", ".main", ".app", ".command", ".help"))),
+        *("helixfold.annotations", "helixfold.imports", "helixfold.interruption", "helixfold.openmp"),
+        *("helixfold.options", "helixfold.standard_streams"),
         *("data_pipeline", "data_pipeline.errors"),
     }
     assert len(modules) < 400
@@ -122,7 +123,7 @@ def test_the_help_of_a_command_comes_without_torch(words: list[str]) -> None:
     modules = imported(*words) if "--other-names" in words else imported(*words, "--help")
     assert not {"torch", "numpy", "gemmi"} & modules
     commands = {name for name in modules if name.startswith("helixfold.cli.")}
-    assert commands == {f"helixfold.cli.{name}" for name in ("main", "app", "help", words[0])}
+    assert commands == {f"helixfold.cli.{name}" for name in ("main", "app", "command", "help", words[0])}
 
 
 def test_a_process_of_its_own_ends_at_once_and_leaves_nothing_undone() -> None:

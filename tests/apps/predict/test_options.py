@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_library() -> None:
     relaxation = {name: parameter.default for name, parameter in inspect.signature(relax).parameters.items()}
     assert relaxation.items() >= asdict(RelaxOptions()).items()
     store, chains = StoreOptions(), ChainFilter()
-    assert (store.resolution, store.min_length) == (chains.below_resolution, chains.min_length)
+    assert (store.max_resolution, store.min_length) == (chains.below_resolution, chains.min_length)
     assert TrainOptions().timeout == TIMEOUT
 
 
