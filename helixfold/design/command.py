@@ -1,17 +1,17 @@
 """Options of `helixfold design`; the docstring of an option is its line in the help."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from data_pipeline.config import MAX_RECYCLES
 from helixfold.annotations import Group, Parameter
-from helixfold.options import File, Integer, MemorySize, Number, Output, reads, whole_number
+from helixfold.options import File, Integer, MemorySize, Number, Output, option_group, reads, whole_number
 
 _STEPS = whole_number(0, 100_000)
 
 
-@Parameter(name="*", group=Group.create_ordered("Designs"))
+@option_group(Group.create_ordered("Designs"))
 @dataclass(frozen=True, kw_only=True)
 class DesignTargetOptions:
     """Options for how many designs there are, what they are made of, and where they go."""
@@ -26,7 +26,7 @@ class DesignTargetOptions:
     """Design finished targets again."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Models"))
+@option_group(Group.create_ordered("Models"))
 @dataclass(frozen=True, kw_only=True)
 class DesignModelOptions:
     """Options for the models that design and those that check."""
@@ -52,7 +52,7 @@ class DesignModelOptions:
     """Memory limit of a step, such as 8GiB. Targets that do not fit are reported before the run starts."""
 
 
-@Parameter(name="*", group=Group.create_ordered("Optimisation"))
+@option_group(Group.create_ordered("Optimisation"))
 @dataclass(frozen=True, kw_only=True)
 class DesignStepOptions:
     """Options for the steps of each design."""
@@ -79,12 +79,8 @@ class DesignStepOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class DesignCommand:
+class DesignCommand(DesignStepOptions, DesignModelOptions, DesignTargetOptions):
     """All options that the four protocols share."""
-
-    targets: DesignTargetOptions = field(default_factory=DesignTargetOptions)
-    models: DesignModelOptions = field(default_factory=DesignModelOptions)
-    steps: DesignStepOptions = field(default_factory=DesignStepOptions)
 
 
 Structure = Annotated[File, Parameter(name="STRUCTURE", required=True)]

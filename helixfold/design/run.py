@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -56,25 +56,25 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
     that cannot be followed, and if no target can be read.
     """
     limit_threads()
-    options, weights = design_options(command), loss_weights(command.steps.loss)
+    options, weights = design_options(command), loss_weights(command.loss)
     tasks, failures = _read(sources, weights)
-    device = pick_device(command.models.device)
+    device = pick_device(command.device)
     method: Method = "multimer" if all(len(task.chains) > 1 for task in tasks) else "monomer"
-    models = find_models(command.models.models, command.models.weights, seed=options.seed, method=method)
+    models = find_models(command.models, command.weights, seed=options.seed, method=method)
     checks = _checking_models(command, models, seed=options.seed, method=method)
     for model in checks:
         cast_trunk(model.network.to(device), dtype_on("auto", card_of(device)))
     for note in dict.fromkeys(note for model in (*models, *checks) for note in model.notes):
         print_note(note)
-    output = command.targets.output
+    output = command.output
     _check_names([task.name for task in tasks])
     with locked_directory(output), keeping_freed_memory(KEPT_BLOCKS):
         for task in tasks:
             directory = output / directory_name(task.name)
             try:
-                check_memory(task, models, options, device, command.models.memory)
+                check_memory(task, models, options, device, command.memory)
                 designer = Designer(task, models, options, device=device)
-                _begin(directory, task, options, models, overwrite=command.targets.overwrite)
+                _begin(directory, task, options, models, overwrite=command.overwrite)
                 for number in range(options.designs):
                     _design(directory, designer, number)
                     _check(directory, designer, number, checks)
@@ -89,21 +89,9 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
 
 def design_options(command: DesignCommand) -> DesignOptions:
     """Return the options of the optimisation that a command asks for; raise `InputError` for impossible ones."""
-    steps = command.steps
-    return DesignOptions(
-        logits_steps=steps.logits_steps,
-        soft_steps=steps.soft_steps,
-        hard_steps=steps.hard_steps,
-        learning_rate=steps.learning_rate,
-        optimizer=steps.optimizer,
-        num_recycles=steps.num_recycles,
-        gradients_through=steps.gradients_through,
-        dropout=not steps.no_dropout,
-        excluded=command.targets.exclude,
-        designs=command.targets.designs,
-        seed=command.models.seed,
-        dtype=command.models.dtype,
-    )
+    # Options of the same name are the same.
+    same = {each.name: getattr(command, each.name) for each in fields(DesignOptions) if hasattr(command, each.name)}
+    return DesignOptions(**same, dropout=not command.no_dropout, excluded=command.exclude)
 
 
 def loss_weights(words: Sequence[str]) -> dict[str, float]:
@@ -146,10 +134,9 @@ def _checking_models(
     command: DesignCommand, models: Sequence[ReadyModel], *, seed: int, method: Method
 ) -> list[ReadyModel]:
     """Return the models that check; raise `InputError` if one of them also designs."""
-    given = command.models
-    if given.check_weights is None and not given.check_models:
+    if command.check_weights is None and not command.check_models:
         return []
-    checks = find_models(given.check_models, given.check_weights, seed=seed, method=method)
+    checks = find_models(command.check_models, command.check_weights, seed=seed, method=method)
     designing = {model.digest for model in models}
     if same := [model.preset.name for model in checks if model.digest in designing]:
         raise InputError(f"{same[0]} also designs, so that its check would prove nothing; give other --check-weights")

@@ -6,7 +6,7 @@ The docstring of an option is its line in the help. Nothing is imported here tha
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from helixfold.annotations import Parameter
+from helixfold.annotations import Group, Parameter
 from helixfold.options import (
     MAX_PROCESSES,
     CudaGraphs,
@@ -19,6 +19,7 @@ from helixfold.options import (
     Output,
     Positive,
     Workers,
+    option_group,
     reads,
     whole_number,
 )
@@ -37,7 +38,7 @@ AUTO_LAYOUT = "auto"
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", metavar="NAME=VALUE", consume_multiple=False)]
 
 
-@Parameter(name="*")
+@option_group(Group.create_ordered("Training sets"))
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
     """Options of `helixfold features` for building a feature store: which chains it holds, and from which files."""

@@ -13,7 +13,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.structure import protein_from_chains
 from helixfold.design import check, files, run, task
 from helixfold.design.check import CONTROLS, Agreement, Checked
-from helixfold.design.command import DesignCommand, DesignModelOptions, DesignStepOptions, DesignTargetOptions
+from helixfold.design.command import DesignCommand
 from helixfold.design.designer import Design
 from helixfold.design.options import DesignOptions
 from helixfold.design.trajectory import Trajectory
@@ -110,9 +110,13 @@ def test_options_of_the_command_are_those_of_the_optimisation() -> None:
     steps = {"logits_steps": 1, "soft_steps": 2, "hard_steps": 3, "learning_rate": 0.5, "optimizer": "adam"}
     more: dict[str, Any] = {"num_recycles": 4, "gradients_through": "last"}
     command = DesignCommand(
-        targets=DesignTargetOptions(designs=5, exclude="C"),
-        models=DesignModelOptions(seed=6, dtype="float32"),
-        steps=DesignStepOptions(**steps, **more, no_dropout=True),  # type: ignore[arg-type]
+        **steps,
+        **more,
+        designs=5,
+        exclude="C",
+        seed=6,
+        dtype="float32",
+        no_dropout=True,  # type: ignore[arg-type]
     )
     given: Any = {**steps, **more, "dropout": False, "designs": 5, "excluded": "C", "seed": 6, "dtype": "float32"}
     assert run.design_options(command) == DesignOptions(**given)
