@@ -33,7 +33,7 @@ def _field(offer: Offer) -> tuple[str, Any, Any]:
     metavar = name.split("_")[-1].upper() if offer.kind == "str" and not offer.choices else None
     text = Parameter(help=f"{offer.text[0].upper()}{offer.text[1:]}.", metavar=metavar)
     limits = [] if offer.kind != "int" or offer.bounds is None else [reads(whole_number(*offer.bounds), "N")]
-    return name, Annotated[(kind | None, text, *limits)], offer.default
+    return name, Annotated[(kind if offer.default is not None else kind | None, text, *limits)], offer.default
 
 
 _FIELDS = [_field(offer) for offer in OFFERS.values()]

@@ -515,7 +515,7 @@ def test_protocols_read_each_structure_with_their_options(
     read, made = record(f"helixfold.design.sources.{function}", "task"), record("helixfold.design.run.run", 1)
     assert main(["design", *words.split(), "--designs", "3"]) == 1
     ((((name, make),), command), _) = made[0]
-    assert (name, make(), command.targets.designs) == ("a", "task", 3)
+    assert (name, make(), command.designs) == ("a", "task", 3)
     assert read == [((Path("a.pdb"), *arguments), options)]
 
 
