@@ -21,12 +21,20 @@ from helixfold.options import File, option_group
 class CommonOptions:
     """Options of every command."""
 
-    config: File | None = None
-    """Read options from this TOML file, such as num_recycles = 3. Options on the command line override it."""
-    quiet: Annotated[bool, Parameter(alias="-q")] = False
-    """Print only errors and warnings, and what the command is asked to show."""
-    verbose: Annotated[bool, Parameter(alias="-v")] = False
-    """Also print details that help to find a problem, such as search commands and tracebacks."""
+    # Not docstrings: every `--help` would parse this module to find them.
+    config: Annotated[
+        File | None,
+        Parameter(help="Read options from this TOML file, such as num_recycles = 3. The command line overrides it."),
+    ] = None
+    quiet: Annotated[
+        bool, Parameter(alias="-q", help="Print only errors and warnings, and what the command is asked to show.")
+    ] = False
+    verbose: Annotated[
+        bool,
+        Parameter(
+            alias="-v", help="Also print details that help to find a problem, such as search commands and tracebacks."
+        ),
+    ] = False
 
 
 _USUAL = CommonOptions()
@@ -86,7 +94,8 @@ def _documented(function: Callable[..., Any], arguments: ArgumentCollection) -> 
     """Yield the names and docstrings of a function's parameters and of the fields of its classes of options."""
     yield from re.findall(r"^(\w+)\n((?:    .*\n?)+)", inspect.getdoc(function) or "", re.MULTILINE)
     for argument in arguments:
-        for kind in getattr(argument.hint, "__mro__", ()) if argument.children else ():
+        is_needed = any(child.show and not child.parameter.help for child in argument.children)
+        for kind in getattr(argument.hint, "__mro__", ()) if is_needed else ():
             yield from _field_docstrings(kind.__module__).get(kind.__name__, {}).items()
 
 

@@ -287,8 +287,13 @@ class CompatibilityOptions:
     switches: Annotated[
         tuple[bool, ...], Parameter(name=tuple(_SWITCHES), negative=tuple(_NEGATIVES), converter=_collect, show=False)
     ] = ()
-    other_names: Annotated[bool, Parameter(group=Group.create_ordered("Options of other programs"))] = False
-    """List the options of ColabFold and AlphaFold that are understood, too."""
+    other_names: Annotated[
+        bool,
+        Parameter(
+            group=Group.create_ordered("Options of other programs"),
+            help="List the options of ColabFold and AlphaFold that are understood, too.",
+        ),
+    ] = False
 
 
 def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOptions:
