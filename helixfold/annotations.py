@@ -16,6 +16,7 @@ else:
             """Stand-in for an annotation, and for the decorator of a class of options."""
 
             alias = ()
+            combine = classmethod(lambda cls, *_: cls())
 
             def __init__(self, *_, **__) -> None:
                 pass

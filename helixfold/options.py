@@ -187,8 +187,11 @@ def option_group(group: Group) -> Callable[[type[Options]], type[Options]]:
         own = options.__annotations__
         for name, annotation in own.items():
             kind, *notes = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
-            # A group of the field's own comes later, and counts.
-            own[name] = Annotated[(kind, Parameter(group=group), *notes, *_aliased(notes))]
+            parameters = [note for note in notes if isinstance(note, Parameter)]
+            others = [note for note in notes if not isinstance(note, Parameter)]
+            # Combined here, once; a group of the field's own comes later, and counts.
+            combined = Parameter.combine(Parameter(group=group), *parameters, *_aliased(notes))
+            own[name] = Annotated[(kind, combined, *others)]
         return Parameter(name="*")(options)
 
     return decorate
