@@ -15,7 +15,7 @@ NO_CACHE = "no home directory is known, and so no cache: set HOME or XDG_CACHE_H
 
 
 def user_cache() -> Path | None:
-    """Return the configured cache directory, or else helixfold's in the user's cache; None if there is no home.
+    """Return the configured cache directory, or helixfold's directory in the user's cache; None without a home.
 
     It need not exist, and it may be one that cannot be written.
     """

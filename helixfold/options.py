@@ -205,8 +205,8 @@ def _aliased(notes: Sequence[Any]) -> list[Parameter]:
 
 
 def values_of(options: Any, group: type) -> dict[str, Any]:
-    """Return the values of a group's options, by name, from the options of a command that has the group."""
-    return {field.name: getattr(options, field.name) for field in fields(group)}
+    """Return the values, by name, of the fields of a dataclass that the options of a command have too."""
+    return {field.name: getattr(options, field.name) for field in fields(group) if hasattr(options, field.name)}
 
 
 def given(options: Any, *groups: type) -> list[str]:

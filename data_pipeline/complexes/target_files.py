@@ -211,7 +211,7 @@ def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path
 def directory_in(output: Path, name: str) -> Path:
     """Return the directory of a target in an output directory: that of an earlier version, if there is one.
 
-    Version 0.1 gave a directory the target's name as it is, with all its characters, of which '/' was none.
+    Version 0.1 gave a directory the target's name as it is, with all its characters; '/' was not allowed.
     """
     directory = output / directory_name(name)
     if file_name_problem(name) is not None or os.path.exists(directory):
@@ -228,8 +228,8 @@ class TargetNames:
     def add(self, name: str, path: Path) -> None:
         """Add a name, given with the file that has it.
 
-        Raise `InputError` if another is the same name to some file system, or if it is that of a file in the output
-        directory.
+        Raise `InputError` if a file system may treat it as a name that is already there, or if a file in the output
+        directory has this name.
         """
         try:
             os.fsencode(directory_name(name))

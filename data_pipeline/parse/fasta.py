@@ -202,7 +202,7 @@ def directory_name(name: str) -> str:
 
 
 def file_names(name: str) -> tuple[str, ...]:
-    """Return the names under which the user's files of a target are looked for: its own, and that of its directory."""
+    """Return the names that a user's files for a target may have: the target's own name and its directory's name."""
     own = (name,) if file_name_problem(name) is None else ()
     return tuple(dict.fromkeys((*own, directory_name(name))))
 

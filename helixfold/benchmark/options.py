@@ -222,9 +222,9 @@ class MemoryBenchmarkOptions(Computation):
     """Numbers of processes that predict one target together."""
     device: Device = "cpu"
     """auto, cpu, cuda or cuda:N."""
-    spill_directory: Annotated[Directory, Parameter(alias="--spill", show_default="that of temporary files")] = Path(
-        tempfile.gettempdir()
-    )
+    spill_directory: Annotated[
+        Directory, Parameter(alias="--spill", show_default="the directory for temporary files")
+    ] = Path(tempfile.gettempdir())
     """Directory for spilled tensors."""
     memory_limit: Annotated[Number | None, Parameter(metavar="GIB", show_default="none")] = None
     """Memory limit of the process; a measurement that needs more fails."""

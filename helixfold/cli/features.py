@@ -1,6 +1,6 @@
 """Define the command `helixfold features`, which makes features from sequences, or a training set from structures."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from data_pipeline.errors import InputError, input_problems
 from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
 from helixfold.cli.command import Command
-from helixfold.options import MOST_USED, File, Output, given, option_group, part_of_all, reads
+from helixfold.options import MOST_USED, File, Output, given, option_group, part_of_all, reads, values_of
 from helixfold.standard_streams import print_summary
 from helixfold.training.options import StoreOptions
 
@@ -98,8 +98,7 @@ def features(
     from helixfold.apps.predict.search_plan import plan_of, with_site_sources
     from helixfold.apps.predict.targets import left_out_failures, requested_targets, skippable_problems
 
-    names = {each.name for each in fields(PredictOptions)}
-    requested = PredictOptions(inputs=inputs, **{name: value for name, value in vars(options).items() if name in names})
+    requested = PredictOptions(**values_of(options, PredictOptions), inputs=inputs)
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         targets, entries = requested_targets(requested, announce=True, problems=problems)
     if not targets and not problems:

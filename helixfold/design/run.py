@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from helixfold.design.trajectory import Trajectory
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.ops.card import card_of
+from helixfold.options import values_of
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.results.failures import SOME_FAILED, write_failures
 from helixfold.results.file_table import (
@@ -89,9 +90,7 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
 
 def design_options(command: DesignCommand) -> DesignOptions:
     """Return the options of the optimisation that a command asks for; raise `InputError` for impossible ones."""
-    # Options of the same name are the same.
-    same = {each.name: getattr(command, each.name) for each in fields(DesignOptions) if hasattr(command, each.name)}
-    return DesignOptions(**same, dropout=not command.no_dropout, excluded=command.exclude)
+    return DesignOptions(**values_of(command, DesignOptions), dropout=not command.no_dropout, excluded=command.exclude)
 
 
 def loss_weights(words: Sequence[str]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from helixfold.apps.predict.options import (
     ScreenOptions,
     SearchOptions,
 )
-from helixfold.options import MOST_USED, option_group
+from helixfold.options import MOST_USED, option_group, values_of
 
 
 @option_group(Group.create_ordered("Benchmark", sort_key=-1))
@@ -46,6 +46,4 @@ class BenchmarkOptions(
 
         `command` is the words of the command, which results record.
         """
-        names = {each.name for each in fields(PredictOptions)}
-        shared = {name: value for name, value in vars(self).items() if name in names}
-        return PredictOptions(**shared, output=output, command=command)
+        return PredictOptions(**values_of(self, PredictOptions), output=output, command=command)

@@ -18,7 +18,9 @@ class WorkerOptions:
     """Models to offer; the first one is the default."""
     weights: Annotated[Path | None, Parameter(group=MOST_USED, show_default="as for predict")] = None
     """Parameter file, or directory with params_<model>.npz files."""
-    databases: Annotated[Path | None, Parameter(group=MOST_USED, show_default="those of a configuration file")] = None
+    databases: Annotated[
+        Path | None, Parameter(group=MOST_USED, show_default="from a configuration file, if one names any")
+    ] = None
     """Search these databases, as for predict. With ColabFold's databases, the service is also an MSA server."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
