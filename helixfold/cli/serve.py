@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +12,12 @@ from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.annotations import Group
 from helixfold.cli.command import Command
-from helixfold.options import MOST_USED, Day, Directory, File, MemorySize, Number, Positive, option_group
+from helixfold.options import Day, Directory, File, MemorySize, Number, Positive, option_group
+from helixfold.serve.settings import DATA, ListeningOptions, ServeSettings
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.standard_streams import optional_output
 
-_DATA, _WORK = Path("helixfold-service"), Path("helixfold-worker")
+_WORK = Path("helixfold-worker")
 _EXTRA = ("fastapi", "prometheus_client", "uvicorn", "python_multipart")
 _EXAMPLES = """examples:
   helixfold serve
@@ -40,33 +41,6 @@ app = Command(
 tokens = Command(name="token", usage="helixfold serve token ACTION", help="Create, list and revoke access tokens.")
 app.command(tokens)
 Predicting = Annotated[WorkerOptions, Parameter(name="*", group=Group.create_ordered("Predictions"))]
-
-
-@option_group(Group.create_ordered("Server"))
-@dataclass(frozen=True, kw_only=True)
-class ListeningOptions:
-    """Options for where a server listens and who may use it."""
-
-    data: Annotated[Directory, Parameter(group=MOST_USED)] = _DATA
-    """Directory for the queue, inputs and results. Only its owner can read it."""
-    host: Annotated[str, Parameter(metavar="ADDRESS", group=MOST_USED, show_default="this machine only")] = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 listens on all networks. All but loopback addresses require tokens."""
-    port: Annotated[int, Parameter(metavar="N", group=MOST_USED)] = 8000
-    """Port to listen on."""
-    workers: Annotated[
-        int | None, Parameter(metavar="N", group=MOST_USED, show_default="one per GPU, at least one")
-    ] = None
-    """Workers to start on this machine. 0: none, all workers run elsewhere."""
-    behind_proxy: bool = False
-    """A proxy in front of the service handles TLS and sets X-Forwarded-For. Requires tokens."""
-    require_tokens: Annotated[bool, Parameter(alias="--demand-token")] = False
-    """Require tokens on a loopback address too."""
-    host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any, if tokens are required")] = ()
-    """Additional host names that requests may use."""
-    public_url: Annotated[str | None, Parameter(metavar="URL")] = None
-    """Address of the service for its users, such as https://fold.example.org. Shared links begin with it."""
-    webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
-    """Hosts that the service may call when a job ends."""
 
 
 @option_group(Group.create_ordered("Limits per user"))
@@ -106,7 +80,6 @@ def serve(
     require("serve", *_EXTRA, action="helixfold serve")
     from helixfold.serve.queue.jobs import QueueOptions
     from helixfold.serve.run import serve
-    from helixfold.serve.settings import ServeSettings
 
     queue = QueueOptions(
         max_residues=limits.max_residues,
@@ -117,18 +90,14 @@ def serve(
         max_hours=limits.max_hours,
         keep_seconds=limits.keep_days * 86_400.0,
     )
-    settings = ServeSettings(
-        directory=listening.data.absolute(),
-        host=listening.host,
-        port=listening.port,
-        behind_proxy=listening.behind_proxy,
-        demands_token=listening.require_tokens,
-        host_names=tuple(name.lower() for name in listening.host_name),
+    listening = replace(
+        listening,
+        data=listening.data.absolute(),
+        host_name=tuple(name.lower() for name in listening.host_name),
         public_url=None if listening.public_url is None else listening.public_url.lower().rstrip("/"),
-        webhook_hosts=listening.webhook_host,
-        max_upload_bytes=limits.max_upload,
-        requests_per_minute=limits.max_requests,
-        queue=queue,
+    )
+    settings = ServeSettings(
+        **vars(listening), max_upload=limits.max_upload, max_requests=limits.max_requests, queue=queue
     )
     predicting = predicting.with_site_databases()
     environments = _environments(listening.workers, predicting.device)
@@ -187,7 +156,7 @@ def create(
     user: Annotated[str, Parameter(name="USER")],
     /,
     *,
-    data: Directory = _DATA,
+    data: Directory = DATA,
     worker: bool = False,
     until: Annotated[Day | None, Parameter(show_default="valid until revoked")] = None,
 ) -> None:
@@ -218,7 +187,7 @@ def create(
 
 @tokens.command(name="list", usage="helixfold serve token list [--data DIR]")
 @optional_output()
-def list_tokens(*, data: Directory = _DATA) -> None:
+def list_tokens(*, data: Directory = DATA) -> None:
     """List the id, user, kind and state of every token. The tokens themselves are not stored.
 
     Parameters
@@ -236,7 +205,7 @@ def list_tokens(*, data: Directory = _DATA) -> None:
 
 @tokens.command(usage="helixfold serve token revoke NAME [--data DIR]")
 @optional_output()
-def revoke(name: Annotated[str, Parameter(name="NAME")], /, *, data: Directory = _DATA) -> None:
+def revoke(name: Annotated[str, Parameter(name="NAME")], /, *, data: Directory = DATA) -> None:
     """Revoke a token, or all tokens of a user. Their sessions, shared links and event streams end immediately.
 
     Parameters

@@ -75,7 +75,7 @@ def serve(
     """
     _log_to_stderr()
     os.umask(0o077)  # whatever this process and its workers write is their owner's alone
-    with only_server(settings.directory):
+    with only_server(settings.data):
         service = Service.open(settings)
         try:
             if settings.needs_token and not service.tokens.all():
@@ -255,7 +255,7 @@ def _post_end(service: Service, job: Job) -> str | None:
     url = job.webhook or ""
     parts = urlsplit(url)
     port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
-    if parts.hostname is None or f"{parts.hostname}:{port}" not in service.settings.webhook_hosts:
+    if parts.hostname is None or f"{parts.hostname}:{port}" not in service.settings.webhook_host:
         return "its host is not named any more"
     body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
     headers = {"Content-Type": "application/json"}

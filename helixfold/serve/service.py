@@ -52,7 +52,7 @@ class Service:
         self.views = QueueViews(self.database)
         self.audit = AuditLog(self.database, self.clock)
         self.shares = Shares(self.database, self.clock)
-        self.drafts = Drafts(self.storage.drafts, self.settings.max_upload_bytes, self.clock)
+        self.drafts = Drafts(self.storage.drafts, self.settings.max_upload, self.clock)
         self.ended_sessions = EndedSessions(self.database, self.clock)
         self.workers = Workers(self.database, self.clock)
         self.waiting_jobs = ChangeSignal()
@@ -63,9 +63,9 @@ class Service:
     @classmethod
     def open(cls, settings: ServeSettings) -> "Service":
         """Open the service in its data directory, and put right what a killed server left behind."""
-        storage = Storage(settings.directory)
+        storage = Storage(settings.data)
         storage.prepare()
-        service = cls(settings, storage, Database(storage.database), TokenFile(settings.directory))
+        service = cls(settings, storage, Database(storage.database), TokenFile(settings.data))
         service.queue.extend_all()
         storage.remove_unknown(service.views.ids())
         return service
@@ -223,7 +223,7 @@ class Service:
         except ValueError as error:
             raise InputError("the webhook is not a valid address") from error
         is_plain = parts.scheme in ("http", "https") and parts.username is None and webhook.isprintable()
-        if not is_plain or f"{parts.hostname}:{port}" not in self.settings.webhook_hosts or len(webhook) > 2_000:
+        if not is_plain or f"{parts.hostname}:{port}" not in self.settings.webhook_host or len(webhook) > 2_000:
             raise InputError("this service may not call the host of the webhook; see --webhook-host")
 
 

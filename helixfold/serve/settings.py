@@ -5,49 +5,72 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
+from cyclopts import Parameter
+
 from data_pipeline.errors import InputError, check_at_least, check_at_most, check_positive, printable
+from helixfold.annotations import Group
+from helixfold.options import MOST_USED, Directory, option_group
 from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.transfer import MAX_INPUT_BYTES
 
-DEFAULT_PORT: Final = 8000
+DATA: Final = Path("helixfold-service")
 API: Final = "/api/v1"
 _PUBLIC_URL = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
+@option_group(Group.create_ordered("Server"))
 @dataclass(frozen=True, kw_only=True)
-class ServeSettings:
+class ListeningOptions:
+    """Options for where a server listens and who may use it."""
+
+    data: Annotated[Directory, Parameter(group=MOST_USED)] = DATA
+    """Directory for the queue, inputs and results. Only its owner can read it."""
+    host: Annotated[str, Parameter(metavar="ADDRESS", group=MOST_USED, show_default="this machine only")] = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 listens on all networks. All but loopback addresses require tokens."""
+    port: Annotated[int, Parameter(metavar="N", group=MOST_USED)] = 8000
+    """Port to listen on."""
+    workers: Annotated[
+        int | None, Parameter(metavar="N", group=MOST_USED, show_default="one per GPU, at least one")
+    ] = None
+    """Workers to start on this machine. 0: none, all workers run elsewhere."""
+    behind_proxy: bool = False
+    """A proxy in front of the service handles TLS and sets X-Forwarded-For. Requires tokens."""
+    require_tokens: Annotated[bool, Parameter(alias="--demand-token")] = False
+    """Require tokens on a loopback address too."""
+    host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any, if tokens are required")] = ()
+    """Additional host names that requests may use."""
+    public_url: Annotated[str | None, Parameter(metavar="URL")] = None
+    """Address of the service for its users, such as https://fold.example.org. Shared links begin with it."""
+    webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
+    """Hosts that the service may call when a job ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings(ListeningOptions):
     """Settings of a service.
 
     Without `needs_token` every request is the user "local"'s, which is allowed on a loopback address alone.
     """
 
-    directory: Path
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    behind_proxy: bool = False  # that ends TLS, and names the client in X-Forwarded-For
-    demands_token: bool = False  # on a loopback address, too
-    host_names: tuple[str, ...] = ()  # by which browsers know the service, beside its address
-    public_url: str | None = None  # by which users reach the service, such as https://fold.example.org
-    webhook_hosts: tuple[str, ...] = ()  # host:port pairs that may be told of the end of jobs
-    max_upload_bytes: int = 32 * 2**20
+    max_upload: int = 32 * 2**20  # bytes of a submission
+    max_requests: int = 600  # per minute, of a user, or of an address without one
     max_result_bytes: int = 2**31  # of one file that a worker sends
-    requests_per_minute: int = 600  # of a user, or of an address without one
     wait_seconds: float = 900.0  # for which an answer with a structure in it is waited for
     body_seconds: float = 60.0  # in which a request has to arrive, and one more for each 256 KiB
     queue: QueueOptions = field(default_factory=QueueOptions)
 
     def __post_init__(self) -> None:
-        check_at_least(self, InputError, max_upload_bytes=1024, requests_per_minute=1, port=0)
-        check_at_most(self, InputError, port=65_535, max_upload_bytes=MAX_INPUT_BYTES)
+        check_at_least(self, InputError, max_upload=1024, max_requests=1, port=0)
+        check_at_most(self, InputError, port=65_535, max_upload=MAX_INPUT_BYTES)
         check_positive(self, "wait_seconds", "body_seconds", error=InputError)
         if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
             raise InputError(
                 f"the public address must be http(s)://HOST or http(s)://HOST:PORT, got {self.public_url[:80]!a}"
             )
-        for name in self.webhook_hosts:
+        for name in self.webhook_host:
             host, _, port = name.rpartition(":")
             if not (host and port.isdecimal()):
                 raise InputError(f"a webhook host needs a port, such as example.org:443, got {name!r}")
@@ -58,7 +81,7 @@ class ServeSettings:
 
         Behind a proxy all requests come from this machine, wherever they began.
         """
-        return self.demands_token or self.behind_proxy or not is_loopback(self.host)
+        return self.require_tokens or self.behind_proxy or not is_loopback(self.host)
 
     @property
     def accepted_hosts(self) -> Sequence[str] | None:
@@ -66,9 +89,9 @@ class ServeSettings:
 
         A page of elsewhere whose name is made to lead to this machine has another one.
         """
-        if self.host_names or not self.needs_token:
+        if self.host_name or not self.needs_token:
             public = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port
-            return ("127.0.0.1", "localhost", "[::1]", *self.host_names, *public)
+            return ("127.0.0.1", "localhost", "[::1]", *self.host_name, *public)
         return None
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Running]":
     """A server on this machine, whose user needs no token."""
-    with running(tmp_path_factory.mktemp("service"), requests_per_minute=100_000) as found:
+    with running(tmp_path_factory.mktemp("service"), max_requests=100_000) as found:
         yield found
 
 
@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Running]":
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Running]":
     """A server that demands tokens."""
     directory = tmp_path_factory.mktemp("guarded")
-    with running(directory, demands_token=True, requests_per_minute=100_000) as found:
+    with running(directory, require_tokens=True, max_requests=100_000) as found:
         yield found
 
 

@@ -74,7 +74,7 @@ def work(url: str, token: str, name: str, log: Path) -> None:
 def run_server(directory: Path, port: int, token: str) -> None:
     app.secrets = SimpleNamespace(token_urlsafe=lambda _: token)  # type: ignore[assignment]
     queue = QueueOptions(max_active_jobs=100_000, max_active_residues=10**9, max_attempts=50, lease_seconds=3)
-    settings = ServeSettings(directory=directory, port=port, requests_per_minute=10**6, queue=queue)
+    settings = ServeSettings(data=directory, port=port, max_requests=10**6, queue=queue)
     serve(settings, WorkerOptions())
 
 

@@ -98,7 +98,7 @@ def until(happened: Callable[[], object]) -> None:
 @contextmanager
 def running(directory: Path, *, offers: Mapping[str, Any] | None = OFFERS, **settings: Any) -> Iterator[Running]:
     """A server with these settings, at which one worker has said hello."""
-    service = Service.open(replace(ServeSettings(directory=directory, port=0), **settings))
+    service = Service.open(replace(ServeSettings(data=directory, port=0), **settings))
     app = create_app(service)
     config = uvicorn.Config(
         app, port=0, http=TimedProtocol, loop="asyncio", ws="none", lifespan="off", log_config=None, access_log=False

@@ -176,7 +176,7 @@ def test_html_in_every_name_is_text(server: Running) -> None:
 
 @pytest.mark.integration
 def test_large_and_hostile_uploads_are_refused_and_the_queue_goes_on(server: Running) -> None:
-    limit = server.service.settings.max_upload_bytes
+    limit = server.service.settings.max_upload
     assert server.asked("POST", f"{API}/jobs", body=b"x", headers={"Content-Length": str(limit + 1)})[0] == 413
     bomb = base64.b64encode(gzip.compress(b">query\nMKTAYIAKQR\n" + b">a\nMKTAYIAKQR\n" * 400_000)).decode()
     buffer = io.BytesIO()
@@ -226,7 +226,7 @@ def test_slow_requests_are_ended(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_webhooks_call_named_hosts_alone(tmp_path: Path) -> None:
-    with running(tmp_path, webhook_hosts=("hooks.example:443",)) as server:
+    with running(tmp_path, webhook_host=("hooks.example:443",)) as server:
         for url in (
             *("http://127.0.0.1:22/", "http://169.254.169.254/latest", "https://hooks.example:8443/", "file:///etc/x"),
             *(
@@ -259,8 +259,8 @@ def test_an_address_that_others_reach_demands_tokens(tmp_path: Path) -> None:
         ("0.0.0.0", True),
         ("10.0.0.2", True),
     ):
-        assert ServeSettings(directory=tmp_path, host=host).needs_token == needs
-    assert ServeSettings(directory=tmp_path, behind_proxy=True).needs_token
+        assert ServeSettings(data=tmp_path, host=host).needs_token == needs
+    assert ServeSettings(data=tmp_path, behind_proxy=True).needs_token
 
 
 def test_the_audit_log_tells_who_did_what(guarded: Running, tokens: dict[str, str]) -> None:
@@ -283,7 +283,7 @@ def logged_in(server: Running, token: str) -> Browser:
 
 @pytest.mark.integration
 def test_copy_of_a_cookie_is_worth_nothing_after_logout(tmp_path: Path) -> None:
-    with running(tmp_path, demands_token=True) as server:
+    with running(tmp_path, require_tokens=True) as server:
         token = server.service.tokens.create("anna")
         browser, other = logged_in(server, token), logged_in(server, token)
         copied = browser.cookie
@@ -291,7 +291,7 @@ def test_copy_of_a_cookie_is_worth_nothing_after_logout(tmp_path: Path) -> None:
         assert browser.send("/logout") == 303
         assert server.asked("GET", "/jobs", headers={"Cookie": copied})[0] == 303
         assert other.open("/jobs") == 200
-    with running(tmp_path, demands_token=True) as server:  # also once the server was started again
+    with running(tmp_path, require_tokens=True) as server:  # also once the server was started again
         assert server.asked("GET", "/jobs", headers={"Cookie": copied})[0] == 303
         assert server.asked("GET", f"{API}/jobs", headers={"Cookie": copied})[0] == 401
         assert server.asked("GET", "/jobs", headers={"Cookie": other.cookie})[0] == 200
@@ -386,7 +386,7 @@ def test_shared_links_begin_with_the_public_address_and_never_with_the_host_of_a
 )
 def test_public_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="public address"):
-        ServeSettings(directory=tmp_path, public_url=url)
+        ServeSettings(data=tmp_path, public_url=url)
 
 
 @pytest.mark.integration

@@ -106,7 +106,7 @@ def test_chosen_files_stay_after_a_forecast_and_after_every_refusal(tmp_path: Pa
     large.write_text(">query\nMKTAYIAKQR\n" * 10_000)
     shown = "return document.getElementById('messages').innerText"
     chosen = "return [...document.getElementById('alignments').files].map((file) => file.name).join()"
-    with running(tmp_path / "service", max_upload_bytes=2**16) as server:
+    with running(tmp_path / "service", max_upload=2**16) as server:
         browser.driver.get(server.url)
         browser.run("document.querySelector('details').open = true")
         browser.find("#sequence").send_keys("MKTAYIAKQR")

@@ -118,7 +118,7 @@ def test_page_of_another_site_submits_no_search(headers: dict[str, str], tmp_pat
 
 @pytest.mark.integration
 def test_session_alone_submits_no_search_by_a_link(tmp_path: Path) -> None:
-    with running(tmp_path, offers={"alignments": True}, wait_seconds=0.1, demands_token=True) as server:
+    with running(tmp_path, offers={"alignments": True}, wait_seconds=0.1, require_tokens=True) as server:
         token = server.service.tokens.create("anna")
         browser = Browser(server)
         browser.open("/login")
@@ -129,7 +129,7 @@ def test_session_alone_submits_no_search_by_a_link(tmp_path: Path) -> None:
 
 
 def test_user_sees_and_cancels_own_searches(tmp_path: Path) -> None:
-    with running(tmp_path, offers={"alignments": True}, demands_token=True) as server:
+    with running(tmp_path, offers={"alignments": True}, require_tokens=True) as server:
         tokens = {name: server.service.tokens.create(name) for name in ("anna", "ben")}
         anna, ben = ({"Authorization": f"Bearer {tokens[name]}"} for name in ("anna", "ben"))
         body = urlencode({"q": ">101\nMKTAYIAKQR\n", "mode": "all"}).encode()

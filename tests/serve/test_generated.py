@@ -27,7 +27,7 @@ BODIES = st.one_of(
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("service"), wait_seconds=0.05, requests_per_minute=10**7) as found:
+    with running(tmp_path_factory.mktemp("service"), wait_seconds=0.05, max_requests=10**7) as found:
         yield found
 
 

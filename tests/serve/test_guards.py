@@ -79,7 +79,7 @@ def test_a_session_ends_by_itself_and_is_signed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_upload_that_does_not_tell_its_size_is_limited_too(tmp_path: Path) -> None:
-    with running(tmp_path, max_upload_bytes=2**16) as server:
+    with running(tmp_path, max_upload=2**16) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
         body = b'{"sequence": "MKTAYIAKQR"}'.ljust(2**17)
         parts = (body[start : start + 2**12] for start in range(0, len(body), 2**12))
@@ -95,7 +95,7 @@ def test_an_upload_that_does_not_tell_its_size_is_limited_too(tmp_path: Path) ->
 
 
 def test_a_client_cannot_choose_the_address_that_a_proxy_tells(tmp_path: Path) -> None:
-    with running(tmp_path, behind_proxy=True, requests_per_minute=3) as server:
+    with running(tmp_path, behind_proxy=True, max_requests=3) as server:
         token = server.service.tokens.create("anna")
         headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": "10.0.0.1, 10.0.0.2"}
         server.json("POST", f"{API}/jobs", JOB, headers=headers)
@@ -172,9 +172,9 @@ def test_a_server_writes_nothing_outside_the_output(path: str, hostile: str, tmp
 
 
 def test_settings_outside_their_bounds_are_refused(tmp_path: Path) -> None:
-    for wrong in ({"port": -1}, {"port": 65_536}, {"max_upload_bytes": 1}, {"webhook_hosts": ("example.org",)}):
+    for wrong in ({"port": -1}, {"port": 65_536}, {"max_upload": 1}, {"webhook_host": ("example.org",)}):
         with pytest.raises(InputError):
-            ServeSettings(directory=tmp_path, **wrong)  # type: ignore[arg-type]
+            ServeSettings(data=tmp_path, **wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("body", [b"", b'{"id": "0'])

@@ -175,7 +175,7 @@ def _without_a_brace(text: str) -> str:
     ],
 )
 def test_nobody_is_let_in_while_the_file_of_tokens_is_damaged(damage: Callable[[str], str], tmp_path: Path) -> None:
-    with running(tmp_path, demands_token=True) as server:
+    with running(tmp_path, require_tokens=True) as server:
         headers, file = bearer(server.service.tokens.create("anna")), tmp_path / "tokens.json"
         text = file.read_text()
         file.write_text(damage(text), encoding="utf-8")
@@ -189,7 +189,7 @@ def test_nobody_is_let_in_while_the_file_of_tokens_is_damaged(damage: Callable[[
 
 @pytest.mark.integration
 def test_request_that_waits_while_the_tokens_are_damaged_is_not_answered_with_their_path(tmp_path: Path) -> None:
-    with running(tmp_path, demands_token=True) as server, ThreadPoolExecutor(1) as pool:
+    with running(tmp_path, require_tokens=True) as server, ThreadPoolExecutor(1) as pool:
         headers = bearer(server.service.tokens.create("anna"))
         answer = pool.submit(server.asked, "POST", "/foldSequence/v1/pdb/", body=b"MKTAYIAKQR", headers=headers)
         until(lambda: server.service.views.usage("anna").active_jobs == 1)

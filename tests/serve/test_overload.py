@@ -175,7 +175,7 @@ def test_no_host_makes_a_path_public(guarded: Running, host: str) -> None:
 
 @pytest.mark.integration
 def test_the_rate_is_limited_before_the_body_is_read(tmp_path: Path) -> None:
-    with running(tmp_path, demands_token=True, requests_per_minute=1) as server:
+    with running(tmp_path, require_tokens=True, max_requests=1) as server:
         token = server.service.tokens.create("anna")
         assert server.asked("GET", f"{API}/jobs", headers=bearer(token))[0] == 200
         with closing(start_request(server, "POST", f"{API}/jobs", LARGE, bearer(token))) as connection:
@@ -434,7 +434,7 @@ def test_a_slow_body_keeps_nobody_of_its_address_waiting(guarded: Running) -> No
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server behind a proxy that names any client's address, with three requests in a minute."""
-    with running(tmp_path_factory.mktemp("proxied"), behind_proxy=True, requests_per_minute=3) as found:
+    with running(tmp_path_factory.mktemp("proxied"), behind_proxy=True, max_requests=3) as found:
         yield found
 
 

@@ -45,7 +45,7 @@ def check_cut(events: Sequence[Event], number: int, seed: int, directory: Path) 
 def check(said: Sequence[Sequence[str]], directory: Path) -> set[str]:
     """Start the service again, look for what it had said, let it end all jobs and return which there are."""
     (directory / "data").mkdir(exist_ok=True)
-    service = Service.open(ServeSettings(directory=directory / "data"))
+    service = Service.open(ServeSettings(data=directory / "data"))
     try:
         assert is_intact(service.database)
         submitted = {words[1]: int(words[2]) for words in said if words[0] == "submitted"}

@@ -135,20 +135,20 @@ def test_a_user_has_a_few_drafts_for_an_hour(tmp_path: Path) -> None:
 
 def test_tokens_are_needed_where_others_reach_the_service(tmp_path: Path) -> None:
     def settings(**options: Any) -> ServeSettings:
-        return ServeSettings(directory=tmp_path, **options)
+        return ServeSettings(data=tmp_path, **options)
 
     assert [settings(host=host).needs_token for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "10.0.0.1")] == [
         *([False] * 3),
         *([True] * 2),
     ]
-    assert settings(demands_token=True).needs_token
+    assert settings(require_tokens=True).needs_token
     assert settings(behind_proxy=True).needs_token
     own = ("127.0.0.1", "localhost", "[::1]")
     assert settings().accepted_hosts == own
     assert settings(host="0.0.0.0").accepted_hosts is None
-    named = settings(host="0.0.0.0", host_names=("fold",), public_url="https://fold.org:444")
+    named = settings(host="0.0.0.0", host_name=("fold",), public_url="https://fold.org:444")
     assert named.accepted_hosts == (*own, "fold", "fold.org")
-    for wrong in ({"webhook_hosts": ("a",)}, {"public_url": "fold.org"}, {"port": 65_536}, {"requests_per_minute": 0}):
+    for wrong in ({"webhook_host": ("a",)}, {"public_url": "fold.org"}, {"port": 65_536}, {"max_requests": 0}):
         with pytest.raises(InputError):
             settings(**wrong)
     assert not is_loopback("example.org")

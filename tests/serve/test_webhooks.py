@@ -81,7 +81,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def told(tmp_path: Path, receiver: Receiver) -> Iterator[Told]:
-    with running(tmp_path, webhook_hosts=(receiver.host,)) as server:
+    with running(tmp_path, webhook_host=(receiver.host,)) as server:
         yield Told(server, receiver)
 
 
@@ -122,7 +122,7 @@ def test_a_job_that_is_tried_again_tells_its_last_end_alone(told: Told) -> None:
 
 def test_a_host_that_is_named_no_more_is_not_called(told: Told) -> None:
     told.end_job()
-    object.__setattr__(told.server.service.settings, "webhook_hosts", ())
+    object.__setattr__(told.server.service.settings, "webhook_host", ())
     assert told.call() == 0
 
 

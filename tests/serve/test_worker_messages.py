@@ -231,7 +231,7 @@ def test_a_job_that_is_tried_again_counts_as_a_new_one(tmp_path: Path) -> None:
 
 def test_a_search_that_is_asked_for_again_counts_as_a_new_one_of_who_asks(tmp_path: Path) -> None:
     offers = {"models": [], "alignments": True}
-    with running(tmp_path, offers=offers, demands_token=True, queue=QueueOptions(max_active_jobs=1)) as server:
+    with running(tmp_path, offers=offers, require_tokens=True, queue=QueueOptions(max_active_jobs=1)) as server:
         headers = {
             user: {
                 "Authorization": f"Bearer {server.service.tokens.create(user)}",

@@ -83,7 +83,7 @@ class RequestLimits:
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app, self._settings = app, settings
-        self._limiter = RateLimiter(settings.requests_per_minute)
+        self._limiter = RateLimiter(settings.max_requests)
         self._requests: Counter[str] = Counter()  # in progress, by who makes them
         self._bytes: Counter[str] = Counter()  # of bodies that are larger than small ones
 
@@ -137,7 +137,7 @@ class RequestLimits:
             return _MAX_UNKNOWN_BODY
         if _RESULT_PATH.fullmatch(path):
             return self._settings.max_result_bytes
-        return min(self._settings.max_upload_bytes, _MAX_BODY if path not in _UPLOAD_PATHS else 2**62)
+        return min(self._settings.max_upload, _MAX_BODY if path not in _UPLOAD_PATHS else 2**62)
 
     def _held_bytes(self, request: Request, who: str, limit: int) -> int:
         """Return how much memory the body of a request will take, 0 if hardly any.
@@ -155,7 +155,7 @@ class RequestLimits:
         is_result = _RESULT_PATH.fullmatch(request.scope["path"])  # which goes to the disk as it arrives
         if size <= _SMALL_BODY or is_result:
             return 0
-        room, own = self._settings.max_upload_bytes, self._bytes[who]
+        room, own = self._settings.max_upload, self._bytes[who]
         if own + size > room:
             raise _too_many(f"your requests in progress would exceed {room:,} bytes, the maximum")
         # A body takes up to six times its size when it is parsed. Nobody takes all that is left.
