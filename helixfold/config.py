@@ -2,7 +2,7 @@
 
 import math
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from data_pipeline.config import Config, ConfigError, added_setting, require
@@ -182,3 +182,14 @@ class ModelConfig(Config):
             raise ConfigError("template.unit_vectors and template.initial_frames are for method=monomer")
         if self.evoformer.outer_product != self.extra_msa.outer_product:
             raise ConfigError("evoformer and extra_msa must place the outer product mean alike")
+
+
+def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:
+    """Return the config of the same network with at most `blocks` blocks in each stack."""
+    template = model.template
+    return replace(
+        model,
+        evoformer=replace(model.evoformer, blocks=min(blocks, model.evoformer.blocks)),
+        extra_msa=replace(model.extra_msa, blocks=min(blocks, model.extra_msa.blocks)),
+        template=None if template is None else replace(template, blocks=min(blocks, template.blocks)),
+    )

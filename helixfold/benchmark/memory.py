@@ -16,7 +16,7 @@ from data_pipeline.errors import InputError
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.measurement import PLAIN, held_memory, reason_of_failure, settle, write_json
 from helixfold.benchmark.options import Computation, MemoryBenchmarkOptions, MemoryPart
-from helixfold.config import ModelConfig
+from helixfold.config import ModelConfig, of_blocks
 from helixfold.design.memory import StepNeeds, step_needs
 from helixfold.design.options import DesignOptions
 from helixfold.design.task import hallucination
@@ -34,7 +34,7 @@ from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
-from helixfold.planning.size import PassSize, floor, gib, of_blocks
+from helixfold.planning.size import PassSize, floor, gib
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.presets import Preset, preset
 from helixfold.weights.untrained import untrained_model

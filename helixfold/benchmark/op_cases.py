@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark.measurement import Work
+from helixfold.config import of_blocks
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.whole import Whole
@@ -23,7 +24,6 @@ from helixfold.ops.linear import layer_norm, linear, multiply
 from helixfold.ops.residual import add_change
 from helixfold.ops.structure.point_attention import point_attention
 from helixfold.planning.prediction import META
-from helixfold.planning.size import of_blocks
 from helixfold.presets import preset
 
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from helixfold.config import of_blocks
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card, card_of
@@ -19,7 +20,6 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.planning.links import Line, Links, least_seconds, measured_links
-from helixfold.planning.size import of_blocks
 from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs
 
 # The share of a device's rates that is reached, the time of launches aside. It was found by bisection: with it

@@ -10,7 +10,7 @@ from torch import nn
 
 from data_pipeline.errors import choice_problem
 from helixfold.batch import Batch, sampled_fields
-from helixfold.config import ModelConfig
+from helixfold.config import ModelConfig, of_blocks
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import LEAST_ELEMENTS, Slabs
@@ -27,7 +27,7 @@ from helixfold.ops.cpu import loops
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning.counted import counted_once
-from helixfold.planning.size import Forecast, PassSize, of_blocks, streams
+from helixfold.planning.size import Forecast, PassSize, streams
 
 EXECUTORS = ("whole", "slabs", "spilled")
 META = torch.device("meta")

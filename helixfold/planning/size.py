@@ -1,7 +1,7 @@
 """Size of the input of a pass, and forecasts of its memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -59,17 +59,6 @@ def floor(config: ModelConfig, size: PassSize) -> int:
     """
     pair, msa, extra = streams(config, size)
     return (2 * pair + msa + extra) * size.dtype.itemsize
-
-
-def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:
-    """Return the config of the same network with at most `blocks` blocks in each stack."""
-    template = model.template
-    return replace(
-        model,
-        evoformer=replace(model.evoformer, blocks=min(blocks, model.evoformer.blocks)),
-        extra_msa=replace(model.extra_msa, blocks=min(blocks, model.extra_msa.blocks)),
-        template=None if template is None else replace(template, blocks=min(blocks, template.blocks)),
-    )
 
 
 def dtype_name(dtype: torch.dtype) -> str:

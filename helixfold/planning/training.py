@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from helixfold.batch import Batch
-from helixfold.config import ModelConfig
+from helixfold.config import ModelConfig, of_blocks
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
@@ -39,7 +39,7 @@ from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
 from helixfold.planning.counted import counted_once
 from helixfold.planning.executors import RESERVE
-from helixfold.planning.size import Forecast, PassSize, of_blocks, streams
+from helixfold.planning.size import Forecast, PassSize, streams
 
 # Largest freed blocks, in bytes, that a training pass on a CPU keeps for later tensors. Tensors of a stream's size live
 # for very different times; if their memory were kept, up to half of what is in use would be unused.

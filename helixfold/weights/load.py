@@ -13,7 +13,7 @@ from torch import Tensor
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
 from data_pipeline.zip_archive import damage_as_input_error
-from helixfold.config import ConfigError, ModelConfig
+from helixfold.config import ConfigError, ModelConfig, of_blocks
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS
 from helixfold.standard_streams import print_detail
@@ -97,9 +97,21 @@ def file_format(path: Path) -> Format:
 
 @cache
 def model_shapes(config: ModelConfig) -> Shapes:
-    """Return names and shapes of a model's state dict, without allocating its parameters."""
+    """Return names and shapes of a model's state dict, without allocating its parameters.
+
+    One block of each stack is built, since all blocks of a stack have the same parameters.
+    """
     with torch.device("meta"):
-        return shapes_of(AlphaFold(config).state_dict())
+        model = AlphaFold(of_blocks(config, 1))
+    blocks = {"evoformer": config.evoformer.blocks, "extra_msa_stack": config.extra_msa.blocks}
+    if config.template is not None:
+        blocks["template_embedder.pair"] = config.template.blocks
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes_of(model.state_dict()).items():
+        stack, _, rest = name.partition(".blocks.0.")
+        names = [f"{stack}.blocks.{index}.{rest}" for index in range(blocks[stack])] if stack in blocks else [name]
+        found |= dict.fromkeys(names, shape)
+    return found
 
 
 @cache

@@ -1,9 +1,6 @@
 """The whole network: its size, its gradients, its precision."""
 
-import json
-import math
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +13,6 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.ops.dispatch import forced, recorded
-from helixfold.presets import PRESETS, preset
 from tests.support.networks import (
     random_batch,
     random_complex,
@@ -26,14 +22,6 @@ from tests.support.networks import (
     with_every_parameter_random,
     without_templates,
 )
-
-DEEPMIND = [name for name in PRESETS if name.startswith("model_")]
-
-
-def on_meta(name: str) -> AlphaFold:
-    """The network of a preset, without memory for its numbers."""
-    with torch.device("meta"):
-        return AlphaFold(preset(name).model)
 
 
 def floats(outputs: Outputs) -> dict[str, Tensor]:
@@ -48,34 +36,6 @@ def floats(outputs: Outputs) -> dict[str, Tensor]:
 
 def root_mean_square(difference: Tensor) -> float:
     return float(difference.double().square().mean().sqrt())
-
-
-def test_model_1_ptm_has_the_published_size() -> None:
-    parameters = list(on_meta("model_1_ptm").parameters())
-    assert len(parameters) == 4630
-    assert sum(each.numel() for each in parameters) == 93_237_338
-
-
-@pytest.mark.parametrize("name", DEEPMIND)
-def test_every_preset_has_as_many_parameters_as_deepminds_file(name: str, reference: Path) -> None:
-    settings = preset(name).model
-    manifest = f"model_{1 if settings.template else 3}{'_ptm' if settings.heads.aligned_error else ''}.json"
-    if settings.method == "multimer":
-        manifest = f"model_1_multimer_{'v3' if settings.triangle_projections == 'fused' else 'v2'}.json"
-    shapes = json.loads((reference / "manifests" / manifest).read_text())
-    found = sum(each.numel() for each in on_meta(name).parameters())
-    assert found == sum(math.prod(shape) for shape in shapes.values())
-    assert (
-        found
-        == {
-            "model_1.json": 93_229_082,
-            "model_1_ptm.json": 93_237_338,
-            "model_3.json": 92_899_674,
-            "model_3_ptm.json": 92_907_930,
-            "model_1_multimer_v2.json": 93_223_705,
-            "model_1_multimer_v3.json": 93_223_705,
-        }[manifest]
-    )
 
 
 def gradients(outer_product: OuterProductPosition) -> dict[str, float | None]:

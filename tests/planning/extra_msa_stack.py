@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from helixfold.benchmark.measurement import peak_beyond, settle
+from helixfold.config import of_blocks
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
@@ -17,7 +18,7 @@ from helixfold.ops.card import CARDS, described
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import META
-from helixfold.planning.size import PassSize, of_blocks
+from helixfold.planning.size import PassSize
 from helixfold.planning.training import KEPT_BLOCKS, beside_tensors
 from helixfold.presets import preset
 
