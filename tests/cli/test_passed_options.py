@@ -549,16 +549,16 @@ def test_serve_passes_where_it_listens_and_the_limits_of_users(
     words = f"serve {listening} --webhook-host a:1 {limits} --max-attempts 5 --max-hours 0.5 --device cpu --models tiny"
     assert run(words) == run("serve --behind-proxy") == 0
     (settings, predicting, environments), usual = (arguments for arguments, _ in calls)
-    assert (settings.directory, settings.host, settings.port) == (tmp_path / "out", "127.0.0.1", 9)
-    assert (settings.demands_token, settings.behind_proxy) == (True, False)
-    assert (settings.host_names, settings.public_url) == (("fold.org",), "https://fold.org")
-    assert (settings.webhook_hosts, settings.max_upload_bytes, settings.requests_per_minute) == (("a:1",), 2**20, 7)
+    assert (settings.data, settings.host, settings.port) == (tmp_path / "out", "127.0.0.1", 9)
+    assert (settings.require_tokens, settings.behind_proxy) == (True, False)
+    assert (settings.host_name, settings.public_url) == (("fold.org",), "https://fold.org")
+    assert (settings.webhook_host, settings.max_upload, settings.max_requests) == (("a:1",), 2**20, 7)
     queue = settings.queue
     assert (queue.max_residues, queue.max_active_jobs, queue.max_active_residues) == (50, 4, 4000)
     assert (queue.max_user_bytes, queue.keep_seconds, queue.max_attempts, queue.max_hours) == (2**30, 172_800, 5, 0.5)
     assert (predicting.models, predicting.device) == (("tiny",), "cpu")
     assert environments == [{"OMP_NUM_THREADS": "4"}] * 3  # twelve processors for three workers
-    assert (usual[0].demands_token, usual[0].behind_proxy, usual[2]) == (False, True, [{"OMP_NUM_THREADS": "12"}])
+    assert (usual[0].require_tokens, usual[0].behind_proxy, usual[2]) == (False, True, [{"OMP_NUM_THREADS": "12"}])
 
 
 @pytest.mark.parametrize(
