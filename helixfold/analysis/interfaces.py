@@ -20,6 +20,8 @@ from helixfold.analysis.chain_tm import TmScores
 
 # Angstrom between C-beta atoms (C-alpha of glycine), the largest of a contact: Bryant et al. 2022.
 CONTACT: Final = 8.0
+# Angstrom: atoms of two chains that are closer overlap. Even a disulfide bond is longer.
+CLASH: Final = 2.0
 _CA, _CB, _GLYCINE = ATOM_ORDER["CA"], ATOM_ORDER["CB"], RESTYPES.index("G")
 
 
@@ -288,6 +290,23 @@ def pdockq2(pae: Float[np.ndarray, "n m"], contact: Bool[np.ndarray, "n m"], pld
 def residues_in_contact(contact: Bool[np.ndarray, "n m"]) -> tuple[Int[np.ndarray, " a"], Int[np.ndarray, " b"]]:
     """Return the indices of the residues of each chain that have a contact."""
     return np.flatnonzero(contact.any(1)), np.flatnonzero(contact.any(0))
+
+
+def chain_clashes(
+    positions: Float[np.ndarray, "n 3"], chain_index: Int[np.ndarray, " n"], closer_than: float = CLASH
+) -> dict[tuple[int, int], int]:
+    """Return how many pairs of atoms of two chains are closer than so many Angstrom, by the chains' indices.
+
+    `positions` are those of heavy atoms, and `chain_index` tells the chain of each. Pairs of chains without such atoms
+    are left out.
+    """
+    from scipy.spatial import cKDTree  # noqa: PLC0415 (scores do without SciPy)
+
+    pairs = cKDTree(positions).query_pairs(closer_than, output_type="ndarray")
+    between = np.sort(chain_index[pairs], axis=1)
+    between = between[between[:, 0] != between[:, 1]]
+    found, counts = np.unique(between, axis=0, return_counts=True)
+    return {(first, second): count for (first, second), count in zip(found.tolist(), counts.tolist(), strict=True)}
 
 
 def _logistic(x: float) -> float:

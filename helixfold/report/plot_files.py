@@ -34,7 +34,9 @@ def write_plots(directory: Path, order: Sequence[Prediction]) -> None:
         if each.ptm is not None
     }
     if paes:
-        write_file(PAE_PLOT.path(directory), pae_plot(paes, LARGEST_ERROR, notes))
+        summary = order[0].summary
+        chains = () if summary is None else [(chain.name, chain.residues) for chain in summary.chains]
+        write_file(PAE_PLOT.path(directory), pae_plot(paes, LARGEST_ERROR, notes, chains))
 
 
 def write_alignment(directory: Path, features: Features | ComplexFeatures) -> AlignmentDepth:

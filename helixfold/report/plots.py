@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int8
@@ -82,11 +82,16 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     return to_png(figure)
 
 
-def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes: Sequence[str] = ()) -> bytes:
+def pae_plot(
+    paes: Mapping[str, Float[np.ndarray, "r r"]],
+    max_pae: float,
+    notes: Sequence[str] = (),
+    chains: Sequence[tuple[str, int]] = (),
+) -> bytes:
     """Return a PNG with a heat map of PAE in Angstrom for each prediction, green where the error is small.
 
     `paes` has the predictions by name, the best first; `notes` are small print under the plot. `max_pae` is the end of
-    the colour scale.
+    the colour scale. `chains` are the names of a complex's chains and their numbers of residues, in order.
     """
     panels = heat_maps(
         paes,
@@ -97,7 +102,24 @@ def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes
         axis_labels=("Scored residue", "Aligned residue"),
         notes=notes,
     )
+    if len(chains) > 1:
+        for axes in panels.axes[: len(paes)]:
+            _mark_chains(axes, chains)
     return to_png(panels)
+
+
+def _mark_chains(axes: "Axes", chains: Sequence[tuple[str, int]]) -> None:
+    """Draw lines between the chains of a complex on a map of residue pairs, and name the chains at its edges."""
+    axes.set_title(axes.get_title(), fontsize=9, pad=14)
+    ends = np.cumsum([residues for _, residues in chains])
+    for end in ends[:-1]:
+        axes.axhline(end + 0.5, color="black", linewidth=0.6)
+        axes.axvline(end + 0.5, color="black", linewidth=0.6)
+    for (name, residues), end in zip(chains, ends, strict=True):
+        middle = end - residues / 2 + 0.5
+        place: dict[str, Any] = {"fontsize": 7, "clip_on": False, "color": "black"}
+        axes.text(middle, 0.5, name, ha="center", va="bottom", **place)
+        axes.text(ends[-1] + 0.5, middle, f" {name}", ha="left", va="center", **place)
 
 
 def heat_maps(

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from data_pipeline.parse.structures import read_structure
+from helixfold.analysis.interfaces import CLASH, chain_clashes
 from helixfold.folding.prediction import CONFIDENCE_BANDS, ConfidenceBand
-from helixfold.report.files import TargetFiles
+from helixfold.report.files import TargetFiles, structures_of
 from helixfold.report.page import counted
+from helixfold.report.structures import MOST_BYTES
 from helixfold.results.file_table import FILES, RANKING, REPORT, kind_of
 from helixfold.results.json_object import JsonObject
 from helixfold.results.prediction import natural_key
@@ -16,8 +21,8 @@ from helixfold.results.prediction import natural_key
 # Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
 UNTRAINED, DEMONSTRATION, RESIDUE_GAP = "UNTRAINED", "DEMONSTRATION", "COMPLEX BY RESIDUE GAP"
 _HEADINGS = {
-    UNTRAINED: "Not a prediction.",
-    DEMONSTRATION: "A demonstration.",
+    UNTRAINED: "Not a prediction: random parameters.",
+    DEMONSTRATION: "A demonstration: do not rely on this structure.",
     RESIDUE_GAP: "A complex by a model of single chains.",
 }
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
@@ -71,7 +76,7 @@ def mark_of(notes: Iterable[str]) -> str | None:
 def warnings_of(target: TargetFiles) -> list[str]:
     """Return sentences on what makes a prediction doubtful, besides its notes.
 
-    They are about low pLDDT, a shallow alignment, unknown residues and relaxation that failed.
+    They are about low pLDDT, chains that overlap, a shallow alignment, unknown residues and relaxation that failed.
     """
     best, found = target.best, []
     if best.mean_plddt < CONFIDENCE_BANDS[-2].least and mark_of(notes_of(target)) is None:
@@ -79,6 +84,8 @@ def warnings_of(target: TargetFiles) -> list[str]:
             f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Below 50 a structure is not to be "
             "interpreted: the protein may be disordered on its own, or the alignment too shallow."
         )
+    if len(target.summary.chains) > 1:
+        found += _clashes(target)
     rows = len(target.features.msa) if target.features is not None else target.summary.rows
     if rows is not None and rows < _SHALLOW:
         what = "only the sequence itself" if rows == 1 else f"{rows} sequences"
@@ -94,6 +101,22 @@ def warnings_of(target: TargetFiles) -> list[str]:
         if "failed" in result.content:
             found.append(f"{name} could not be relaxed and stays as predicted: {result.get('failed', str)}")
     return found
+
+
+def _clashes(target: TargetFiles) -> Iterator[str]:
+    """Yield a sentence for each pair of chains that overlap in the best structure."""
+    path = next(iter(structures_of(target.directory, target.best.name).values()), None)
+    if path is None or path.stat().st_size > MOST_BYTES:
+        return
+    chains = read_structure(path).chains
+    atoms = [chain.atom_positions[chain.atom_mask > 0] for chain in chains]
+    index = np.repeat(np.arange(len(chains)), [len(each) for each in atoms])
+    for (first, second), count in chain_clashes(np.concatenate(atoms), index).items():
+        pairs = f"{count:,} pairs of their atoms are" if count > 1 else "one pair of their atoms is"
+        yield (
+            f"Chains {chains[first].name} and {chains[second].name} overlap: {pairs} closer than {CLASH:g} Å. "
+            "Do not rely on this interface. Relaxation removes a few such clashes, not many."
+        )
 
 
 def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[str]]]]:

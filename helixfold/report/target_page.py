@@ -10,6 +10,7 @@ from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.report.files import TargetFiles, present, read_order, read_target, structures_of, summary_of
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
+from helixfold.report.methods import methods_of
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
 from helixfold.report.provenance import earlier_version, made_by
 from helixfold.report.structures import Superposer
@@ -112,6 +113,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
         warnings=warnings_of(target),
         templates=templates_of(target),
         relaxation=relaxation_of(target),
+        methods=methods_of(target),
         stages=stages,
         total=sum(stage.seconds for stage in stages),
         peak=max((stage.peak_gib for stage in stages), default=0.0),

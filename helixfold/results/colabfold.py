@@ -42,24 +42,9 @@ from helixfold.results.file_table import (
     UNRELAXED,
 )
 from helixfold.results.prediction import all_notes, read_pae
+from helixfold.results.works import bibtex
 from helixfold.results.writing import to_json, write_file
 
-# Key, authors, title, journal, year and DOI of each work.
-_WORKS: Final = {
-    "alphafold": (
-        *("Jumper2021", "Jumper, John and Evans, Richard and Pritzel, Alexander and others"),
-        *("Highly accurate protein structure prediction with AlphaFold", "Nature", 2021, "10.1038/s41586-021-03819-2"),
-    ),
-    "colabfold": (
-        *("Mirdita2022", 'Mirdita, Milot and Sch{\\"u}tze, Konstantin and Moriwaki, Yoshitaka and others'),
-        *("ColabFold: making protein folding accessible to all", "Nature Methods", 2022, "10.1038/s41592-022-01488-1"),
-    ),
-    "openmm": (
-        *("Eastman2017", "Eastman, Peter and Swails, Jason and Chodera, John D. and others"),
-        *("OpenMM 7: Rapid development of high performance algorithms for molecular dynamics",),
-        *("PLOS Computational Biology", 2017, "10.1371/journal.pcbi.1005659"),
-    ),
-}
 # Each of our files with ColabFold's copy.
 _STRUCTURES: Final = {UNRELAXED: COLABFOLD_UNRELAXED, RELAXED: COLABFOLD_RELAXED}
 _PLOTS: Final = {
@@ -128,13 +113,7 @@ def write_colabfold(
 def write_run(output: Path, config: Mapping[str, object], works: Sequence[str]) -> None:
     """Write config.json and cite.bibtex, with the works of these names, and begin or go on with log.txt."""
     write_file(COLABFOLD_CONFIG.path(output), to_json({**config, "version": f"helixfold {__version__}"}, indent=4))
-    fields = ("author", "title", "journal", "year", "doi")
-    entries = (zip(fields, _WORKS[work][1:], strict=True) for work in works)
-    texts = (
-        f"@article{{{_WORKS[work][0]},\n" + "".join(f"{field} = {{{value}}},\n" for field, value in entry) + "}\n"
-        for work, entry in zip(works, entries, strict=True)
-    )
-    write_file(COLABFOLD_WORKS.path(output), "".join(texts))
+    write_file(COLABFOLD_WORKS.path(output), bibtex(works))
     write_log(output, f"Running helixfold {__version__}")
 
 

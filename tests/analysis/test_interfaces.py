@@ -16,7 +16,16 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.chain_tm import TmScores
-from helixfold.analysis.interfaces import CONTACT, ComplexScores, complex_scores, ipsae, lis, pdockq, pdockq2
+from helixfold.analysis.interfaces import (
+    CONTACT,
+    ComplexScores,
+    chain_clashes,
+    complex_scores,
+    ipsae,
+    lis,
+    pdockq,
+    pdockq2,
+)
 from scripts.parity.make_interface_cases import PREDICTED, published
 from tests.analysis.made_complexes import REAL, SMALL, made_confidences, made_prediction, rotation, true_complex
 from tests.analysis.uneven_chains import as_protein, uneven_chains
@@ -309,3 +318,15 @@ def test_arrays_that_do_not_fit_are_refused_in_one_sentence(
         arrays[name] = np.full_like(usual, value) if isinstance(value, int | float) else value
     with pytest.raises(ValueError, match=words):
         complex_scores(protein, names, **arrays)
+
+
+def test_atoms_of_two_chains_that_overlap_are_counted_by_pair_of_chains() -> None:
+    """Chain 0 lies on the x axis, an atom every 1.5 Å; chain 1 touches its end, and chain 2 is far from chain 0."""
+    first = np.array([[1.5 * place, 0.0, 0.0] for place in range(4)])
+    second = np.array([[6.0, 1.0, 0.0], [6.0, 3.5, 0.0]])  # 1.8, 2.7 Å and more from chain 0
+    third = np.array([[6.0, 5.4, 0.0], [6.0, 1.9, 0.0]])  # 1.9, 0.9 and 1.6 Å from chain 1; 2.4 Å from chain 0
+    positions = np.concatenate([third, first, second])
+    index = np.array([2, 2, 0, 0, 0, 0, 1, 1])
+    assert chain_clashes(positions, index) == {(0, 1): 1, (1, 2): 3}
+    assert chain_clashes(positions, index, closer_than=1.7) == {(1, 2): 2}
+    assert chain_clashes(first, np.zeros(4, np.int64)) == {}

@@ -239,6 +239,19 @@ def test_maps_of_errors_have_the_aligned_residue_in_rows_from_the_top_and_one_sc
     assert bar.get_ylabel() == "Expected position error (Å)"
 
 
+def test_chains_of_a_complex_are_named_and_parted_in_every_panel() -> None:
+    figure = figure_of(lambda: pae_plot(maps(2, 10), 31.75, (), [("A", 4), ("C", 5), ("D", 1)]))
+    for axes in figure.axes[:2]:
+        assert [text.get_text().strip() for text in axes.texts] == ["A", "A", "C", "C", "D", "D"]
+        assert [text.get_position() for text in axes.texts[::2]] == [(2.5, 0.5), (7.0, 0.5), (10.0, 0.5)]
+        assert [text.get_position() for text in axes.texts[1::2]] == [(10.5, 2.5), (10.5, 7.0), (10.5, 10.0)]
+        assert [line.get_ydata()[0] for line in axes.lines[::2]] == [4.5, 9.5]
+        assert [line.get_xdata()[0] for line in axes.lines[1::2]] == [4.5, 9.5]
+    single = figure_of(lambda: pae_plot(maps(1, 10), 31.75, (), [("A", 10)]))
+    assert not single.axes[0].texts
+    assert not single.axes[0].lines
+
+
 def test_a_grid_of_maps_has_every_map_at_its_place() -> None:
     given = {f"map {number}": np.full((3, 3), float(number)) for number in range(5)}
     figure = heat_maps(given, "Å", colors="viridis", limits=(-1, 9), columns=2)
@@ -311,7 +324,9 @@ def test_the_files_plots_are_of_the_predictions_and_of_the_chains(
     assert [(name, values.round(2).tolist()) for name, values in plddts.items()] == [
         (f"m_{place}", np.roll(plddt, place).round(2).tolist()) for place in (1, 2)
     ]
-    (paes, largest, _), _ = drawn["pae"]
+    (paes, largest, _, chains), _ = drawn["pae"]
+    assert [name for name, _ in chains] == list(special_complex.chain_names())
+    assert sum(residues for _, residues in chains) == len(plddt)
     assert largest == 31.75
     for place in (1, 2):
         np.testing.assert_allclose(paes[f"m_{place}"], np.roll(special_complex.pae(), place, axis=1), atol=1e-5)

@@ -72,7 +72,7 @@ def test_mutants_are_folded_once_from_one_search_in_lots(
         assert 0 < float(row["lddt"]) <= 1
         assert float(row["masked_marginal"]) != float(row["wild_type_marginal"])
     page = (output / "one" / "mutations.html").read_text()
-    assert "Not a prediction." in page
+    assert "Not a prediction: random parameters." in page
     assert "6</span>" in page
     # What was folded in lots is what each is alone, but for rounding.
     features = target_features(Target(name="one", sequence=SEQUENCE.replace("K", "W", 1)))

@@ -89,7 +89,7 @@ def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
     content = json.loads((output / "scores.json").read_text())
     (first, *_) = content["correlations"]
     assert (first["score"], first["truth"], first["structures"]) == ("composite", "tm_to_native", 4)
-    assert "Not a prediction." in (output / "scores.html").read_text()
+    assert "Not a prediction: random parameters." in (output / "scores.html").read_text()
     assert main([*words, "--save-structures"]) == 1
     assert folded[5:] == [1] * 4
     assert sorted(path.name for path in (output / "structures" / "decoys").iterdir()) == [f"d{n}.pdb" for n in range(4)]

@@ -4,7 +4,7 @@ const heat = {
   canvas: byId('heat'),
   map: null, // the chosen one, with its bytes
   image: null,
-  frame: { left: data.numbers.at(-1) < 1000 ? 46 : 58, top: 6, right: 14, bottom: 64, side: 0 },
+  frame: { left: data.numbers.at(-1) < 1000 ? 46 : 58, top: severalChains ? 20 : 6, right: severalChains ? 26 : 14, bottom: 64, side: 0 },
   drag: null,
   loading: 0,
 };
@@ -100,8 +100,16 @@ function drawAxes(pen) {
     pen.fillRect(left - 4, top + at - 0.5, 4, 1);
   }
   let at = 0;
-  for (const [, residues] of data.chains.slice(0, -1)) {
+  for (const [name, residues] of severalChains ? data.chains : []) {
+    const middle = edge(at + residues / 2);
+    pen.textAlign = 'center';
+    pen.textBaseline = 'bottom';
+    pen.fillText(name, left + middle, top - 4);
+    pen.textAlign = 'left';
+    pen.textBaseline = 'middle';
+    pen.fillText(name, left + side + 6, top + middle);
     at += residues;
+    if (at === length) break;
     pen.fillRect(left + edge(at) - 0.5, top, 1, side);
     pen.fillRect(left, top + edge(at) - 0.5, side, 1);
   }

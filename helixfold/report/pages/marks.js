@@ -43,10 +43,12 @@ const marks = {
   },
 };
 
-// The prediction that is shown, and who wants to know when it is another.
+// The prediction that is shown, and who wants to know when it is another. Helices and strands are known once its
+// structure has been drawn.
 const shown = {
   model: data.models[0],
   views: [],
+  foldViews: [],
   choose(number) {
     shown.model = data.models[number];
     byId('model').value = String(number);

@@ -14,6 +14,12 @@ function startSequence() {
     paintLetters(model);
     markLetters(marks.now);
   });
+  // Helices and strands as the viewer draws them, from hydrogen bonds of the backbone.
+  const folds = { h: 'helix', s: 'strand' };
+  shown.foldViews.push((foldOf) => {
+    letters.forEach((letter, place) => (letter.dataset.fold = folds[foldOf(place)] ?? ''));
+    byId('folds').hidden = !letters.some((letter) => letter.dataset.fold);
+  });
   let marked = [];
   function markLetters(what) {
     marked.forEach((letter) => letter.classList.remove('first', 'second', 'away'));

@@ -96,6 +96,7 @@ async function load() {
   if (wanted) {
     place(viewer.addModel(text, wanted.form), wanted);
     if (!view && !isChain()) byId('style').value = 'sticks';
+    shown.foldViews.forEach((view) => view((at) => structure.carbons.get(at)?.ss));
     viewer.setHoverable({}, true, (atom) => marks.look(marksOf(atom)), () => marks.leave());
     viewer.setClickable({}, true, (atom) => marks.pin(marksOf(atom)));
   }

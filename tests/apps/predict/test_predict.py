@@ -132,7 +132,10 @@ def test_without_weights_the_demonstration_model_folds_and_every_file_says_so(
     assert len(texts) == 9
     for path in texts:
         assert "DEMONSTRATION" in path.read_text(), path.name
-    assert "A demonstration.</strong></summary> Made by &#39;small&#39;" in (target / "report.html").read_text()
+    assert (
+        "A demonstration: do not rely on this structure.</strong></summary> Made by &#39;small&#39;"
+        in (target / "report.html").read_text()
+    )
     assert "1 of 1 target was folded by the small model" in (tmp_path / "out" / "index.html").read_text()
 
     # What is better takes its place, and it takes the place of nothing better.

@@ -1,0 +1,120 @@
+"""Write the methods paragraph of a report: how its predictions were made, with references, to copy into a paper."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from helixfold.folding.provenance import Provenance, RecordedSearch
+from helixfold.report.files import TargetFiles
+from helixfold.report.page import counted
+from helixfold.report.tables import DEMONSTRATION, UNTRAINED, mark_of, notes_of, relaxation_results
+from helixfold.results.works import WORKS
+
+# Words in the record of a search, and the work that describes the program.
+_PROGRAMS = {
+    "jackhmmer": "hmmer",
+    "hmmsearch": "hmmer",
+    "hhblits": "hhsuite",
+    "hhsearch": "hhsuite",
+    "mmseqs": "mmseqs",
+}
+_PARAMETERS = {
+    DEMONSTRATION: "The parameters were those of the small demonstration model that comes with helixfold.",
+    UNTRAINED: "The parameters were random, so the structures mean nothing.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Methods:
+    """A methods paragraph, in which [1] stands for the first of its references."""
+
+    text: str
+    references: tuple[str, ...]
+
+
+class _References:
+    """The works that a text refers to, in the order in which it does."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, *names: str) -> str:
+        """Return the numbers of works in brackets, such as [1, 3]."""
+        self.names += [name for name in names if name not in self.names]
+        return f"[{', '.join(str(self.names.index(name) + 1) for name in names)}]"
+
+
+def methods_of(target: TargetFiles) -> Methods | None:
+    """Return the methods paragraph of a target; None if the record of its predictions is missing or incomplete."""
+    record = target.best.provenance
+    if record is None or target.settings is None or "options" not in target.settings.content:
+        return None
+    cite = _References()
+    sentences = [
+        *_prediction(target, record, cite),
+        _alignment(target, record, cite),
+        _templates(record, cite),
+        *_relaxation(target, cite),
+    ]
+    return Methods(text=" ".join(sentences), references=tuple(WORKS[name].citation for name in cite.names))
+
+
+def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> Iterator[str]:
+    chains = len(target.summary.chains)
+    size = counted(len(target.sequence), "residue") + (f" in {chains} chains" if chains > 1 else "")
+    method, ranked_by = f"AlphaFold 2 {cite('alphafold')}", "mean pLDDT"
+    if target.best.iptm is not None:
+        method, ranked_by = f"AlphaFold-Multimer {cite('alphafold', 'multimer')}", "0.8 ipTM + 0.2 pTM"
+    version = record.software.get("helixfold", "")
+    torch = record.software.get("torch", "").partition("+")[0]
+    yield f"The structure of {target.name} ({size}) was predicted by {method},"
+    yield f"as implemented in helixfold {version} (PyTorch {torch})."
+    assert target.settings is not None
+    recycles = target.settings.child("options").get("num_recycles", int, target.best.num_recycles)
+    identities = [prediction.identity for prediction in target.predictions]
+    models = ", ".join(sorted({each.model for each in identities}))
+    seeds = counted(len({each.seed for each in identities}), "random seed")
+    yield f"{counted(len(identities), 'prediction')} ({models}; {seeds}; at most {counted(recycles, 'recycle')})"
+    yield f"{'was made' if len(identities) == 1 else f'were made and ranked by {ranked_by}'}."
+    if (mark := mark_of(notes_of(target))) is not None:
+        yield _PARAMETERS[mark]
+
+
+def _alignment(target: TargetFiles, record: Provenance, cite: _References) -> str:
+    rows = len(target.features.msa) if target.features is not None else target.summary.rows
+    size = "" if rows is None else f", which has {counted(rows, 'sequence')}"
+    searches = [each for each in record.searches if each.purpose in ("alignment", "pairs")]
+    if searches:
+        return f"The multiple sequence alignment{size}, was made by {_searched(searches, cite)}."
+    if rows == 1:
+        return "The network read the sequence alone, without a multiple sequence alignment."
+    return f"The multiple sequence alignment{size}, was given."
+
+
+def _templates(record: Provenance, cite: _References) -> str:
+    searches = [each for each in record.searches if each.purpose == "templates"]
+    found = f", found by {_searched(searches, cite)}" if searches else ""
+    if not record.templates:
+        return "No template was used."
+    return (
+        f"{'Templates were' if len(record.templates) > 1 else 'The template was'} {', '.join(record.templates)}{found}."
+    )
+
+
+def _searched(searches: list[RecordedSearch], cite: _References) -> str:
+    lines = " ".join(each.search for each in searches).lower()
+    servers = any(database.url for each in searches for database in each.databases)
+    works = list(dict.fromkeys(work for word, work in _PROGRAMS.items() if word in lines))
+    works += ["colabfold", "mmseqs"] if servers and "mmseqs" not in works else ["colabfold"] if servers else []
+    names = dict.fromkeys(
+        " ".join(filter(None, (database.name, database.version))) for each in searches for database in each.databases
+    )
+    return f"searches {cite(*works) + ' ' if works else ''}of {', '.join(names) or 'the given databases'}"
+
+
+def _relaxation(target: TargetFiles, cite: _References) -> Iterator[str]:
+    relaxed = [name for name, result in relaxation_results(target) if "failed" not in result.content]
+    if relaxed == [target.best.name]:
+        yield f"The best prediction was relaxed with OpenMM {cite('openmm')}."
+    elif relaxed:
+        verb = "was" if len(relaxed) == 1 else "were"
+        yield f"{counted(len(relaxed), 'prediction')} {verb} relaxed with OpenMM {cite('openmm')}."
