@@ -67,6 +67,8 @@ def train(
         print("\n".join(memory_table(config, options.memory or memory, card)))
         return 0
     training_set, output = _places(training_set, options)
+    if options.new_parameters and options.weights is None:
+        raise InputError("--new-parameters is for --weights; without it all parameters are new")
     return _run(training_set, config, output, options, name=options.preset, weights=options.weights)
 
 
@@ -89,6 +91,7 @@ def _train_recipe(name: str, training_set: Path | None, options: TrainOptions) -
     for is_given, option in (
         (options.preset != _USUAL.preset, "--preset"),
         (options.weights is not None, "--weights"),
+        (options.new_parameters != (), "--new-parameters"),
         (options.dry_run, "--dry-run"),
     ):
         if is_given:
@@ -151,6 +154,7 @@ def _run(
             name=name,
             held_out=options.held_out,
             weights=weights,
+            new_parameters=options.new_parameters,
             device=options.device,
             workers=options.workers,
             cuda_graphs=options.cuda_graphs,

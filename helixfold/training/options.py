@@ -114,6 +114,9 @@ class TrainOptions:
     """File of chain names (assembly names for complexes) that are evaluated, not trained on."""
     weights: File | None = None
     """Start from these parameters (.npz, .pt, .safetensors). Complexes can start from monomer parameters."""
+    new_parameters: Annotated[tuple[str, ...], Parameter(metavar="PATTERN...", show_default="none")] = ()
+    """With --weights: parameters of a changed network that the file may lack, or have in another shape, such as
+    'evoformer.*.my_update.*'. They start with the network's own initial values."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps; for --dry-run also a GPU that this machine need not have, such as h200."""
     workers: Annotated[

@@ -1,7 +1,7 @@
 """Run a training from its settings to its end, on one device or on the ranks of `torchrun`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def train(
     name: str,
     held_out: Path | None = None,
     weights: Path | None = None,
+    new_parameters: Sequence[str] = (),
     device: str = "auto",
     workers: int | None = None,
     layout: str | None = None,
@@ -80,6 +81,7 @@ def train(
             files,
             held_out=held_out,
             weights=weights,
+            new_parameters=new_parameters,
             workers=workers,
             cuda_graphs=cuda_graphs,
         )
@@ -95,12 +97,13 @@ def _train_on(
     *,
     held_out: Path | None,
     weights: Path | None,
+    new_parameters: Sequence[str],
     workers: int | None,
     cuda_graphs: CudaGraphs,
 ) -> int:
     chains = FeatureStore.open(store)
     names = () if held_out is None else held_out_names(held_out, chains, config)
-    initial = initial_weights(weights, config.model) if weights is not None else None
+    initial = initial_weights(weights, config.model, new_parameters) if weights is not None else None
     began_with = None if weights is None or initial is None else initial.description(printable(weights.name))
     if mesh.is_first:
         files.check()

@@ -97,21 +97,9 @@ def file_format(path: Path) -> Format:
 
 @cache
 def model_shapes(config: ModelConfig) -> Shapes:
-    """Return names and shapes of a model's state dict, without allocating its parameters.
-
-    One block of each stack is built, since all blocks of a stack have the same parameters.
-    """
+    """Return names and shapes of a model's state dict, without allocating its parameters."""
     with torch.device("meta"):
-        model = AlphaFold(of_blocks(config, 1))
-    blocks = {"evoformer": config.evoformer.blocks, "extra_msa_stack": config.extra_msa.blocks}
-    if config.template is not None:
-        blocks["template_embedder.pair"] = config.template.blocks
-    found: dict[str, tuple[int, ...]] = {}
-    for name, shape in shapes_of(model.state_dict()).items():
-        stack, _, rest = name.partition(".blocks.0.")
-        names = [f"{stack}.blocks.{index}.{rest}" for index in range(blocks[stack])] if stack in blocks else [name]
-        found |= dict.fromkeys(names, shape)
-    return found
+        return shapes_of(AlphaFold(config).state_dict())
 
 
 @cache
@@ -120,13 +108,27 @@ def file_shapes(config: ModelConfig, form: Format) -> Shapes:
     return _in_file(model_shapes(config), config, form)
 
 
+@cache
+def _preset_shapes(config: ModelConfig, form: Format) -> Shapes:
+    """Return what `file_shapes` does for a model of a preset, in a tenth of the time: a block stands for its stack."""
+    blocks = {"evoformer": config.evoformer.blocks, "extra_msa_stack": config.extra_msa.blocks}
+    if config.template is not None:
+        blocks["template_embedder.pair"] = config.template.blocks
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in model_shapes(of_blocks(config, 1)).items():
+        stack, _, rest = name.partition(".blocks.0.")
+        names = [f"{stack}.blocks.{index}.{rest}" for index in range(blocks[stack])] if stack in blocks else [name]
+        found |= dict.fromkeys(names, shape)
+    return _in_file(found, config, form)
+
+
 def _in_file(shapes: Shapes, config: ModelConfig, form: Format) -> Shapes:
     return their_shapes(_ROWS[form](config), shapes) if form in _ROWS else shapes
 
 
 def matching_presets(shapes: Shapes, form: Format) -> tuple[str, ...]:
     """Return the presets whose models have exactly these parameters."""
-    return tuple(name for name, preset in PRESETS.items() if file_shapes(preset().model, form) == shapes)
+    return tuple(name for name, preset in PRESETS.items() if _preset_shapes(preset().model, form) == shapes)
 
 
 def require_shapes(

@@ -5,8 +5,9 @@ counterpart. A chain alone, without templates, is then folded as by the monomer 
 without the biases of point attention's queries, which AlphaFold-Multimer does not have.
 """
 
+import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +17,13 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import pad
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, did_you_mean, printable
 from helixfold.config import MSA_LETTERS, ConfigError, ModelConfig, StructureConfig
 from helixfold.model.embedders import MAX_SEPARATION
 from helixfold.model.multimer import ANGLE_CHANNELS, CHAIN_DIFFERENCES, SEPARATIONS
 from helixfold.model.templates import TEMPLATE_BINS, TEMPLATE_TYPES
 from helixfold.presets import PRESETS
-from helixfold.weights.checkpoint import read_header
+from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.load import file_shapes, load_weights, matching_presets, model_shapes, read_shapes
 
 # Settings without which tensors of equal shapes do not mean the same, or most shapes differ.
@@ -33,6 +34,7 @@ _ALIKE = (
 )
 # New maps that add to what was learnt already begin with zeros, so that they disturb nothing at first.
 _ZEROS = ("template_embedder.out.weight", "template_embedder.out.bias")
+_MOST_NAMED = 5  # parameters in an error
 _BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
 
@@ -41,7 +43,8 @@ class InitialWeights:
     """Parameters that a network begins with, by name; those that are not in `state` begin with random values.
 
     The other fields are names: of parameters that were converted to another layout or unit, that have more inputs than
-    in the file (the weights of these are 0), and that are new; and of parameters of the file that have no counterpart.
+    in the file (the weights of these are 0), that are new, and that are new because they have another shape in the
+    file; and of parameters of the file that have no counterpart.
     """
 
     state: dict[str, Tensor]
@@ -49,12 +52,24 @@ class InitialWeights:
     converted: tuple[str, ...] = ()
     extended: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    reshaped: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
     def listing(self) -> dict[str, list[str]]:
-        """Return all names by what they are; the blocks of a stack share a line."""
-        kinds = ("new", "unused", "extended", "converted")
-        return {kind: list(dict.fromkeys(_BLOCK.sub("*", name) for name in getattr(self, kind))) for kind in kinds}
+        """Return all names by what they are.
+
+        The blocks of a stack share a line, and so do the names of a block that no value is taken for.
+        """
+        kinds = ("new", "reshaped", "unused", "extended", "converted")
+        taken = {_block_of(name) for name in self.state}
+        stacks = {_BLOCK.sub("*", f"{block}.") for block in taken}
+
+        def shortened(name: str) -> str:
+            block = _block_of(name)
+            is_block_of_its_own = block not in taken and _BLOCK.sub("*", f"{block}.") in stacks
+            return f"{block}.*" if is_block_of_its_own else _BLOCK.sub("*", name)
+
+        return {kind: list(dict.fromkeys(map(shortened, getattr(self, kind)))) for kind in kinds}
 
     def description(self, source: str) -> str:
         """Return one sentence on what comes from the file named `source`, and on all that does not."""
@@ -63,6 +78,7 @@ class InitialWeights:
         groups = {
             "new, with random values": [name for name in names["new"] if name not in _ZEROS],
             "new, with zeros": zeros,
+            "new, since they have another shape there": names["reshaped"],
             "left out, without a counterpart here": names["unused"],
             "with more inputs, whose weights are 0": names["extended"],
             "converted to this network's layout and units": names["converted"],
@@ -71,14 +87,25 @@ class InitialWeights:
         return "; ".join([f"starts from {self.taken:,} parameters of {source}", *parts])
 
 
-def initial_weights(path: Path, config: ModelConfig) -> InitialWeights:
+def _block_of(name: str) -> str:
+    """Return the name of the block that a parameter belongs to, or ""."""
+    found = _BLOCK.search(name)
+    return "" if found is None else name[: found.end()]
+
+
+def initial_weights(path: Path, config: ModelConfig, new: Sequence[str] = ()) -> InitialWeights:
     """Return the parameters of a file that a network begins with, even if it lacks some of them.
+
+    `new` are patterns, as of file names, for parameters that a changed network has and the file lacks, or has in
+    another shape. With them, parameters of the file that the network does not have are left out.
 
     What a file may lack is the aligned-error head, as AlphaFold's `_ptm` models did when they began (Suppl. Sec.
     1.9.7), and, for a network of complexes, whatever its own model does not have. `template.update_factor` and
     `template.plddt_slope`, which have no parameters, may differ. Raise `InputError` if the file is damaged or does not
     fit.
     """
+    if new:
+        return _with_new(path, config, new)
     try:
         state = load_weights(path, config)
         return InitialWeights(state=state, taken=sum(tensor.numel() for tensor in state.values()))
@@ -89,6 +116,52 @@ def initial_weights(path: Path, config: ModelConfig) -> InitialWeights:
     if differing := _differences(source, config):
         raise InputError.at(path, f"its parameters cannot be taken over: {differing}")
     return _taken_over(load_weights(path, source), source, config)
+
+
+def _with_new(path: Path, config: ModelConfig, patterns: Sequence[str]) -> InitialWeights:
+    shapes = model_shapes(config)
+    for pattern in patterns:
+        if not fnmatch.filter(shapes, pattern):
+            problem = f"--new-parameters '{printable(pattern)}' matches no parameter of the network"
+            raise InputError(f"{problem}{did_you_mean(pattern, shapes)}")
+    named = {name for pattern in patterns for name in fnmatch.filter(shapes, pattern)}
+    state, source = _content(path, config, named)
+    if source is not None and (differing := _differences(source, config)):
+        raise InputError.at(path, f"its parameters cannot be taken over: {differing}")
+    found = {
+        name: state[name].float()
+        for name, shape in shapes.items()
+        if name in state and tuple(state[name].shape) == shape
+    }
+    if without := [name for name in shapes if name not in found and name not in named]:
+        rest = f" and {len(without) - _MOST_NAMED:,} more" if len(without) > _MOST_NAMED else ""
+        raise InputError.at(
+            path,
+            f"it lacks {', '.join(without[:_MOST_NAMED])}{rest}, or has them in another shape; to start them "
+            "anew, name them too with --new-parameters",
+        )
+    return InitialWeights(
+        state=found,
+        taken=sum(tensor.numel() for tensor in found.values()),
+        new=tuple(name for name in shapes if name not in state),
+        reshaped=tuple(name for name in shapes if name in state and name not in found),
+        unused=tuple(name for name in state if name not in shapes),
+    )
+
+
+def _content(path: Path, config: ModelConfig, new: Collection[str]) -> tuple[dict[str, Tensor], ModelConfig | None]:
+    """Return the parameters of a file for `_with_new`, and the settings of their network if they are known."""
+    form, shapes = read_shapes(path)
+    if form == "safetensors":
+        state, _ = load_checkpoint(path)
+        with suppress(ConfigError):  # settings that only a changed network has
+            return state, ModelConfig.from_dict(read_header(path).config)
+        return state, None
+    for name in matching_presets(shapes, form):
+        source = PRESETS[name]().model
+        return load_weights(path, source), source
+    known = {name: shape for name, shape in model_shapes(config).items() if name not in new}
+    return load_weights(path, config, known), None
 
 
 def _taken_over(state: dict[str, Tensor], source: ModelConfig, config: ModelConfig) -> InitialWeights:

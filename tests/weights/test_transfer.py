@@ -176,7 +176,56 @@ def test_a_training_may_change_how_far_template_residues_move(tmp_path: Path) ->
     save_checkpoint(path, state, freely.to_dict())
     found = initial_weights(path, config)
     assert found.taken == sum(tensor.numel() for tensor in state.values())
-    assert found.listing() == {"new": [], "unused": [], "extended": [], "converted": []}
+    assert found.listing() == {"new": [], "reshaped": [], "unused": [], "extended": [], "converted": []}
     other = replace(config, template=replace(config.template, update_factor=1.0, unit_vectors=False))
     with pytest.raises(InputError, match="was written by another model"):
         initial_weights(path, other)
+
+
+CHANGED = replace(
+    MONOMER,
+    evoformer=replace(MONOMER.evoformer, blocks=MONOMER.evoformer.blocks + 1),
+    heads=replace(MONOMER.heads, lddt_bins=7, aligned_error=False),
+)
+LAST = f"evoformer.blocks.{MONOMER.evoformer.blocks}."
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
+def test_a_changed_network_starts_from_a_file_and_what_is_named_is_new(
+    suffix: str, state: dict[str, Tensor], tmp_path: Path
+) -> None:
+    path = write_parameters(tmp_path / f"mine{suffix}", state, MONOMER)
+    found = initial_weights(path, CHANGED, [f"{LAST}*", "heads.lddt.*"])
+    shapes = model_shapes(CHANGED)
+    assert set(found.new) == {name for name in shapes if name.startswith(LAST)}
+    assert set(found.reshaped) == {f"heads.lddt.out.{kind}" for kind in ("weight", "bias")}
+    assert set(found.unused) == {name for name in state if name.startswith("heads.aligned_error.")}
+    assert found.state.keys() == shapes.keys() - {*found.new, *found.reshaped}
+    assert all(torch.equal(tensor, state[name]) for name, tensor in found.state.items())
+    assert found.taken == sum(tensor.numel() for tensor in found.state.values())
+    assert f"new, with random values: {LAST}*; " in found.description("mine")
+    assert "since they have another shape there: heads.lddt.out.weight, " in found.description("mine")
+    assert "left out, without a counterpart here: heads.aligned_error." in found.description("mine")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "problem"),
+    [
+        ([f"{LAST}*"], r"it lacks heads\.lddt\.out\.weight, heads\.lddt\.out\.bias, or has them in another"),
+        (["heads.lddt.*"], rf"it lacks {LAST}\S+, (\S+ ){{4}}and \d+ more, or has them"),
+        (["heads.*", "evoformer.blokcs.*"], "'evoformer.blokcs.*' matches no parameter of the network"),
+    ],
+)
+def test_what_is_new_without_being_named_is_an_error(
+    patterns: list[str], problem: str, state: dict[str, Tensor], tmp_path: Path
+) -> None:
+    path = write_parameters(tmp_path / "x.safetensors", state, MONOMER)
+    with pytest.raises(InputError, match=problem):
+        initial_weights(path, CHANGED, patterns)
+
+
+def test_parameters_of_another_meaning_are_not_taken_over_by_name(state: dict[str, Tensor], tmp_path: Path) -> None:
+    heads = replace(MONOMER.evoformer, msa_heads=2 * MONOMER.evoformer.msa_heads)
+    path = write_parameters(tmp_path / "x.safetensors", state, MONOMER)
+    with pytest.raises(InputError, match=r"cannot be taken over: evoformer\.msa_heads is \d+ there and \d+ here"):
+        initial_weights(path, replace(MONOMER, evoformer=heads), ["evoformer.*"])
