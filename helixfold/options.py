@@ -12,6 +12,8 @@ from helixfold.annotations import CoercionError, Group, Parameter, Token
 
 # Whether passes are recorded as CUDA graphs where shapes repeat.
 CudaGraphs = Literal["auto", "off"]
+# How a run shows its progress on stderr.
+Progress = Literal["bars", "json"]
 # What a network has made of a target, float32, for r residues. msa_first_row (r c_m): the target's own row of the MSA
 # after the Evoformer. single (r c_s): a linear map of it, which the structure module reads; ColabFold's "single".
 # pair (r r c_z): the pair stream after the Evoformer. structure (r c): the single representation after the structure

@@ -13,7 +13,7 @@ from data_pipeline.structure import Structure
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.analysis.evaluation import Evaluated
 from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
-from helixfold.analysis.residues import ComparisonError, best_pairing
+from helixfold.analysis.residues import best_pairing
 from helixfold.analysis.scores import compared
 
 
@@ -41,7 +41,7 @@ def compare_files(files: Sequence[StructureFile], references: Path) -> Compariso
         try:
             predicted = read_structure(file.path)
             matches = by_name(file.name, known) or by_sequence(predicted, _readable(known, read, failures))
-        except (InputError, ComparisonError) as error:
+        except InputError as error:
             rank = f", rank {file.rank}" if file.rank else ""
             failures[printable(f"{file.name}{rank}")] = str(error)
             continue
@@ -49,7 +49,7 @@ def compare_files(files: Sequence[StructureFile], references: Path) -> Compariso
             used.add(match.reference.name)
             try:
                 results.append(compare(file, predicted, match, read(match.reference.path)))
-            except (InputError, ComparisonError) as error:
+            except InputError as error:
                 failures[printable(f"{file.path} and {match.reference.path}", 500)] = str(error)
     unused = [reference.name for reference in known if reference.name not in used]
     return Comparisons(count=len(files), results=results, failures=failures, unused=unused)

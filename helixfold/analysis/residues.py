@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from data_pipeline.datasets.chain_alignment import query_columns
+from data_pipeline.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, UNKNOWN
 from data_pipeline.structure import Chain
 
@@ -14,7 +15,7 @@ LEAST_EQUAL = 0.4  # share of the shorter chain; some residues of any two protei
 _CA = ATOM_ORDER["CA"]
 
 
-class ComparisonError(ValueError):
+class ComparisonError(InputError):
     """Error for two structures that cannot be compared; the text is one sentence that says why."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from helixfold.benchmark.measurement import PLAIN, held_memory, reason_of_failur
 from helixfold.benchmark.options import Computation, MemoryBenchmarkOptions, MemoryPart
 from helixfold.config import ModelConfig, of_blocks
 from helixfold.design.memory import StepNeeds, step_needs
-from helixfold.design.options import DesignOptions
+from helixfold.design.options import DesignDtype, DesignOptions
 from helixfold.design.task import hallucination
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, is_out_of_memory, limit_memory
@@ -75,7 +76,8 @@ class Point(Computation):
     @property
     def design_options(self) -> DesignOptions:
         """Return the options of a design whose step is measured."""
-        return DesignOptions(num_recycles=self.recycling_iterations - 1, dtype=self.dtype)
+        dtype = cast(DesignDtype, self.dtype)  # other ones raise `InputError`
+        return DesignOptions(num_recycles=self.recycling_iterations - 1, dtype=dtype)
 
     @property
     def design_needs(self) -> StepNeeds:

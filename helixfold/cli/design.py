@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from helixfold.cli.command import Command
-from helixfold.design.command import DesignCommand
+from helixfold.design.options import DesignCommand
 from helixfold.options import reads, whole_number
 
 _USUAL = DesignCommand()

@@ -1,6 +1,5 @@
 """Define the command `helixfold evaluate`, which compares predictions with known structures, or runs a benchmark."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -78,10 +77,9 @@ def evaluate(
 def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bool) -> int:
     from helixfold.analysis.compare_files import compare_files
     from helixfold.report.evaluation_plot import evaluation_plot
+    from helixfold.results.driver import driven
     from helixfold.results.evaluation import complex_table, screen_table, write_evaluation
-    from helixfold.results.failures import SOME_FAILED
     from helixfold.results.find import find_predictions
-    from helixfold.results.lock import locked_directory
     from helixfold.results.packed import readable_structures
     from helixfold.results.writing import write_file
 
@@ -89,19 +87,17 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
         compared = compare_files(find_predictions(structures, all_ranks=all_ranks), references)
     if compared.results:
         print_summary("\n".join([*screen_table(compared.results), *complex_table(compared.results)]))
-    for name, why in compared.failures.items():
-        print(f"{name}: not compared: {why}", file=sys.stderr)
-    if compared.results:
         if unused := compared.unused:
             print_note(f"no prediction for {_listed(unused)}")
-        with locked_directory(output):
+    with driven(output, "prediction", compared.count) as run:
+        run.skip(compared.count - len(compared.failures))
+        for name, why in compared.failures.items():
+            run.fail(name, why)
+        if compared.results:
             write_evaluation(output, compared.results, compared.failures, compared.unused)
             write_file(output / "scores.png", evaluation_plot(compared.results))
-        print_summary(f"-> {output}")
-    if not compared.failures:
-        return 0
-    print(f"helixfold: {len(compared.failures)} of {compared.count} predictions could not be compared", file=sys.stderr)
-    return SOME_FAILED
+            print_summary(f"-> {output}")
+    return run.exit_code
 
 
 def _run_benchmark(
@@ -114,8 +110,8 @@ def _run_benchmark(
     from helixfold.evaluation.compare import compare_benchmark
     from helixfold.evaluation.tables import benchmark_lines, write_benchmark
     from helixfold.parallel.worker_group import is_under_torchrun
+    from helixfold.results.driver import driven
     from helixfold.results.failures import SERVER_UNAVAILABLE, SOME_FAILED
-    from helixfold.results.lock import locked_directory
 
     if is_under_torchrun():
         raise InputError("start a benchmark without torchrun, whose processes would all compare; --devices has several")
@@ -128,16 +124,12 @@ def _run_benchmark(
     code = predict_on_devices(options.predict_options(predictions, command), targets)
     if code not in (0, SOME_FAILED, SERVER_UNAVAILABLE):
         return code
-    found = compare_benchmark(benchmark, predictions, all_ranks=all_ranks)
-    if found.results:
-        print_summary("\n".join(["", *benchmark_lines(benchmark, found)]))
-    for target, why in found.failures.items():
-        print(f"{printable(target)}: not compared: {printable(why, 1000)}", file=sys.stderr)
-    if found.results:
-        with locked_directory(output):
+    with driven(output, "target", len(targets), options.progress) as run:
+        found = compare_benchmark(benchmark, predictions, run, all_ranks=all_ranks)
+        if found.results:
             write_benchmark(output, benchmark, found)
-        print_summary(f"-> {output}")
-    return code or (SOME_FAILED if found.failures else 0)
+            print_summary("\n".join(["", *benchmark_lines(benchmark, found), f"-> {output}"]))
+    return code or run.exit_code
 
 
 def _listed(names: list[str]) -> str:

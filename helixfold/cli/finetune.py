@@ -48,12 +48,14 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
     table, jobs = options.table, options.jobs
     if [training_set, table, jobs].count(None) != 2:
         raise InputError("name one of a training set, a --table of values, and --jobs, a file of several fine-tunings")
+    if jobs is None and options.progress != "bars":
+        raise InputError("--progress json is for --jobs; a single training writes log.jsonl")
     with keeping_freed_memory(KEPT_BLOCKS):
         if jobs is not None:
             return run.finetune_jobs(jobs, options, options.output)
         if table is not None:
             from helixfold.finetune.task_command import finetune_task
 
-            return finetune_task(table, options, run.values_of(options), options.output)
+            return finetune_task(table, options, options.output)
         assert training_set is not None
         return run.finetune(training_set, options, options.output)

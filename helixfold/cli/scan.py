@@ -42,6 +42,8 @@ def scan(
     from helixfold.imports import collecting_no_garbage
 
     with collecting_no_garbage():
+        from helixfold.apps.predict.screen import logged_screen
         from helixfold.scoring.scan_run import scan as run
 
-    return run(replace(options, inputs=inputs))
+    with logged_screen(options.log_file):
+        return run(replace(options, inputs=inputs))

@@ -41,6 +41,8 @@ def score(
     from helixfold.imports import collecting_no_garbage
 
     with collecting_no_garbage():
+        from helixfold.apps.predict.screen import logged_screen
         from helixfold.scoring.score_run import score as run
 
-    return run(replace(options, inputs=structures))
+    with logged_screen(options.log_file):
+        return run(replace(options, inputs=structures))

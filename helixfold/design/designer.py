@@ -15,8 +15,8 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import RESTYPES
 from helixfold.design import losses
 from helixfold.design.inputs import TaskInput, task_input
-from helixfold.design.options import DesignOptions, StepSettings
-from helixfold.design.sequence import DesignedSequence, SequenceMixture, designed_sequence
+from helixfold.design.options import DesignOptions, SequenceMixture, StepSettings
+from helixfold.design.sequence import DesignedSequence, designed_sequence
 from helixfold.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients
 from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory, begun, generator

@@ -13,22 +13,12 @@ from helixfold.design.check import CONTROLS, Agreement, Checked, strictest
 from helixfold.design.designer import Design
 from helixfold.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
-from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, DESIGN_STATE, MMCIF, PDB
+from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, MMCIF, PDB
 from helixfold.results.json_object import JsonObject
 from helixfold.results.mmcif import to_mmcif
 from helixfold.results.model_scores import ModelScores
 from helixfold.results.pdb import to_pdb
 from helixfold.results.writing import to_json, write_file
-
-
-def trajectory_file(directory: Path, number: int) -> Path:
-    """Return the file of the state of a design, from which it goes on."""
-    return DESIGN_STATE.path(directory, index=number)
-
-
-def design_file(directory: Path, number: int) -> Path:
-    """Return the file of a finished design's scores; the design is finished once it is there."""
-    return DESIGN_SCORES.path(directory, index=number)
 
 
 def write_design(
@@ -66,19 +56,14 @@ def write_design(
         "loss_by_step": [round(each["loss"], 5) for each in design.trajectory.losses],
         "notes": list(notes),
     }
-    write_file(design_file(directory, design.number), to_json(content, indent=1))
+    write_file(DESIGN_SCORES.path(directory, index=design.number), to_json(content, indent=1))
 
 
 def read_design(directory: Path, number: int) -> tuple[dict[str, str], Protein]:
     """Read the sequences by chain and the structure of a finished design; raise `InputError` for damaged files."""
-    letters = JsonObject.read(design_file(directory, number)).child("sequences")
+    letters = JsonObject.read(DESIGN_SCORES.path(directory, index=number)).child("sequences")
     structure = read_structure(DESIGN.path(directory, MMCIF, index=number))
     return {name: letters.get(name, str) for name in letters.content}, protein_from_chains(structure.chains)
-
-
-def check_file(directory: Path, number: int) -> Path:
-    """Return the file of a design's check by other models."""
-    return DESIGN_CHECK.path(directory, index=number)
 
 
 def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
@@ -97,12 +82,12 @@ def write_check(directory: Path, number: int, found: Sequence[Checked]) -> None:
         }
         for each in found
     ]
-    write_file(check_file(directory, number), to_json({"checks": content}, indent=1))
+    write_file(DESIGN_CHECK.path(directory, index=number), to_json({"checks": content}, indent=1))
 
 
 def read_checks(directory: Path, number: int) -> list[Checked]:
     """Read the checks of a design, none if there are none; raise `InputError` for a damaged file."""
-    path = check_file(directory, number)
+    path = DESIGN_CHECK.path(directory, index=number)
     if not path.is_file():
         return []
     return [
@@ -130,13 +115,13 @@ def write_tables(output: Path, tasks: Sequence[DesignTask], failures: Mapping[st
     for task in tasks:
         directory = output / directory_name(task.name)
         for number in range(designs):
-            if design_file(directory, number).is_file():
+            if DESIGN_SCORES.path(directory, index=number).is_file():
                 lines.append(_line(directory, task, number))
     write_designs(output, lines, failures)
 
 
 def _line(directory: Path, task: DesignTask, number: int) -> DesignLine:
-    known = JsonObject.read(design_file(directory, number))
+    known = JsonObject.read(DESIGN_SCORES.path(directory, index=number))
     checks = read_checks(directory, number)
     letters = known.child("sequences")
     return DesignLine(

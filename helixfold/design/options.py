@@ -1,24 +1,46 @@
-"""Settings of a design's optimisation, and the steps that follow from them."""
+"""Options of a design and of `helixfold design`, and the steps that follow from them.
+
+The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+"""
 
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from data_pipeline.config import MAX_RECYCLES, MAX_SEED
 from data_pipeline.errors import InputError, choice_problem
 from data_pipeline.residues import RESTYPES
-from helixfold.design.sequence import SequenceMixture
-from helixfold.execution.device import AUTO, DTYPES
+from helixfold.annotations import Group, Parameter
+from helixfold.apps.predict.options import ScreenOptions
+from helixfold.options import Integer, MemorySize, Number, Output, option_group, reads, whole_number
 
 Optimizer = Literal["sgd", "adam"]
-# Iterations of recycling that have gradients: all, exactly, or the last alone, as in training.
 GradientsThrough = Literal["all", "last"]
+DesignDtype = Literal["auto", "float32", "bfloat16"]
 MAX_STEPS, MAX_DESIGNS = 100_000, 10_000
 # The temperature at which probabilities are as good as certain (ColabDesign).
 _COLD = 0.01
+_STEPS = whole_number(0, MAX_STEPS)
+_DESIGNS, _MODELS = Group.create_ordered("Designs"), Group.create_ordered("Models")
+_OPTIMISATION = Group.create_ordered("Optimisation")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SequenceMixture:
+    """How a step of a design makes the sequence that the network reads.
+
+    It is `soft` times the probabilities at a `temperature` and else the numbers themselves; `hard` times the most
+    probable amino acid and else that.
+    """
+
+    soft: float
+    hard: float
+    temperature: float
+
+
+@option_group(_OPTIMISATION)
 @dataclass(frozen=True, kw_only=True)
 class DesignOptions:
     """Options of the optimisation of each design.
@@ -28,19 +50,31 @@ class DesignOptions:
     sequence of the hard steps is the design, or that of the last step if there are none.
     """
 
-    logits_steps: int = 60
-    soft_steps: int = 30
-    hard_steps: int = 10
-    learning_rate: float = 0.1
+    logits_steps: Annotated[int, reads(_STEPS, "N")] = 60
+    """Steps from unbounded logits to probabilities."""
+    soft_steps: Annotated[int, reads(_STEPS, "N")] = 30
+    """Steps that lower the temperature of the probabilities from 1 to 0.01."""
+    hard_steps: Annotated[int, reads(_STEPS, "N")] = 10
+    """Steps with one amino acid per residue; the best one is the design."""
+    learning_rate: Number = 0.1
+    """Step size for each residue."""
     optimizer: Optimizer = "sgd"
-    normalize_gradients: bool = True  # to a length of the square root of the number of residues
-    num_recycles: int = 0
+    """How gradients update the sequence."""
+    # To a length of the square root of the number of residues.
+    normalize_gradients: Annotated[bool, Parameter(parse=False)] = True
+    num_recycles: Annotated[int, reads(whole_number(0, MAX_RECYCLES), "N")] = 0
+    """Recycling iterations after the first one, in each step."""
     gradients_through: GradientsThrough = "all"
-    dropout: bool = True  # in all but the hard steps
-    excluded: str = ""  # one-letter codes of amino acids that free residues never are
-    designs: int = 1  # restarts, from the seed and those after it
-    seed: int = 0
-    dtype: str = AUTO
+    """Recycling iterations that gradients flow through. all: needs the memory of all iterations together."""
+    dropout: Annotated[bool, Parameter(parse=False)] = True  # in all but the hard steps
+    excluded: Annotated[str, Parameter(name=("--exclude", "--excluded"), metavar="LETTERS", group=_DESIGNS)] = ""
+    """Amino acids to leave out, as one-letter codes, such as C."""
+    designs: Annotated[int, reads(whole_number(1, MAX_DESIGNS), "N"), Parameter(group=_DESIGNS)] = 1
+    """Designs per target, at most 10,000, with consecutive seeds."""
+    seed: Annotated[Integer, Parameter(group=_MODELS)] = 0
+    """Seed of all random numbers."""
+    dtype: Annotated[DesignDtype, Parameter(group=_MODELS)] = "auto"
+    """Precision of the trunk."""
 
     def __post_init__(self) -> None:
         bounds = (
@@ -58,15 +92,17 @@ class DesignOptions:
             raise InputError("a design needs at least one step")
         if not 0 < self.learning_rate < 1e6:
             raise InputError(f"learning_rate must be greater than 0, got {self.learning_rate:g}")
-        for name, choices in (("optimizer", Optimizer), ("gradients_through", GradientsThrough)):
+        for name, choices in (
+            ("optimizer", Optimizer),
+            ("gradients_through", GradientsThrough),
+            ("dtype", DesignDtype),
+        ):
             if getattr(self, name) not in typing.get_args(choices):
                 raise InputError(f"{name} {choice_problem(getattr(self, name), typing.get_args(choices))}")
         if unknown := [letter for letter in self.excluded if letter not in RESTYPES]:
             raise InputError(f"excluded are one-letter codes of amino acids, got {unknown[0]!r}")
         if set(RESTYPES) <= set(self.excluded):
             raise InputError("excluded are all amino acids, so that none is left to design with")
-        if self.dtype not in (AUTO, *DTYPES) or self.dtype == "float16":
-            raise InputError(f"dtype {choice_problem(self.dtype, (AUTO, 'float32', 'bfloat16'))}")
 
     @property
     def steps(self) -> int:
@@ -102,3 +138,47 @@ class StepSettings:
     mixture: SequenceMixture
     learning_rate: float
     dropout: bool
+
+
+@option_group(_DESIGNS)
+@dataclass(frozen=True, kw_only=True)
+class _OutputOptions:
+    """Options for where designs go."""
+
+    output: Output = Path("designs")
+    """Output directory; each target gets its own subdirectory."""
+    overwrite: bool = False
+    """Design finished targets again."""
+
+
+@option_group(_MODELS)
+@dataclass(frozen=True, kw_only=True)
+class _ModelOptions:
+    """Options for the models that design and those that check."""
+
+    models: Annotated[tuple[str, ...], Parameter(metavar="MODEL...", show_default="as in `helixfold predict`")] = ()
+    """Models to design with. With several, each step uses a randomly chosen one."""
+    weights: Path | None = None
+    """Parameter file of the design models, or a directory of such files."""
+    check_weights: Path | None = None
+    """Parameters of other models that predict each finished design from its sequence alone. Designs are ranked by these
+    predictions, so use models that did not design them."""
+    check_models: Annotated[
+        tuple[str, ...], Parameter(metavar="MODEL...", show_default="the models in --check-weights")
+    ] = ()
+    """Models to check designs with."""
+    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="the free memory of the device")] = None
+    """Memory limit of a step, such as 8GiB. Targets that do not fit are reported before the run starts."""
+
+
+@option_group(_OPTIMISATION)
+@dataclass(frozen=True, kw_only=True)
+class DesignCommand(ScreenOptions, DesignOptions, _ModelOptions, _OutputOptions):
+    """All options that the four protocols share."""
+
+    no_dropout: bool = False
+    """Switch dropout off in all steps; by default only the hard steps run without it."""
+    loss: Annotated[tuple[str, ...], Parameter(metavar="NAME=WEIGHT...", show_default="the protocol's")] = ()
+    """Weights of losses: con, plddt, pae, helix, dgram, i_con, i_pae. A loss of weight 0 is only reported."""

@@ -2,25 +2,22 @@
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import remove_partial_files
 from data_pipeline.parse.fasta import directory_name
+from helixfold.apps.predict.screen import logged_screen
 from helixfold.config import Method
 from helixfold.design import files
 from helixfold.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
-from helixfold.design.command import DesignCommand
 from helixfold.design.designer import Designer
 from helixfold.design.memory import check_memory
-from helixfold.design.options import DesignOptions
+from helixfold.design.options import DesignCommand, DesignOptions
 from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory
 from helixfold.execution.allocator import keeping_freed_memory
@@ -28,7 +25,7 @@ from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick
 from helixfold.ops.card import card_of
 from helixfold.options import values_of
 from helixfold.planning.training import KEPT_BLOCKS
-from helixfold.results.failures import SOME_FAILED, write_failures
+from helixfold.results.driver import Run, driven
 from helixfold.results.file_table import (
     DESIGN,
     DESIGN_CHECK,
@@ -38,7 +35,6 @@ from helixfold.results.file_table import (
     DESIGN_STATE,
 )
 from helixfold.results.json_object import JsonObject
-from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
 from helixfold.results.record import RunRecord, require_same_settings
 from helixfold.results.writing import to_json, write_file
@@ -51,14 +47,18 @@ _SAVE_EVERY = 5.0
 Source = tuple[str, Callable[[], DesignTask]]
 
 
-@optional_output()
 def run(sources: Sequence[Source], command: DesignCommand) -> int:
     """Design all targets; return 0, or 1 if one failed. Raise `InputError`, before anything is written, for options
     that cannot be followed, and if no target can be read.
     """
+    with logged_screen(command.log_file), optional_output():
+        return _run(sources, command)
+
+
+def _run(sources: Sequence[Source], command: DesignCommand) -> int:
     limit_threads()
-    options, weights = design_options(command), loss_weights(command.loss)
-    tasks, failures = _read(sources, weights)
+    options, weights = replace(command, dropout=not command.no_dropout), loss_weights(command.loss)
+    tasks, unreadable = _read(sources, weights)
     device = pick_device(command.device)
     method: Method = "multimer" if all(len(task.chains) > 1 for task in tasks) else "monomer"
     models = find_models(command.models, command.weights, seed=options.seed, method=method)
@@ -67,30 +67,24 @@ def run(sources: Sequence[Source], command: DesignCommand) -> int:
         cast_trunk(model.network.to(device), dtype_on("auto", card_of(device)))
     for note in dict.fromkeys(note for model in (*models, *checks) for note in model.notes):
         print_note(note)
-    output = command.output
     _check_names([task.name for task in tasks])
-    with locked_directory(output), keeping_freed_memory(KEPT_BLOCKS):
+    output, steps = command.output, options.designs * options.steps
+    with driven(output, "step", len(sources) * steps, command.progress) as run, keeping_freed_memory(KEPT_BLOCKS):
+        for name, reason in unreadable.items():
+            run.fail(name, reason, steps)
         for task in tasks:
-            directory = output / directory_name(task.name)
-            try:
+            directory, designer = output / directory_name(task.name), None
+            with run.item(task.name, steps, continues=True):
                 check_memory(task, models, options, device, command.memory)
                 designer = Designer(task, models, options, device=device)
                 _begin(directory, task, options, models, overwrite=command.overwrite)
-                for number in range(options.designs):
-                    _design(directory, designer, number)
+            for number in range(options.designs) if designer is not None else ():
+                with run.item(f"{task.name} {number}", options.steps):
+                    _design(directory, designer, number, run)
                     _check(directory, designer, number, checks)
-            except (InputError, MemoryError, OSError) as error:
-                failures[task.name] = str(error) or "memory is used up"
-                print(f"helixfold: {printable(task.name)}: {failures[task.name]}", file=sys.stderr)
-            files.write_tables(output, tasks, failures, options.designs)
-        write_failures(output, failures)
+            files.write_tables(output, tasks, run.failures, options.designs)
     print_summary(f"{output / 'designs.html'}, {output / 'designs.tsv'}")
-    return SOME_FAILED if failures else 0
-
-
-def design_options(command: DesignCommand) -> DesignOptions:
-    """Return the options of the optimisation that a command asks for; raise `InputError` for impossible ones."""
-    return DesignOptions(**values_of(command, DesignOptions), dropout=not command.no_dropout, excluded=command.exclude)
+    return run.exit_code
 
 
 def loss_weights(words: Sequence[str]) -> dict[str, float]:
@@ -117,8 +111,6 @@ def _read(sources: Sequence[Source], weights: Mapping[str, float]) -> tuple[list
             failures[name], problem = str(error), error
     if problem is not None and not tasks:
         raise problem
-    for name, reason in failures.items():
-        print(f"helixfold: {printable(name)}: {reason}", file=sys.stderr)
     return tasks, failures
 
 
@@ -159,7 +151,7 @@ def _begin(
         "chains": _digest(task),
         "losses": {name: each.weight for name, each in task.losses.items()},
         "cyclic": None if task.cyclic is None else list(task.cyclic),
-        "options": {name: value for name, value in asdict(options).items() if name != "designs"},
+        "options": {name: value for name, value in values_of(options, DesignOptions).items() if name != "designs"},
         "models": [model.digest for model in models],
     }
     if overwrite:
@@ -185,26 +177,25 @@ def _digest(task: DesignTask) -> str:
     return digest.hexdigest()
 
 
-def _design(directory: Path, designer: Designer, number: int) -> None:
+def _design(directory: Path, designer: Designer, number: int, run: Run) -> None:
     """Make one design, from the state that an earlier run has left, if there is one."""
-    path, options = files.trajectory_file(directory, number), designer.options
-    if files.design_file(directory, number).is_file():
+    path, steps = DESIGN_STATE.path(directory, index=number), designer.options.steps
+    if DESIGN_SCORES.path(directory, index=number).is_file():
         path.unlink(missing_ok=True)  # of a run that was killed before it did
+        run.skip(steps)
         return
     trajectory = designer.begin(number)
     if path.is_file():
         trajectory = Trajectory.load(path, len(trajectory.numbers))
+        run.skip(trajectory.step)
     saved = time.monotonic()
-    with tqdm(
-        total=options.steps, initial=trajectory.step, desc=f"{directory.name} {number}", leave=False, disable=None
-    ) as bar:
-        while not designer.is_finished(trajectory):
-            trajectory = designer.advance(trajectory, number)
-            bar.update()
-            bar.set_postfix_str(f"loss {trajectory.losses[-1]['loss']:.3f}")
-            if time.monotonic() - saved > _SAVE_EVERY or designer.is_finished(trajectory):
-                trajectory.save(path)
-                saved = time.monotonic()
+    while not designer.is_finished(trajectory):
+        trajectory = designer.advance(trajectory, number)
+        run.bar.set_postfix_str(f"{directory.name} {number}, loss {trajectory.losses[-1]['loss']:.3f}", refresh=False)
+        run.report(f"{designer.task.name} {number}", f"step {trajectory.step}")
+        if time.monotonic() - saved > _SAVE_EVERY or designer.is_finished(trajectory):
+            trajectory.save(path)
+            saved = time.monotonic()
     task, model = designer.task, designer.models[0]
     design = designer.finished(trajectory, number)
     files.write_design(

@@ -7,21 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from helixfold.design.options import SequenceMixture
+
 # Numbers are multiplied by this before they are logits (ColabDesign's `alpha`).
 LOGIT_SCALE = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SequenceMixture:
-    """How a step of a design makes the sequence that the network reads.
-
-    It is `soft` times the probabilities at a `temperature` and else the numbers themselves; `hard` times the most
-    probable amino acid and else that.
-    """
-
-    soft: float
-    hard: float
-    temperature: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
-from tqdm import tqdm
-
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.parse.structures import read_structure
@@ -14,8 +13,8 @@ from helixfold.analysis.benchmark_groups import Group, TargetSize, grouped
 from helixfold.analysis.compare_files import compare
 from helixfold.analysis.evaluation import Evaluated
 from helixfold.analysis.matching import Match, by_name
-from helixfold.analysis.residues import ComparisonError
 from helixfold.evaluation.benchmark_data import Benchmark
+from helixfold.results.driver import Run
 from helixfold.results.failures import failures_in
 from helixfold.results.file_table import FEATURES, RANKING
 from helixfold.results.find import find_predictions
@@ -35,36 +34,30 @@ class BenchmarkResults:
         return grouped(self.results, self.sizes)
 
 
-def compare_benchmark(benchmark: Benchmark, predictions: Path, *, all_ranks: bool = False) -> BenchmarkResults:
+def compare_benchmark(
+    benchmark: Benchmark, predictions: Path, run: Run, *, all_ranks: bool = False
+) -> BenchmarkResults:
     """Compare each target's best prediction in the directory `predictions` (or all) with its known structures.
 
-    Scores are those of `compare_files` for the same pair of files.
+    Scores are those of `compare_files` for the same pair of files. `run` has a step for each target.
     """
     results: list[Evaluated] = []
     sizes: dict[str, TargetSize] = {}
-    failures: dict[str, str] = {}
     not_predicted = failures_in(predictions)
     read = cache(read_structure)
-    for each in tqdm(benchmark.targets, desc="comparing", unit="target", leave=False, disable=None):
+    for each in benchmark.targets:
         name, directory = each.target.name, predictions / directory_name(each.target.name)
-        if not RANKING.path(directory).is_file():
-            failures[name] = not_predicted.get(directory.name, "there is no finished prediction of it")
-            continue
-        try:
+        with run.item(name):
+            if not RANKING.path(directory).is_file():
+                raise InputError(not_predicted.get(directory.name, "there is no finished prediction of it"))
             sizes[name] = TargetSize(
                 residues=len(each.target.sequence),
                 rows=len(read_npz(FEATURES.path(directory), names=("msa",))["msa"]),
             )
             files = [(file, read_structure(file.path)) for file in find_predictions(directory, all_ranks=all_ranks)]
-        except InputError as error:
-            failures[name] = str(error)
-            continue
-        for file, predicted in files:
-            for reference in each.references:
-                # With the chain that the target's name asks for, if it names one.
-                match = next(iter(by_name(name, [reference])), Match(reference=reference))
-                try:
+            for (file, predicted), reference in product(files, each.references):
+                with run.item(f"{name} and {reference.name}", 0, continues=True):
+                    # With the chain that the target's name asks for, if it names one.
+                    match = next(iter(by_name(name, [reference])), Match(reference=reference))
                     results.append(compare(replace(file, name=name), predicted, match, read(reference.path)))
-                except (InputError, ComparisonError) as error:
-                    failures[printable(f"{name} and {reference.name}", 500)] = str(error)
-    return BenchmarkResults(results=results, sizes=sizes, failures=failures)
+    return BenchmarkResults(results=results, sizes=sizes, failures=run.failures)

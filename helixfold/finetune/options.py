@@ -16,6 +16,7 @@ from helixfold.options import (
     Number,
     Output,
     Positive,
+    Progress,
     option_group,
     reads,
     whole_number,
@@ -61,6 +62,9 @@ class JobsOptions:
     left before its deadline."""
     memory: Annotated[MemorySize | None, Parameter(show_default="the free memory")] = None
     """Memory limit of all jobs together, such as 8GiB."""
+    progress: Progress = "bars"
+    """bars: a progress bar. json: one JSON object on stderr after each step of a job, with the time and the seconds
+    left."""
 
 
 @option_group(Group.create_ordered("Values of whole targets"))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -30,14 +30,14 @@ from helixfold.parallel.mesh import Mesh, join
 from helixfold.planning.size import gib
 from helixfold.report.finetuning import PageTable, compared_curves, write_finetuning_page
 from helixfold.report.page import counted, duration
-from helixfold.results.lock import only_run
+from helixfold.results.driver import Run, driven
 from helixfold.results.writing import write_file
-from helixfold.standard_streams import print_summary
+from helixfold.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.forecast import memory_per_rank
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.progress import RunProgress, print_message
-from helixfold.training.run import FAILED, exit_code_of, usual_workers
+from helixfold.training.run import exit_code_of, usual_workers
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError
@@ -49,42 +49,22 @@ Turns = Literal["steps", "deadline"]
 State = Literal["waiting", "running", "finished", "diverged", "failed", "stopped"]
 
 
-class Run(Protocol):
-    """A fine-tuning that takes turns."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Return whether it has come to its end."""
-
-    def turns(self) -> Iterator[int]:
-        """Make a step at a time, and yield the number of steps made after each."""
-
-    def release(self) -> None:
-        """Free what only a running step needs."""
-
-
 @dataclass(kw_only=True)
 class Place:
     """A fine-tuning's place in the schedule. `begin` makes the run, once there is memory for it."""
 
     name: str
-    begin: Callable[[], Run]
+    begin: Callable[[], Finetuning]
     memory: RunMemory
     steps: int  # that it is to make in all
     deadline: float | None = None  # seconds from the beginning
     state: State = "waiting"
-    reason: str = ""  # why it diverged or failed
     made: int = 0  # steps since the schedule began
     share: int = 0  # what it is compared by with others: `made`, from what those had that were there when it began
     done: int = 0  # steps in all
     seconds: float = 0.0  # of its own steps
-    run: Run | None = None
+    run: Finetuning | None = None
     turns: Iterator[int] | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        """Return whether it takes no more turns."""
-        return self.state not in ("waiting", "running")
 
     def slack(self, now: float) -> float:
         """Return the seconds that would be left before its deadline if all turns were its own from `now` on."""
@@ -104,8 +84,8 @@ class Schedule:
     places: Sequence[Place]
     shared: int
     memory: int
+    run: Run  # of which a step is one of a fine-tuning
     turns: Turns = "steps"
-    say: Callable[[str], object] = print
     clock: Callable[[], float] = time.monotonic
     most_at_once: int = 0  # fine-tunings that were under way at the same time
     _began: float = field(default=0.0)
@@ -136,13 +116,13 @@ class Schedule:
             # Alone it has been settled to fit; it is for the device to refuse it.
             count = 1
         for place in waiting[:count]:
-            try:
+            with self.run.item(place.name, place.steps, continues=True):
                 place.run = place.begin()
                 place.turns = place.run.turns()
                 place.state, place.share = "running", share
-                self.say(f"{place.name}: begins")
-            except InputError as error:
-                self._end(place, "failed", str(error))
+                print_note(f"{place.name}: begins")
+            if place.name in self.run.failures:
+                self._end(place, "failed")
 
     def _next(self, running: Sequence[Place]) -> Place:
         if self.turns == "deadline":
@@ -154,26 +134,35 @@ class Schedule:
         assert place.turns is not None
         assert place.run is not None
         start = self.clock()
-        try:
-            place.done = next(place.turns)
-            place.made, place.share = place.made + 1, place.share + 1
-            if place.run.is_finished:
-                next(place.turns)  # writes its result and ends, so that its memory is free at once
-            place.run.release()
-        except StopIteration:
-            self._end(place, "finished" if place.run.is_finished else "stopped")
-        except DivergedError as error:
-            self._end(place, "diverged", str(error))
-        except (InputError, OSError, MemoryError, RuntimeError) as error:
-            self._end(place, "failed", str(error))
+        state: State = "failed"
+        with self.run.item(place.name, place.steps - place.done, continues=True):
+            try:
+                done = next(place.turns)
+                self.run.skip(done - place.done - 1)  # steps of an earlier run
+                self.run.report(place.name, f"step {done}")
+                place.done, place.made, place.share = done, place.made + 1, place.share + 1
+                if place.run.is_finished:
+                    next(place.turns)  # writes its result and ends, so that its memory is free at once
+                place.run.release()
+            except StopIteration:
+                self._end(place, "finished" if place.run.is_finished else "stopped")
+            except DivergedError:
+                state = "diverged"
+                raise
+        if place.name in self.run.failures:
+            self._end(place, state)
         place.seconds += self.clock() - start
 
-    def _end(self, place: Place, state: State, reason: str = "") -> None:
+    def _end(self, place: Place, state: State) -> None:
         """Take a run off the schedule and drop it, so that its memory is free for the next one."""
-        place.state, place.reason = state, reason
+        place.state = state
         place.turns = place.run = None
         gc.collect()  # a run's parts refer to each other
-        self.say(f"{place.name}: {state}{f': {reason}' if reason else f' after {place.done} steps'}")
+        if place.name not in self.run.failures:
+            print_note(f"{place.name}: {state} after {place.done} steps")
+        if state == "finished":
+            self.run.skip(place.steps - place.done)
+            self.run.report(place.name, state, 0)
 
 
 TABLE_FILE = "finetuning.tsv"
@@ -183,8 +172,9 @@ _COLUMNS = (
 )
 
 
-def write_overview(output: Path, tasks: Sequence[Task], places: Sequence[Place]) -> None:
+def write_overview(tasks: Sequence[Task], places: Sequence[Place], run: Run) -> None:
     """Write `finetuning.tsv` and `finetuning.html` of all fine-tunings of a file into the output directory."""
+    output = run.output
     by_name = {place.name: place for place in places}
     results = {task.name: read_result(task.output) for task in tasks}
     rows = [_row(task, by_name.get(task.name), results[task.name]) for task in tasks]
@@ -192,7 +182,6 @@ def write_overview(output: Path, tasks: Sequence[Task], places: Sequence[Place])
     write_file(output / TABLE_FILE, "".join(f"{line}\n" for line in lines).encode())
     states = [row[_COLUMNS.index("state")] for row in rows]
     histories = {task.name: history for task in tasks if (history := _history(task.output)) is not None}
-    reasons = [(place.name, place.reason) for place in places if place.reason]
     changes = [
         (name, signed(change))
         for name, result in results.items()
@@ -214,7 +203,7 @@ def write_overview(output: Path, tasks: Sequence[Task], places: Sequence[Place])
                 columns=["name", "change"],
                 rows=changes,
             ),
-            PageTable(title="What ended", columns=["name", "reason"], rows=reasons),
+            PageTable(title="What ended", columns=["name", "reason"], rows=[*run.failures.items()]),
         ],
         picture=compared_curves(histories) if histories else None,
     )
@@ -246,26 +235,10 @@ def _history(directory: Path) -> TrainingHistory | None:
         return None
 
 
-def values_of(options: FinetuneOptions) -> dict[str, Any]:
-    """Return the options that a job in a file of several may have, too."""
-    return {
-        "adapter": options.adapter,
-        "rank": options.rank,
-        "alpha": options.alpha,
-        "targets": options.targets,
-        "rank_stabilised": options.rank_stabilised,
-        "decomposed": options.decomposed,
-        "steps": options.steps,
-        "learning_rate": options.learning_rate,
-        "seed": options.seed,
-        "settings": options.settings,
-    }
-
-
 def settings_lines(options: FinetuneOptions) -> list[str]:
     """Return all settings of a fine-tuning, as `--show-settings` prints them."""
     preset, _ = base_file(options.model, options.weights)
-    return [f"{name}={value}" for name, value in config_of(preset, values_of(options)).flat().items()]
+    return [f"{name}={value}" for name, value in config_of(preset, vars(options)).flat().items()]
 
 
 def forecast_of(options: FinetuneOptions) -> list[str]:
@@ -273,7 +246,7 @@ def forecast_of(options: FinetuneOptions) -> list[str]:
     preset, _ = base_file(options.model, options.weights)
     device = pick_device(options.device)
     memory = options.memory or available_memory(device)
-    return forecast_lines(config_of(preset, values_of(options)), card_of(device), memory)
+    return forecast_lines(config_of(preset, vars(options)), card_of(device), memory)
 
 
 def forecast_lines(config: FinetuneConfig, card: Card, memory: int) -> list[str]:
@@ -300,7 +273,7 @@ def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold finetune")
     limit_threads()
     preset, path = base_file(options.model, options.weights)
-    config = config_of(preset, values_of(options))
+    config = config_of(preset, vars(options))
 
     def work() -> int:
         with StopRequest().handling_signals() as stop:
@@ -384,23 +357,20 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
             for task in begun
         ]
         dtype = max((dtype_on(task.config.run.dtype, card) for task in tasks), key=lambda each: each == torch.bfloat16)
-        schedule = Schedule(
-            places=places,
-            shared=parameter_bytes(preset.model, dtype),
-            memory=memory,
-            turns=options.schedule,
-            say=print_message,
-        )
-        output.mkdir(parents=True, exist_ok=True)
-        with only_run(output), unmoved_directory(output):
+        with driven(output, "step", sum(place.steps for place in places), options.progress) as run:
+            schedule = Schedule(
+                places=places,
+                shared=parameter_bytes(preset.model, dtype),
+                memory=memory,
+                run=run,
+                turns=options.schedule,
+            )
             try:
                 schedule.carry_out(stop.is_requested)
             finally:
-                write_overview(output, tasks, places)
+                write_overview(tasks, places, run)
         print_summary(f"all fine-tunings on one page: {output / PAGE_FILE}")
-        if any(place.state in ("diverged", "failed") for place in places):
-            return FAILED
-        return stop.exit_code if any(place.state == "stopped" for place in places) else 0
+        return run.exit_code or (stop.exit_code if any(place.state == "stopped" for place in places) else 0)
 
 
 def _has_result(task: Task, base: FrozenParameters) -> bool:

@@ -51,7 +51,7 @@ from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.report.plots import new_figure, to_png
 from helixfold.results.lock import only_run
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import print_summary
+from helixfold.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype
@@ -315,8 +315,9 @@ class TaskTraining:
         if restored is not None:
             self.optimizer.restored()
             self.step, self.skipped_in_a_row = restored.step, int(restored.record["skipped_in_a_row"])
-            for text in (*restored.damaged, f"going on after {self.step} steps"):
+            for text in restored.damaged:
                 print_message(text)
+            print_note(f"going on after {self.step} steps")
 
     def run(self, stop: StopRequest) -> bool:
         """Make the steps that are left; return False if `stop` ended them earlier, with everything saved.
@@ -445,7 +446,7 @@ _FROZEN_FILE, _FORMAT, _VERSION = "frozen_network.safetensors", "helixfold task 
 _STEPS = 200
 
 
-def finetune_task(table: Path, options: FinetuneOptions, values: Mapping[str, object], output: Path) -> int:
+def finetune_task(table: Path, options: FinetuneOptions, output: Path) -> int:
     """Learn what the table says, with a head on the frozen network and, for lora, one that changes the network, too.
 
     The same command again goes on where it was killed. Return 0 at the end, and after a signal that stopped the
@@ -458,7 +459,7 @@ def finetune_task(table: Path, options: FinetuneOptions, values: Mapping[str, ob
     preset, path = base_file(options.model, options.weights)
     mesh = Mesh.alone(pick_device(options.device))
     files = RunFiles(directory=output, name=preset.name)
-    task = _task(table, rows, options, preset, _config(preset, values, mesh, files))
+    task = _task(table, rows, options, preset, _config(preset, options, mesh, files))
     base = load_base(preset, path, mesh.device)
     facts = {
         **trained_numbers(task.config, base),
@@ -492,10 +493,9 @@ def _steps(config: FinetuneConfig) -> int:
     return config.run.steps if config.adapter == "lora" else 0
 
 
-def _config(preset: Preset, values: Mapping[str, object], mesh: Mesh, files: RunFiles) -> FinetuneConfig:
+def _config(preset: Preset, options: FinetuneOptions, mesh: Mesh, files: RunFiles) -> FinetuneConfig:
     """Return the settings of a task, of which those are settled that depend on the device."""
-    given = {name: value for name, value in values.items() if value is not None}
-    config = config_of(preset, {"steps": _STEPS, **given})
+    config = config_of(preset, {**vars(options), "steps": options.steps or _STEPS})
     config = replace(config, run=with_settled_dtype(config.run, mesh, files.checkpoints, print_message))
     return with_settled_memory(config, card_of(mesh.device), available_memory(mesh.device))
 

@@ -1,5 +1,6 @@
 """Targets that failed: the errors that are expected of one, failures.json, and the exit code of a batch."""
 
+import traceback
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
         return 0
     unavailable = f"{ServerUnavailableError.__name__}: "
     return SERVER_UNAVAILABLE if all(text.startswith(unavailable) for text in failures.values()) else SOME_FAILED
+
+
+def failure_text(error: Exception) -> str:
+    """Say why an item failed, with the place in the program if the error is unexpected."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, EXPECTED_ERRORS):
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} (in {Path(last.filename).name}, line {last.lineno}: a mistake in the program, please report it)"
 
 
 def failures_of_input(problems: InputProblems, names: Collection[str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Load one model, and fold many targets with it: short ones of a length in the same passes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.errors import InputError
 from helixfold.config import Method
@@ -56,7 +57,6 @@ class Network:
         *,
         spill: Path,
         masks: bool = True,
-        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         limit_threads()
         self.device = pick_device(options.device)
@@ -74,8 +74,8 @@ class Network:
             sampling = replace(self.model.preset.sampling, masked_msa_fraction=0.0)
             self.model = replace(self.model, preset=replace(self.model.preset, sampling=sampling))
         cast_trunk(self.model.network.to(self.device), DTYPES[dtype])
-        self._at_once, self._say, self._spill = options.batch_size, say, spill
-        self._passes = passes_on(self.device, "auto", 1, say)
+        self._at_once, self._spill = options.batch_size, spill
+        self._passes = passes_on(self.device, "auto", 1, print_note)
 
     def at_once(self, residues: int) -> int:
         """Return how many targets of a length are folded in the same passes, if they fit into memory."""
@@ -92,31 +92,24 @@ class Network:
         """
         plans = [self._plan(targets[0])] * len(targets)
         lot = [replace(target, name=self.model.preset.name) for target in targets]
-        found = fold_together(
-            self.model,
-            lot,
-            plans,
-            self.folding,
-            stages=[Stages(self.device) for _ in lot],
-            spill=self._spill,
-            say=self._say,
-            passes=self._passes,
-        )
+        stages = [Stages(self.device) for _ in lot]
+        how: dict[str, Any] = {"spill": self._spill, "say": print_note, "passes": self._passes}
+        found = fold_together(self.model, lot, plans, self.folding, stages=stages, **how)
         if found is not None:
             return found
         return [
-            fold_planned(
-                self.model,
-                target,
-                plan,
-                self.folding,
-                stages=Stages(self.device),
-                spill=self._spill,
-                say=self._say,
-                passes=self._passes,
-            )
-            for target, plan in zip(lot, plans, strict=True)
+            fold_planned(self.model, target, plan, self.folding, stages=stage, **how)
+            for target, plan, stage in zip(lot, plans, stages, strict=True)
         ]
+
+    def outcomes(self, targets: Sequence[FoldingTarget]) -> list[Prediction | Exception]:
+        """Return predictions as `fold` does; if that fails, of targets one by one, or the error of one that fails."""
+        try:
+            return [*self.fold(targets)]
+        except Exception as error:
+            if len(targets) == 1:
+                return [error]
+        return [outcome for target in targets for outcome in self.outcomes([target])]
 
     def _plan(self, target: FoldingTarget) -> Plan:
         rows = FeatureRows.of(model_input(target.features, self.model.preset).features)

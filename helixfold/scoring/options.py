@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from data_pipeline.config import MAX_RECYCLES
 from helixfold.annotations import Group, Parameter
-from helixfold.apps.predict.options import ComplexOptions, SearchOptions
+from helixfold.apps.predict.options import ComplexOptions, ScreenOptions, SearchOptions
 from helixfold.options import (
     MOST_USED,
     Directory,
@@ -128,7 +128,7 @@ class NetworkOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ScoreOptions(NetworkOptions, StructureOptions):
+class ScoreOptions(ScreenOptions, NetworkOptions, StructureOptions):
     """All options of `helixfold score`, and the paths that it scores."""
 
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
@@ -136,7 +136,7 @@ class ScoreOptions(NetworkOptions, StructureOptions):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ScanOptions(NetworkOptions, ComplexOptions, SearchOptions, MutationOptions):
+class ScanOptions(ScreenOptions, NetworkOptions, ComplexOptions, SearchOptions, MutationOptions):
     """All options of `helixfold scan`, and the files of its targets."""
 
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()

@@ -6,7 +6,6 @@ whatever the target's sequence is: with the mutation in them, too, they would sa
 The results of a target are a table and a heat map: mutations.tsv, mutations.json and mutations.html.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,15 +21,15 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import features_digest
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.target_files import directory_in
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from data_pipeline.features.schema import Features
-from data_pipeline.files import remove_partial_files, require_unmoved
+from data_pipeline.files import remove_partial_files
 from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X, UNKNOWN
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
-from helixfold.apps.predict.options import ComplexOptions, PredictOptions, SearchOptions
+from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.search import check_earlier, prepare_in, write_templates, written_directories
 from helixfold.apps.predict.search_plan import plan_of, with_site_sources
 from helixfold.apps.predict.targets import requested_targets
@@ -39,12 +38,11 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_read
 from helixfold.model.alphafold import AlphaFold
-from helixfold.options import values_of
+from helixfold.options import Item, values_of
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
-from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED, write_failures
+from helixfold.results.driver import Run, driven
 from helixfold.results.journal import Journal
-from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
 from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
@@ -364,10 +362,7 @@ def scan(options: ScanOptions) -> int:
     """
     require("evaluate", "biotite", action="helixfold scan")
     output = options.output
-    asked = PredictOptions(
-        **values_of(options, SearchOptions), **values_of(options, ComplexOptions), inputs=options.inputs, output=output
-    )
-    targets, _ = requested_targets(asked, announce=True)
+    targets, _ = requested_targets(PredictOptions(**values_of(options, PredictOptions)), announce=True)
     plan = plan_of(with_site_sources(options, targets))
     mutants = _mutants([TargetChains.of(target) for target in targets], options)
     targets = [target for target in targets if mutants[target.name]]
@@ -381,30 +376,24 @@ def scan(options: ScanOptions) -> int:
     )
     directories = {target.name: directory_in(output, target.name) for target in targets}
     check_earlier(output, {directories[target.name].name: target.sequence for target in targets})
-    failures: dict[str, str] = {}
-    with locked_directory(output):
+    count = sum(len(mutants[target.name]) for target in targets)
+    with driven(output, "mutant", count, options.progress) as run:
         structures = [each / STRUCTURES_DIRECTORY for each in directories.values()]
         remove_partial_files([*written_directories(output, [each.name for each in directories.values()]), *structures])
         # Without random masks: two sequences differ by their residues alone.
-        network = Network(options, preset, folding, spill=output, masks=False, say=print_note)
+        network = Network(options, preset, folding, spill=output, masks=False)
         for note in network.model.notes:
             print_note(note)
         if options.likelihoods and not network.has_likelihoods:
             print_note(f"{preset.name} was trained without masked residues, so that it has no likelihoods of residues")
         for target in targets:
             directory = directories[target.name]
-            try:
-                scanned = _Scan(target, mutants[target.name], directory, network, plan=plan, options=options).run()
+            with run.item(target.name, len(mutants[target.name])):
+                scanned = _scan(target, mutants[target.name], directory, network, plan=plan, options=options, run=run)
                 write_scan(directory, scanned)
-            except EXPECTED_ERRORS as error:
-                require_unmoved(output)
-                failures[target.name] = f"{type(error).__name__}: {error}"
-                print(f"{target.name}: failed: {printable(str(error), 1000)}", file=sys.stderr)
-            else:
                 print_summary("\n".join(screen_lines(scanned)))
                 print_summary(f"{target.name}: {counted(len(scanned.mutants), 'mutant')} -> {directory}")
-    write_failures(output, failures)
-    return SOME_FAILED if failures else 0
+    return run.exit_code
 
 
 def _mutants(targets: Sequence[TargetChains], options: MutationOptions) -> dict[str, list[Mutant]]:
@@ -416,106 +405,98 @@ def _mutants(targets: Sequence[TargetChains], options: MutationOptions) -> dict[
     return mutants_in_table(options.table, targets)
 
 
-class _Scan:
-    """The scan of one target."""
-
-    def __init__(
-        self,
-        target: AnyTarget,
-        mutants: Sequence[Mutant],
-        directory: Path,
-        network: Network,
-        *,
-        plan: SearchPlan,
-        options: MutationOptions,
-    ) -> None:
-        self._target, self._mutants, self._directory = target, mutants, directory
-        self._network, self._plan, self._options = network, plan, options
-        self._chains = TargetChains.of(target)
-
-    def run(self) -> ScannedTarget:
-        """Search, predict the wild type, then all mutants that are missing, and return what is known of them."""
-        prepared, model = prepare_in(self._directory, self._target, self._plan), self._network.model
-        features = prepared.features
-        write_templates(self._directory, prepared, {each.label for each in templates_read(features, model.preset)})
-        settings = {
-            "command": "scan",
-            "features": features_digest(features),
-            "model": model.preset.name,
-            "weights": model.digest,
-            "num_recycles": self._network.folding.recycles(model.preset),
-            "seed": self._network.folding.seed,
-            "dtype": self._network.folding.dtype,
+def _scan(
+    target: AnyTarget,
+    mutants: Sequence[Mutant],
+    directory: Path,
+    network: Network,
+    *,
+    plan: SearchPlan,
+    options: MutationOptions,
+    run: Run,
+) -> ScannedTarget:
+    """Search for a target, predict the wild type, then all mutants that are missing, and return what is known."""
+    prepared, model = prepare_in(directory, target, plan), network.model
+    features = prepared.features
+    write_templates(directory, prepared, {each.label for each in templates_read(features, model.preset)})
+    settings = {
+        "command": "scan",
+        "features": features_digest(features),
+        "model": model.preset.name,
+        "weights": model.digest,
+        "num_recycles": network.folding.recycles(model.preset),
+        "seed": network.folding.seed,
+        "dtype": network.folding.dtype,
+    }
+    chains = TargetChains.of(target)
+    size = network.at_once(sum(map(len, chains.sequences)))
+    with Journal(directory / JOURNAL_FILE, settings, overwrite=options.overwrite) as journal:
+        (wild_type,) = network.fold([FoldingTarget(features=features)])
+        _save(directory / WILD_TYPE_FILE, wild_type)
+        paths = {
+            mutant: directory / STRUCTURES_DIRECTORY / f"{mutant.name.replace(':', '_')}.pdb" for mutant in mutants
         }
-        with Journal(self._directory / JOURNAL_FILE, settings, overwrite=self._options.overwrite) as journal:
-            (wild_type,) = self._network.fold([self._request(features)])
-            self._save(self._directory / WILD_TYPE_FILE, wild_type)
-            missing = [mutant for mutant in self._mutants if self._is_missing(mutant, journal)]
-            if earlier := len(self._mutants) - len(missing):
-                said = f"{counted(earlier, 'mutant')} of an earlier run (--overwrite makes them again)"
-                print_summary(f"{self._target.name}: {said}")
-            likelihoods = self._likelihoods(features, journal)
-            with tqdm(total=len(missing), desc=self._target.name, unit="mutant", disable=None) as bar:
-                for lot in self._lots(missing):
-                    requests = [self._request(mutated(features, mutant)) for mutant in lot]
-                    for mutant, made in zip(lot, self._network.fold(requests), strict=True):
-                        if self._options.save_structures:
-                            self._save(self._path(mutant), made)
-                        journal.add(mutant.name, changes_of(mutant, made, wild_type))
-                    bar.update(len(lot))
-            results = {mutant.name: dict(journal.results[mutant.name]) for mutant in self._mutants}
-        if self._network.has_likelihoods:
-            unmasked = residue_log_likelihoods(model.network, wild_type)
-            for mutant in self._mutants:
-                indices = [each.position.index for each in mutant.substitutions]
-                results[mutant.name]["wild_type_marginal"] = marginal(mutant, [unmasked[index] for index in indices])
-                if likelihoods is not None:
-                    masked = [likelihoods[index] for index in indices]
-                    results[mutant.name]["masked_marginal"] = marginal(mutant, masked)
-        return ScannedTarget(
-            chains=self._chains,
-            mutants=tuple(self._mutants),
-            results=results,
-            log_likelihoods=likelihoods,
-            wild_type=wild_type,
-            settings=settings,
-        )
+        missing = [
+            mutant
+            for mutant, path in paths.items()
+            if journal.results.get(mutant.name, {}).get("lddt") is None
+            or (options.save_structures and not path.is_file())
+        ]
+        if earlier := len(mutants) - len(missing):
+            print_summary(
+                f"{target.name}: {counted(earlier, 'mutant')} of an earlier run (--overwrite makes them again)"
+            )
+            run.skip(earlier)
+        likelihoods = None
+        if options.likelihoods and network.has_likelihoods:
+            likelihoods = _masked_likelihoods(features, list(scanned_positions(mutants)), network, size, journal)
+        for lot in _lots(missing, size):
+            requests = [FoldingTarget(features=mutated(features, mutant)) for mutant in lot]
+            for mutant, made in zip(lot, network.fold(requests), strict=True):
+                if options.save_structures:
+                    _save(paths[mutant], made)
+                journal.add(mutant.name, changes_of(mutant, made, wild_type))
+                run.report(target.name, mutant.name)
+        results = {mutant.name: dict(journal.results[mutant.name]) for mutant in mutants}
+    if network.has_likelihoods:
+        unmasked = residue_log_likelihoods(model.network, wild_type)
+        for mutant in mutants:
+            indices = [each.position.index for each in mutant.substitutions]
+            results[mutant.name]["wild_type_marginal"] = marginal(mutant, [unmasked[index] for index in indices])
+            if likelihoods is not None:
+                masked = [likelihoods[index] for index in indices]
+                results[mutant.name]["masked_marginal"] = marginal(mutant, masked)
+    return ScannedTarget(
+        chains=chains,
+        mutants=tuple(mutants),
+        results=results,
+        log_likelihoods=likelihoods,
+        wild_type=wild_type,
+        settings=settings,
+    )
 
-    def _is_missing(self, mutant: Mutant, journal: Journal) -> bool:
-        wants_structure = self._options.save_structures and not self._path(mutant).is_file()
-        return journal.results.get(mutant.name, {}).get("lddt") is None or wants_structure
 
-    def _path(self, mutant: Mutant) -> Path:
-        return self._directory / STRUCTURES_DIRECTORY / f"{mutant.name.replace(':', '_')}.pdb"
+def _masked_likelihoods(
+    features: TargetFeatures, positions: Sequence[int], network: Network, size: int, journal: Journal
+) -> Mapping[int, np.ndarray]:
+    """Return the log-likelihoods of amino acids at each position, by its index, with the position hidden."""
+    keys = {index: f"{_HIDDEN}{index}" for index in positions}
+    missing = [index for index, key in keys.items() if None in map(journal.results.get(key, {}).get, RESTYPES)]
+    with tqdm(total=len(missing), desc="hidden positions", leave=False, disable=None) as bar:
+        for lot in _lots(missing, size):
+            requests = [FoldingTarget(features=hidden(features, index)) for index in lot]
+            for index, made in zip(lot, network.fold(requests), strict=True):
+                found = residue_log_likelihoods(network.model.network, made)[index]
+                journal.add(keys[index], dict(zip(RESTYPES, found.tolist(), strict=True)))
+            bar.update(len(lot))
+    return {index: np.array([journal.results[key][letter] for letter in RESTYPES]) for index, key in keys.items()}
 
-    def _request(self, features: TargetFeatures) -> FoldingTarget:
-        return FoldingTarget(features=features, name=self._network.model.preset.name)
 
-    def _lots(self, mutants: Sequence[Mutant]) -> Iterator[Sequence[Mutant]]:
-        """Yield mutants that are folded together; all of a target have one length."""
-        size = self._network.at_once(sum(map(len, self._chains.sequences)))
-        yield from (mutants[start : start + size] for start in range(0, len(mutants), size))
+def _lots(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """Yield what is folded together; all mutants of a target have one length."""
+    yield from (items[start : start + size] for start in range(0, len(items), size))
 
-    def _likelihoods(self, features: TargetFeatures, journal: Journal) -> Mapping[int, np.ndarray] | None:
-        """Return the log-likelihoods of amino acids at each scanned position that is hidden, by its index; None if they
-        are not wanted, or the model has none.
-        """
-        if not (self._options.likelihoods and self._network.has_likelihoods):
-            return None
-        positions = list(scanned_positions(self._mutants))
-        earlier = {index: journal.results.get(f"{_HIDDEN}{index}", {}) for index in positions}
-        missing = [index for index, known in earlier.items() if any(known.get(each) is None for each in RESTYPES)]
-        size = self._network.at_once(sum(map(len, self._chains.sequences)))
-        for start in tqdm(range(0, len(missing), size), desc="hidden positions", leave=False, disable=None):
-            lot = missing[start : start + size]
-            requests = [self._request(hidden(features, index)) for index in lot]
-            for index, made in zip(lot, self._network.fold(requests), strict=True):
-                found = residue_log_likelihoods(self._network.model.network, made)[index]
-                journal.add(f"{_HIDDEN}{index}", dict(zip(RESTYPES, found.tolist(), strict=True)))
-        known = {index: journal.results[f"{_HIDDEN}{index}"] for index in positions}
-        return {index: np.array([each[letter] for letter in RESTYPES]) for index, each in known.items()}
 
-    def _save(self, path: Path, prediction: Prediction) -> None:
-        with suppress(ValueError):  # a PDB file cannot hold it, such as one of 63 chains
-            text = to_pdb(prediction.protein, prediction.notes, chain_ids=prediction.chain_ids)
-            write_file(path, text)
+def _save(path: Path, prediction: Prediction) -> None:
+    with suppress(ValueError):  # a PDB file cannot hold it, such as one of 63 chains
+        write_file(path, to_pdb(prediction.protein, prediction.notes, chain_ids=prediction.chain_ids))

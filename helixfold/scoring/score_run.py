@@ -5,36 +5,33 @@ The scores are in a table and on a page, the best first: scores.tsv, scores.json
 
 import hashlib
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tqdm import tqdm
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError
 from data_pipeline.extras import require
-from data_pipeline.files import remove_partial_files, require_unmoved
+from data_pipeline.files import remove_partial_files
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold import __version__
 from helixfold.analysis.correlation import spearman
 from helixfold.analysis.intervals import Estimate, mean
-from helixfold.analysis.matching import Match, StructureFile, by_name, by_sequence, find_references
-from helixfold.analysis.residues import ComparisonError
+from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_references
 from helixfold.config import Method
 from helixfold.folding.options import FoldingOptions
-from helixfold.folding.prediction import Prediction
+from helixfold.folding.recycling import FoldingTarget
 from helixfold.presets import Preset
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
-from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED, write_failures
+from helixfold.results.driver import Run, driven
 from helixfold.results.journal import Journal
-from helixfold.results.lock import locked_directory
 from helixfold.results.pdb import to_pdb
 from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
@@ -253,19 +250,11 @@ def _page(title: str, lines: Sequence[ScoredLine], *, settings: Mapping[str, Any
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScorePlot:
-    """The scores of structures over their closeness to the natives, as places in a square of 100 by 100."""
+def _plot(lines: Sequence[ScoredLine], score: str) -> dict[str, Any] | None:
+    """Return the plot of the score that ranks over the TM-score to the native, or else to the structure itself.
 
-    horizontal: str
-    vertical: str
-    points: tuple[tuple[float, float, str], ...]
-    horizontal_ends: tuple[str, str]
-    vertical_ends: tuple[str, str]
-
-
-def _plot(lines: Sequence[ScoredLine], score: str) -> ScorePlot | None:
-    """Return the plot of the score that ranks over the TM-score to the native, or else to the structure itself."""
+    Points are places in a square of 100 by 100, with names.
+    """
     truth = "tm_to_native" if _has(lines, "tm_to_native") else "tm_to_structure"
     pairs = [
         (line.scores[truth], line.scores[score], f"{line.target} {line.name}")
@@ -279,21 +268,21 @@ def _plot(lines: Sequence[ScoredLine], score: str) -> ScorePlot | None:
         low, high = float(np.min(values)), float(np.max(values))
         room = 0.05 * (high - low) or 0.05
         ends.append((low - room, high + room))
-    points = tuple(
+    points = [
         (
             round(100 * (across - ends[0][0]) / (ends[0][1] - ends[0][0]), 2),
             round(100 - 100 * (up - ends[1][0]) / (ends[1][1] - ends[1][0]), 2),
             f"{name}: {across:.3f}, {up:.3f}",
         )
         for across, up, name in pairs
-    )
-    return ScorePlot(
-        horizontal=COLUMNS[truth][0],
-        vertical=COLUMNS[score][0],
-        points=points,
-        horizontal_ends=(f"{ends[0][0]:.3g}", f"{ends[0][1]:.3g}"),
-        vertical_ends=(f"{ends[1][0]:.3g}", f"{ends[1][1]:.3g}"),
-    )
+    ]
+    return {
+        "horizontal": COLUMNS[truth][0],
+        "vertical": COLUMNS[score][0],
+        "points": points,
+        "horizontal_ends": [f"{end:.3g}" for end in ends[0]],
+        "vertical_ends": [f"{end:.3g}" for end in ends[1]],
+    }
 
 
 def _has(lines: Sequence[ScoredLine], name: str) -> bool:
@@ -317,33 +306,6 @@ _PLURALS: dict[Kind, str] = {"chain": "single chains", "complex": "complexes"}
 _RECYCLES, _RECYCLES_OF_BINDERS = 1, 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Native:
-    """The native structure that a structure is compared with."""
-
-    name: str
-    structure: Structure
-    digest: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Judge:
-    """The protocol and the network for all structures of one kind: single chains or complexes."""
-
-    protocol: UsedProtocol
-    network: Network
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pending:
-    """A structure that was read and is to be scored."""
-
-    file: ScoredFile
-    structure: ScoredStructure
-    native: _Native | None
-    judge: _Judge
-
-
 @optional_output()
 def score(options: ScoreOptions) -> int:
     """Score all structures into the output directory; return 0, or 1 if one could not be scored.
@@ -360,33 +322,24 @@ def score(options: ScoreOptions) -> int:
     if options.binders and options.protocol != "auto":
         raise InputError("--binders has a protocol of its own; leave out --protocol")
     files = find_structures(options.inputs, rescore=options.rescore)
-    natives = _Natives(options.reference)
+    natives = [] if options.reference is None else find_references(options.reference)
     presets = {kind: find_preset(options, _METHODS[kind]) for kind in _kinds(files, options)}
     protocols = {kind: _protocol(options, preset, kind) for kind, preset in presets.items()}
     recycles = options.num_recycles
     if recycles is None:
         recycles = _RECYCLES_OF_BINDERS if options.binders else _RECYCLES
     folding = FoldingOptions(num_recycles=recycles, seed=options.seed, dtype=options.dtype)
-    with locked_directory(output):
-        structures = {output / STRUCTURES_DIRECTORY / file.target for file in files}
-        remove_partial_files([output, *structures])
+    with driven(output, "structure", len(files), options.progress) as run:
+        remove_partial_files([output, *{output / STRUCTURES_DIRECTORY / file.target for file in files}])
         # One model may score both kinds.
-        networks = {
-            preset.name: Network(options, preset, folding, spill=output, say=print_note)
-            for preset in {preset.name: preset for preset in presets.values()}.values()
-        }
-        judges = {
-            kind: _Judge(protocol=protocols[kind], network=networks[preset.name]) for kind, preset in presets.items()
-        }
-        for kind, judge in judges.items():
-            described = f"protocol {judge.protocol}, model {presets[kind].name}, {counted(recycles, 'recycle')}"
+        by_name = {preset.name: preset for preset in presets.values()}
+        loaded = {name: Network(options, preset, folding, spill=output) for name, preset in by_name.items()}
+        for kind, protocol in protocols.items():
+            described = f"protocol {protocol}, model {presets[kind].name}, {counted(recycles, 'recycle')}"
             print_summary(f"helixfold: {_PLURALS[kind]}: {described}")
-        notes = tuple(dict.fromkeys(note for network in networks.values() for note in network.model.notes))
-        if len({(judge.protocol, id(judge.network)) for judge in judges.values()}) > 1:
-            notes = (
-                *notes,
-                "scores of single chains and of complexes differ in protocol or model: do not compare them",
-            )
+        notes = [*dict.fromkeys(note for network in loaded.values() for note in network.model.notes)]
+        if len({(protocols[kind], preset.name) for kind, preset in presets.items()}) > 1:
+            notes.append("scores of single chains and of complexes differ in protocol or model: do not compare them")
         for note in notes:
             print_note(note)
         settings = {
@@ -394,30 +347,25 @@ def score(options: ScoreOptions) -> int:
             "binder_chains": list(options.binder_chains),
             "num_recycles": recycles,
             "seed": folding.seed,
-            "dtype": next(iter(networks.values())).folding.dtype,
+            "dtype": next(iter(loaded.values())).folding.dtype,
         }
-        for kind, judge in judges.items():
-            model = judge.network.model
-            settings |= {f"{kind}_protocol": judge.protocol, f"{kind}_model": model.preset.name}
-            settings |= {f"{kind}_weights": model.digest}
-        texts, tables = ("digest", "native_digest", "native", *_CHOICES), ("scores",)
-        with Journal(
-            output / JOURNAL_FILE, settings, texts=texts, tables=tables, overwrite=options.overwrite
-        ) as journal:
-            batch = _Batch(files, natives, judges, journal, options=options)
-            problems = batch.run()
-            if batch.skipped:
-                print_summary(
-                    f"{batch.skipped} of {len(files)} structures: scored before (--overwrite scores them again)"
-                )
-            lines = [_line(file, journal.results, problems.get(file.key)) for file in files]
-        write_failures(output, problems)
+        networks = {kind: loaded[preset.name] for kind, preset in presets.items()}
+        for kind, network in networks.items():
+            settings |= {f"{kind}_protocol": protocols[kind], f"{kind}_model": network.model.preset.name}
+            settings |= {f"{kind}_weights": network.model.digest}
+        path, texts = output / JOURNAL_FILE, ("digest", "native_digest", "native", *_CHOICES)
+        with Journal(path, settings, texts=texts, tables=("scores",), overwrite=options.overwrite) as journal:
+            pending = _pending(files, natives, protocols, networks, options=options, run=run, journal=journal)
+            for (is_chain, residues), alike in groupby(pending, key=_size):
+                while lot := [*islice(alike, networks["chain"].at_once(residues) if is_chain else 1)]:
+                    _score(lot, options, run, journal)
+        if run.skipped:
+            print_summary(f"{run.skipped} of {len(files)} structures: scored before (--overwrite scores them again)")
+        lines = [_line(file, journal.results, run.failures.get(file.key)) for file in files]
         write_scores(output, lines, settings, notes)
-    print_summary("\n".join(screen_lines(lines)))
-    for name, why in problems.items():
-        print(f"{printable(name)}: not scored: {printable(why, 1000)}", file=sys.stderr)
+        print_summary("\n".join(screen_lines(lines)))
     print_summary(f"-> {output}")
-    return SOME_FAILED if problems else 0
+    return run.exit_code
 
 
 def _kind(structure: ScoredStructure, options: StructureOptions) -> Kind:
@@ -454,105 +402,87 @@ def _protocol(options: ScoreOptions, preset: Preset, kind: Kind) -> UsedProtocol
     return "template"
 
 
-class _Batch:
-    """The structures of a run, which are read when it is their turn, and folded in lots."""
+@dataclass(frozen=True, kw_only=True)
+class _Pending:
+    """A structure that a network is to score; `entry` has what the journal says of it beside its scores."""
 
-    def __init__(
-        self,
-        files: Sequence[ScoredFile],
-        natives: "_Natives",
-        judges: Mapping[Kind, _Judge],
-        journal: Journal,
-        *,
-        options: StructureOptions,
-    ) -> None:
-        self._files, self._natives, self._judges = files, natives, judges
-        self._journal, self._options = journal, options
-        self._binder = BinderChains(names=options.binder_chains) if options.binders else None
-        self.skipped = 0  # structures that were scored before
-        self._problems: dict[str, str] = {}
+    file: ScoredFile
+    structure: ScoredStructure
+    native: Structure | None
+    network: Network
+    target: FoldingTarget
+    entry: Mapping[str, str | None]
 
-    def run(self) -> dict[str, str]:
-        """Score what is not scored yet; return why which structures could not be, by their keys."""
-        with tqdm(total=len(self._files), desc="structures", unit="structure", disable=None) as bar:
-            for lot in self._lots():
-                for each, prediction in self._folded(lot):
-                    try:
-                        self._journal.add(each.file.key, self._result(each, prediction))
-                    except EXPECTED_ERRORS as error:
-                        require_unmoved(self._options.output)
-                        self._problems[each.file.key] = f"{type(error).__name__}: {error}"
-                bar.update(len(lot))
-        return self._problems
 
-    def _lots(self) -> Iterator[list[_Pending]]:
-        """Yield structures that are folded together: neighbours of one length, as structures of a target are."""
-        lot: list[_Pending] = []
-        for each in self._pending():
-            residues = each.structure.residues
-            are_chains = lot and len(lot[0].structure.chains) == len(each.structure.chains) == 1
-            is_alike = are_chains and lot[0].structure.residues == residues
-            if lot and not (is_alike and len(lot) < each.judge.network.at_once(residues)):
-                yield lot
-                lot = []
-            lot.append(each)
-        if lot:
-            yield lot
+def _size(each: _Pending) -> tuple[bool, int]:
+    """Return what is equal for neighbours that are folded together: single chains of one length."""
+    return len(each.structure.chains) == 1, each.structure.residues
 
-    def _pending(self) -> Iterator[_Pending]:
-        """Yield the structures that are not in the journal as they are now; those that cannot be get a problem."""
-        for file in self._files:
-            try:
-                structure = read_scored(file.path)
-                native = self._natives.of(file, structure)
-            except (InputError, ComparisonError) as error:
-                self._problems[file.key] = str(error)
+
+def _pending(
+    files: Sequence[ScoredFile],
+    natives: Sequence[StructureFile],
+    protocols: Mapping[Kind, UsedProtocol],
+    networks: Mapping[Kind, Network],
+    *,
+    options: ScoreOptions,
+    run: Run,
+    journal: Journal,
+) -> Iterator[_Pending]:
+    """Read structures one after the other, and yield those that are not in the journal as they are now."""
+    read = cache(read_structure)
+    for file in files:
+        pending = None
+        with run.item(file.key, continues=True):
+            structure = read_scored(file.path)
+            kind = _kind(structure, options)
+            model = networks[kind].model
+            native = _native(file, structure, natives, read)
+            entry = {
+                "digest": structure.digest,
+                "native_digest": None if native is None else hashlib.sha256(native.path.read_bytes()).hexdigest(),
+                "native": None if native is None else native.name,
+                "protocol": protocols[kind],
+                "model": model.preset.name,
+            }
+            earlier = journal.results.get(file.key, {})
+            is_known = all(earlier.get(name) == entry[name] for name in ("digest", "native_digest", "protocol"))
+            if is_known and earlier.get("scores") and (not options.save_structures or _path(file, options).is_file()):
+                run.skip()
                 continue
-            judge = self._judges[_kind(structure, self._options)]
-            earlier = self._journal.results.get(file.key, {})
-            known = tuple(map(earlier.get, ("digest", "native_digest", "protocol")))
-            digests = structure.digest, None if native is None else native.digest
-            is_known = known == (*digests, judge.protocol) and bool(earlier.get("scores"))
-            if is_known and (not self._options.save_structures or self._path(file).is_file()):
-                self.skipped += 1
-            else:
-                yield _Pending(file=file, structure=structure, native=native, judge=judge)
+            pending = _Pending(
+                file=file,
+                structure=structure,
+                native=None if native is None else read(native.path),
+                network=networks[kind],
+                target=target_to_fold(structure, protocols[kind], model.preset, _binder(options)),
+                entry=entry,
+            )
+        if pending is not None:
+            yield pending
 
-    def _folded(self, lot: Sequence[_Pending]) -> Iterator[tuple[_Pending, Prediction]]:
-        """Yield what the network makes of each structure; if a lot fails, its structures are tried one by one."""
-        judge = lot[0].judge
-        preset = judge.network.model.preset
-        try:
-            targets = [target_to_fold(each.structure, judge.protocol, preset, self._binder) for each in lot]
-            predictions = judge.network.fold(targets)
-        except EXPECTED_ERRORS as error:
-            if len(lot) == 1:
-                self._problems[lot[0].file.key] = f"{type(error).__name__}: {error}"
-                return
-            for each in lot:
-                yield from self._folded([each])
-        else:
-            yield from zip(lot, predictions, strict=True)
 
-    def _result(self, each: _Pending, prediction: Prediction) -> dict[str, Any]:
-        native = each.native
-        scores: dict[str, Any] = dict(scores_of(each.structure, prediction, self._binder))
-        if native is not None:
-            scores |= compared_with_native(each.structure, prediction, native.structure)
-        if self._options.save_structures:
-            text = to_pdb(prediction.protein, prediction.notes, chain_ids=prediction.chain_ids)
-            write_file(self._path(each.file), text)
-        return {
-            "digest": each.structure.digest,
-            "native_digest": None if native is None else native.digest,
-            "native": None if native is None else native.name,
-            "protocol": each.judge.protocol,
-            "model": each.judge.network.model.preset.name,
-            "scores": scores,
-        }
+def _score(lot: Sequence[_Pending], options: ScoreOptions, run: Run, journal: Journal) -> None:
+    """Score structures that are folded together, and add the scores to the journal."""
+    for each, outcome in zip(lot, lot[0].network.outcomes([each.target for each in lot]), strict=True):
+        with run.item(each.file.key):
+            if isinstance(outcome, Exception):
+                raise outcome
+            scores: dict[str, Any] = dict(scores_of(each.structure, outcome, _binder(options)))
+            if each.native is not None:
+                scores |= compared_with_native(each.structure, outcome, each.native)
+            if options.save_structures:
+                text = to_pdb(outcome.protein, outcome.notes, chain_ids=outcome.chain_ids)
+                write_file(_path(each.file, options), text)
+            journal.add(each.file.key, {**each.entry, "scores": scores})
 
-    def _path(self, file: ScoredFile) -> Path:
-        return self._options.output / STRUCTURES_DIRECTORY / file.target / f"{file.name}.pdb"
+
+def _binder(options: ScoreOptions) -> BinderChains | None:
+    return BinderChains(names=options.binder_chains) if options.binders else None
+
+
+def _path(file: ScoredFile, options: ScoreOptions) -> Path:
+    return options.output / STRUCTURES_DIRECTORY / file.target / f"{file.name}.pdb"
 
 
 def _line(file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: str | None) -> ScoredLine:
@@ -566,36 +496,19 @@ def _line(file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: s
     )
 
 
-class _Natives:
-    """The native structures of --reference, of which each structure is compared with its own."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._files = [] if path is None else find_references(path)
-        self._read = cache(read_structure)
-
-    def of(self, file: ScoredFile, structure: ScoredStructure) -> _Native | None:
-        """Return the native of a structure: the only one, else that of its target's or its own name, else the one with
-        its sequence; None without any.
-        """
-        if not self._files:
-            return None
-        found = self._match(file, structure).reference
-        digest = hashlib.sha256(found.path.read_bytes()).hexdigest()
-        return _Native(name=found.name, structure=self._read(found.path), digest=digest)
-
-    def _match(self, file: ScoredFile, structure: ScoredStructure) -> Match:
-        if len(self._files) == 1:
-            return Match(reference=self._files[0])
-        named = by_name(file.target, self._files) or by_name(file.name, self._files)
-        if named:
-            return named[0]
-        readable: list[tuple[StructureFile, Structure]] = [(each, self._read(each.path)) for each in self._files]
-        own = Structure(
-            name=file.name,
-            release_date=None,
-            resolution=None,
-            method="",
-            chains=structure.chains,
-            skipped={},
-        )
-        return by_sequence(own, readable)[0]
+def _native(
+    file: ScoredFile,
+    structure: ScoredStructure,
+    natives: Sequence[StructureFile],
+    read: Callable[[Path], Structure],
+) -> StructureFile | None:
+    """Return the native of a structure: the only one, else that of its target's or its own name, else the one with its
+    sequence; None without any.
+    """
+    if len(natives) < 2:
+        return natives[0] if natives else None
+    if named := by_name(file.target, natives) or by_name(file.name, natives):
+        return named[0].reference
+    readable = [(each, read(each.path)) for each in natives]
+    own = Structure(name=file.name, release_date=None, resolution=None, method="", chains=structure.chains, skipped={})
+    return by_sequence(own, readable)[0].reference

@@ -101,7 +101,7 @@ def test_a_target_that_fails_is_told_alone(table: Path, tmp_path: Path, capsys: 
     assert set(failures) == {"strand_helix", "meander and broken"}
     assert "relatives.a3m" in failures["strand_helix"]
     for name in failures:
-        assert f"{name}: not compared: " in errors
+        assert f"{name}: failed: " in errors
 
 
 @pytest.mark.usefixtures("undrawn")

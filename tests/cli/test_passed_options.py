@@ -321,10 +321,7 @@ def test_doctor_prints_facts_as_lines_or_json(record: Record, capsys: pytest.Cap
 def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     module = "helixfold.finetune.run."
     sets, several = record(f"{module}finetune", 1), record(f"{module}finetune_jobs", 0)
-    values, table = (
-        record(f"{module}values_of", {"steps": 3}),
-        record("helixfold.finetune.task_command.finetune_task", 1),
-    )
+    table = record("helixfold.finetune.task_command.finetune_task", 1)
     record(f"{module}settings_lines", ["steps=3"])
     record(f"{module}forecast_of", ["2 GiB"])
     assert run("finetune a -o out --seed 4") == 1
@@ -332,13 +329,13 @@ def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsy
     assert run("finetune --jobs b -o out") == 0
     assert (several[0][0][0], several[0][0][2]) == (B, OUT)
     assert run("finetune --table b -o out") == 1
-    assert (table[0][0][0], *table[0][0][2:]) == (B, {"steps": 3}, OUT)
-    assert values[0][0] == table[0][0][1:2]
+    assert table == [((B, FinetuneOptions(output=OUT, table=B), OUT), {})]
     assert run("finetune --show-settings") == run("finetune --dry-run") == 0
     assert capsys.readouterr().out == "steps=3\n2 GiB\n"
     for words, message in (
         ("finetune a", "name --output"),
         ("finetune -o out", "name one of a training set"),
+        ("finetune a -o out --progress json", "--progress json is for --jobs"),
         ("finetune a --jobs b -o out", "name one of a training set"),
         ("finetune --table a --jobs b -o out", "name one of a training set"),
     ):
@@ -429,9 +426,9 @@ def test_evaluate_reports_what_was_not_compared(
     assert files == [((OUT / "scores.png", b"png"), {})]
     said = capsys.readouterr()
     assert said.out == "a 0.5\nb 0.6\n-> out\n"
-    lines = [f"{name}: not compared: {why}" for name, why in failures.items()]
-    lines.append(f"helixfold: no prediction for {', '.join(unused[:10])} and 2 more")
-    lines += ["helixfold: 1 of 3 predictions could not be compared"] * len(failures)
+    lines = [f"helixfold: no prediction for {', '.join(unused[:10])} and 2 more"]
+    lines += [f"{name}: failed: {why}" for name, why in failures.items()]
+    lines += ["helixfold: 1 failed, see out/failures.json"] * len(failures)
     assert said.err.splitlines() == lines
 
 

@@ -16,8 +16,8 @@ from helixfold.design import losses, task
 from helixfold.design.designer import Designer, design
 from helixfold.design.losses import DesignPass, WeightedLoss
 from helixfold.design.memory import step_needs
-from helixfold.design.options import DesignOptions, Optimizer
-from helixfold.design.sequence import SequenceMixture, designed_sequence
+from helixfold.design.options import DesignOptions, Optimizer, SequenceMixture
+from helixfold.design.sequence import designed_sequence
 from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory, begun, generator
 from helixfold.execution.recompute import RecomputeConfig

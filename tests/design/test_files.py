@@ -13,7 +13,6 @@ from data_pipeline.errors import InputError
 from data_pipeline.structure import protein_from_chains
 from helixfold.design import check, files, run, task
 from helixfold.design.check import CONTROLS, Agreement, Checked
-from helixfold.design.command import DesignCommand
 from helixfold.design.designer import Design
 from helixfold.design.options import DesignOptions
 from helixfold.design.trajectory import Trajectory
@@ -106,30 +105,12 @@ def test_tables_have_the_designs_that_are_finished_with_their_strictest_check(
     }
 
 
-def test_options_of_the_command_are_those_of_the_optimisation() -> None:
-    steps = {"logits_steps": 1, "soft_steps": 2, "hard_steps": 3, "learning_rate": 0.5, "optimizer": "adam"}
-    more: dict[str, Any] = {"num_recycles": 4, "gradients_through": "last"}
-    command = DesignCommand(
-        **steps,
-        **more,
-        designs=5,
-        exclude="C",
-        seed=6,
-        dtype="float32",
-        no_dropout=True,  # type: ignore[arg-type]
-    )
-    given: Any = {**steps, **more, "dropout": False, "designs": 5, "excluded": "C", "seed": 6, "dtype": "float32"}
-    assert run.design_options(command) == DesignOptions(**given)
-    assert run.design_options(DesignCommand()) == DesignOptions()
-
-
-def test_targets_that_cannot_be_read_fail_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_targets_that_cannot_be_read_fail_alone() -> None:
     def broken() -> task.DesignTask:
         raise InputError("it is broken")
 
     (read,), failures = run._read([("bad", broken), ("good", lambda: task.hallucination(5))], {"con": 3.0})
     assert (read.losses["con"].weight, failures) == (3.0, {"bad": "it is broken"})
-    assert capsys.readouterr().err == "helixfold: bad: it is broken\n"
     with pytest.raises(InputError, match="it is broken"):
         run._read([("bad", broken)], {})
     run._check_names(["a", "b"])

@@ -19,7 +19,8 @@ from helixfold.design.losses import (
     interface_pae_loss,
     total,
 )
-from helixfold.design.sequence import SequenceMixture, designed_sequence
+from helixfold.design.options import SequenceMixture
+from helixfold.design.sequence import designed_sequence
 from helixfold.design.soft_sequence import fold_sequence, with_sequence
 from helixfold.execution.whole import Whole
 from helixfold.model.outputs import Outputs

@@ -8,6 +8,7 @@ from data_pipeline.parse.structures import read_structure
 from helixfold.evaluation.benchmark_data import Benchmark, find_data
 from helixfold.evaluation.benchmark_table import read_benchmark
 from helixfold.evaluation.compare import compare_benchmark
+from helixfold.results.driver import Run
 from tests.scoring.structure_files import SEQUENCE, write
 
 
@@ -28,7 +29,9 @@ def test_a_target_is_compared_with_the_chain_in_its_name(tmp_path: Path) -> None
         write(target / "ranked_0.pdb")
         (target / "ranking_debug.json").write_text("{}")
         np.savez(target / "features.npz", msa=np.zeros((3 + rank, len(SEQUENCE)), np.int8))
-    found = compare_benchmark(benchmark(tmp_path, *names, data=known.parent), tmp_path / "predictions")
+    found = compare_benchmark(
+        benchmark(tmp_path, *names, data=known.parent), tmp_path / "predictions", Run(tmp_path, "target", 2)
+    )
     assert found.failures == {}
     one, other = found.results
     assert [(each.target, each.scores.reference_chain) for each in (one, other)] == [("pair_A", "A"), ("pair_B", "B")]
@@ -47,6 +50,10 @@ def test_a_target_without_a_finished_prediction_is_named_and_stops_no_other(tmp_
     (target / "ranking_debug.json").write_text("{}")
     np.savez(target / "features.npz", msa=np.zeros((1, len(SEQUENCE)), np.int8))
     write(tmp_path / "predictions" / "pair_A" / "ranked_0.pdb")  # of a run that has not come to the ranking
-    found = compare_benchmark(benchmark(tmp_path, "pair_A", "pair_B", data=known.parent), tmp_path / "predictions")
+    found = compare_benchmark(
+        benchmark(tmp_path, "pair_A", "pair_B", data=known.parent),
+        tmp_path / "predictions",
+        Run(tmp_path, "target", 2),
+    )
     assert found.failures == {"pair_A": "there is no finished prediction of it"}
     assert [each.target for each in found.results] == ["pair_B"]

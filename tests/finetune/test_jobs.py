@@ -15,7 +15,6 @@ from data_pipeline.errors import InputError
 from helixfold.cli.main import main
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.options import FinetuneOptions
-from helixfold.finetune.run import values_of
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.results.lock import locked_directory
 from helixfold.training.stopping import StopRequest
@@ -236,6 +235,6 @@ def test_no_text_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPathF
 def test_a_job_has_the_settings_of_the_same_options(tmp_path: Path) -> None:
     (tmp_path / "jobs.toml").write_text('[[job]]\nname = "a"\ntraining_set = "set"\n')
     (task,) = read_tasks(tmp_path / "jobs.toml", PRESET, tmp_path / "out")
-    assert task.config == config_of(PRESET, values_of(FinetuneOptions()))
+    assert task.config == config_of(PRESET, vars(FinetuneOptions()))
     assert task.training_set == tmp_path / "set"
     assert task.output == tmp_path / "out/a"

@@ -2,11 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import cast
 
+import pytest
+
 from data_pipeline.errors import InputError
+from helixfold.finetune.finetuning import Finetuning
 from helixfold.finetune.memory import RunMemory, fitting
-from helixfold.finetune.run import Place, Run, Schedule
+from helixfold.finetune.run import Place, Schedule
+from helixfold.results.driver import Run
+from helixfold.standard_streams import restored_verbosity, set_verbosity
 from helixfold.training.trainer import DivergedError
 
 
@@ -55,8 +61,9 @@ def schedule(
     places = [
         Place(
             name=name,
-            begin=lambda name=name, steps=steps: Fake(  # type: ignore[misc]
-                name, steps, log, clock, (errors or {}).get(name), stops if stops is not None else []
+            begin=lambda name=name, steps=steps: cast(  # type: ignore[misc]
+                Finetuning,
+                Fake(name, steps, log, clock, (errors or {}).get(name), stops if stops is not None else []),
             ),
             memory=memory(numbers),
             steps=steps,
@@ -66,10 +73,10 @@ def schedule(
     ]
     made = Schedule(
         places=places,
+        run=Run(Path("/dev/null"), "step", sum(place.steps for place in places)),
         shared=1000,
         memory=available,
         turns=turns,  # type: ignore[arg-type]
-        say=lambda _: None,
         clock=lambda: clock[0],
     )
     return made, log
@@ -113,11 +120,22 @@ def test_one_that_diverges_or_fails_ends_alone_and_frees_its_place() -> None:
     made, log = schedule({"a": (9, 100), "b": (9, 100), "c": (2, 100)}, 1000 + 110 + 200, errors=errors)
     made.carry_out()
     assert order(log) == "ababcc"
-    states = {place.name: (place.state, place.reason) for place in made.places}
-    assert states["a"] == ("diverged", "10 steps in a row")
-    assert states["b"] == ("failed", "a damaged record")
-    assert states["c"] == ("finished", "")
+    assert {place.name: place.state for place in made.places} == {"a": "diverged", "b": "failed", "c": "finished"}
+    assert made.run.failures == {"a": "DivergedError: 10 steps in a row", "b": "a damaged record"}
+    # Steps that a failed one does not make are not waited for.
+    assert made.run.done == made.run.total == 20
     assert all(place.run is None and place.turns is None for place in made.places)
+
+
+def test_jobs_are_named_when_they_begin_and_end_except_with_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    errors: dict[str, Exception] = {"b": InputError("a damaged record")}
+    for is_quiet in (False, True):
+        made, _ = schedule({"a": (1, 10), "b": (3, 10)}, errors=errors)
+        with restored_verbosity():
+            set_verbosity("quiet" if is_quiet else "normal")
+            made.carry_out()
+        lines = ["helixfold: a: begins", "helixfold: b: begins", "helixfold: a: finished after 1 steps"]
+        assert capsys.readouterr().err.splitlines() == [*([] if is_quiet else lines), "b: failed: a damaged record"]
 
 
 def test_a_newcomer_does_not_catch_up_with_those_that_began_before() -> None:
@@ -140,7 +158,7 @@ def test_steps_of_earlier_schedules_took_no_seconds_of_this_one() -> None:
     """A step takes 30 s: two were made in 60 s, and 4 before. 4 more take 120 of the 140 s that are left."""
     place = Place(
         name="a",
-        begin=lambda: cast(Run, None),
+        begin=lambda: cast(Finetuning, None),
         memory=memory(1),
         steps=10,
         deadline=200.0,

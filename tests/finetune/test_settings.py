@@ -13,7 +13,6 @@ from data_pipeline.errors import InputError
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.memory import number_bytes, parameter_bytes
 from helixfold.finetune.options import FinetuneOptions
-from helixfold.finetune.run import values_of
 from helixfold.finetune.settings import FinetuneConfig, finetuning
 from helixfold.finetune.task_table import TaskRow, read_table
 from helixfold.ops.constants import LINE
@@ -62,7 +61,7 @@ def test_options_change_what_is_usual() -> None:
         seed=3,
         settings=("batch_size=8", "seed=9"),
     )
-    config = config_of(tiny(), values_of(options))
+    config = config_of(tiny(), vars(options))
     # alpha is twice the rank unless it is named; options come after --set.
     assert config.low_rank == LowRankConfig(rank=6, alpha=12, targets="heads.*", rank_stabilised=True, decomposed=True)
     run = config.run

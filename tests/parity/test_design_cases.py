@@ -17,7 +17,8 @@ from helixfold.design.losses import (
     pae_loss,
     plddt_loss,
 )
-from helixfold.design.sequence import SequenceMixture, designed_sequence
+from helixfold.design.options import SequenceMixture
+from helixfold.design.sequence import designed_sequence
 from helixfold.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence
 from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.whole import Whole

@@ -135,7 +135,7 @@ def test_complexes_have_chains_in_the_names_and_a_bad_target_stops_no_other(
     output = tmp_path / "out"
     words = ["scan", str(tmp_path / "two.fasta"), "--table", str(tmp_path / "m.tsv"), "--output", str(output)]
     assert main([*words, "--model", "tiny_multimer", "--num-recycles", "0", "--device", "cpu"]) == 1
-    assert "bad: failed: no search today" in capsys.readouterr().err
+    assert "bad: failed: RuntimeError: no search today" in capsys.readouterr().err
     assert json.loads((output / "failures.json").read_text()) == {"bad": "RuntimeError: no search today"}
     found = rows(output / "two")
     assert [row["position"] for row in found.values()] == ["B.3", "A.2:B.1"]

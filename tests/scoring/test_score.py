@@ -76,7 +76,7 @@ def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
     assert folded == [1] * 5  # one before the interruption, the interrupted one, and the three that were missing
     said = capsys.readouterr()
     assert "1 of 5 structures: scored before" in said.out
-    assert "decoys/bad: not scored: " in said.err
+    assert "decoys/bad: failed: " in said.err
     assert json.loads((output / "failures.json").read_text()).keys() == {"decoys/bad"}
     found = rows(output)
     composites = [float(row["composite"]) for row in found[:4]]

@@ -217,7 +217,7 @@ def test_neighbours_of_one_length_are_folded_together_and_alone_where_that_fails
     assert found["d"]["problem"] == "RuntimeError: too long"
     assert {each["problem"] for name, each in found.items() if name != "d"} == {"NA"}
     assert json.loads((tmp_path / "out" / "failures.json").read_text()) == {"in/d": "RuntimeError: too long"}
-    assert "in/d: not scored: RuntimeError: too long" in capsys.readouterr().err
+    assert "in/d: failed: RuntimeError: too long" in capsys.readouterr().err
 
 
 def test_what_has_not_changed_is_not_scored_again(

@@ -25,6 +25,7 @@ from helixfold.options import (
     Offer,
     Output,
     Positive,
+    Progress,
     RepresentationFormat,
     RepresentationName,
     Traits,
@@ -54,7 +55,6 @@ PairMode = Literal["unpaired_paired", "paired", "unpaired"]
 PairStrategy = Literal["greedy", "complete"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
-Progress = Literal["bars", "json"]
 # Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
 DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
@@ -490,7 +490,8 @@ class ScreenOptions:
     log_file: File | None = None
     """Append all output to this file, with time stamps."""
     progress: Progress = "bars"
-    """bars: progress bars. json: one JSON object on stderr after each stage of each target."""
+    """bars: progress bars. json: one JSON object on stderr after each stage of each target, with the time and the
+    seconds left."""
 
 
 @Parameter(name="*")

@@ -18,7 +18,7 @@ from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
 from helixfold.apps.predict.packing import Packer
 from helixfold.apps.predict.resume import resume_status
-from helixfold.apps.predict.screen import format_duration, print_progress, remaining_seconds
+from helixfold.apps.predict.screen import format_duration, remaining_seconds
 from helixfold.apps.predict.search import written_directories
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.execution.stages import Stage, Stages
@@ -30,7 +30,8 @@ from helixfold.report.index import write_index
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_pulldown
 from helixfold.results.archive import write_archive
-from helixfold.results.failures import EXPECTED_ERRORS, exit_code_for, write_failures
+from helixfold.results.driver import print_progress
+from helixfold.results.failures import exit_code_for, failure_text, write_failures
 from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE
 from helixfold.results.packed import PackedResults
 from helixfold.standard_streams import print_detail, print_note, print_summary
@@ -149,7 +150,7 @@ class BatchRunner:
                 write_archive(directory)
         except Exception as error:
             require_unmoved(self._output)  # which concerns all targets
-            failure = _failure_text(error)
+            failure = str(error) if isinstance(error, OtherRankError) else failure_text(error)
             self._settings.say(f"{job.name}: failed: {failure} [{self._progress(number, seconds)}]", file=sys.stderr)
             print_detail("".join(traceback.format_exception(error)).rstrip())
         else:
@@ -162,14 +163,14 @@ class BatchRunner:
             self._shared.end(number, failure)
         if failure is None and outcome and self._packer is not None:
             self._packer.add(job.name)
-        self._report(job.name, Stage(name=ended, seconds=seconds, peak_memory=0))
+        self._report(number, Stage(name=ended, seconds=seconds, peak_memory=0))
         return failure
 
     def _ended_stage(self, number: int, stage: Stage) -> None:
         """Report a stage of a target; raise `LostClaimError` if another run has claimed the target."""
         if self._shared is not None:
             self._shared.require_held(number)
-        self._report(self._remaining[number][0].name, stage)
+        self._report(number, stage)
 
     def _postfix(self, numbers: Sequence[int]) -> str:
         """Return what the bar says beside its numbers: the time that is left, and the targets under way."""
@@ -181,12 +182,19 @@ class BatchRunner:
         time_left = self._time_left(numbers[0])
         return ", ".join([time_left, *words] if time_left else words)
 
-    def _report(self, target: str, stage: Stage) -> None:
+    def _report(self, number: int, stage: Stage) -> None:
         """Print progress as JSON, if this run does so; a target that has ended counts as done."""
         if self._settings.prints_json:
-            queue = self._workers.queue
-            done = queue.number_finished() + len(queue.failures_so_far()) + (stage.name in ("finished", "failed"))
-            print_progress(target, stage.name, done=done, total=len(queue), seconds=stage.seconds)
+            queue, has_ended = self._workers.queue, stage.name in ("finished", "failed")
+            done = queue.number_finished() + len(queue.failures_so_far()) + has_ended
+            print_progress(
+                self._remaining[number][0].name,
+                stage.name,
+                done=done,
+                total=len(queue),
+                seconds=stage.seconds,
+                seconds_left=self._seconds_left(number + has_ended),
+            )
 
     def _progress(self, number: int, seconds: float) -> str:
         time_left = self._time_left(number + 1)
@@ -195,22 +203,14 @@ class BatchRunner:
 
     def _time_left(self, first: int) -> str | None:
         """Say how long the targets from that one on will take; None if nothing is known yet, or nothing is left."""
-        targets = [(job.residues, missing) for job, missing in self._remaining[first:]]
-        if not targets:
-            return None
-        seconds = remaining_seconds(self._finished, targets, self._workers.mesh.layout.dp)
+        seconds = self._seconds_left(first)
         return f"about {format_duration(seconds)} left" if seconds else None
 
-
-def _failure_text(error: Exception) -> str:
-    """Say why a target failed, with the place in the program if the error is unexpected."""
-    if isinstance(error, OtherRankError):
-        return str(error)
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, EXPECTED_ERRORS):
-        return text
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{text} (in {Path(last.filename).name}, line {last.lineno}: a mistake in the program, please report it)"
+    def _seconds_left(self, first: int) -> float | None:
+        targets = [(job.residues, missing) for job, missing in self._remaining[first:]]
+        if not targets:
+            return 0.0
+        return remaining_seconds(self._finished, targets, self._workers.mesh.layout.dp)
 
 
 def archive_finished(directories: Sequence[Path]) -> None:

@@ -80,14 +80,6 @@ class _Copied:
         return self._stream.write(text)
 
 
-def print_progress(target: str, stage: str, *, done: int, total: int, seconds: float) -> None:
-    """Print one JSON object on stderr: a stage of a target that ended after `seconds`, with the targets that are done,
-    of all of this run.
-    """
-    progress = {"target": target, "stage": stage, "done": done, "total": total, "seconds": round(seconds, 3)}
-    print(json.dumps(progress), file=sys.stderr, flush=True)
-
-
 def print_warning(text: str, *, is_json: bool) -> None:
     """Print a warning on stderr; with `is_json`, also as a JSON object."""
     print(f"helixfold: warning: {text}", file=sys.stderr)  # with --quiet, too

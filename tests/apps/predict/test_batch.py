@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -213,7 +214,13 @@ def test_programs_read_the_progress(runs: Runs, tmp_path: Path) -> None:
     path.write_text(f">t0\n{SEQUENCE}\n>bad\n{SEQUENCE}\n")
     runs(path, "--progress", "json", "--sort-queries-by", "none")
     lines = [json.loads(line) for line in runs.err.splitlines() if line.startswith("{")]
-    assert all(list(line) == ["target", "stage", "done", "total", "seconds"] for line in lines)
+    assert all(list(line)[:5] == ["target", "stage", "done", "total", "seconds"] for line in lines)
+    left, times = [line["seconds_left"] for line in lines], [datetime.fromisoformat(line["time"]) for line in lines]
+    first = next(number for number, line in enumerate(lines) if line["stage"] == "finished")
+    assert left[:first] == [None] * first  # nothing is known yet
+    assert left[first] > 0
+    assert left[-1] == 0
+    assert times == sorted(times)
     assert [line["stage"] for line in lines if line["target"] == "t0"][:3] == [
         *("features", "tiny: sampling", "tiny: network")
     ]
