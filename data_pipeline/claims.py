@@ -129,7 +129,7 @@ class LostClaimError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class _Claim:
+class Claim:
     """A claim as its file says it."""
 
     number: int
@@ -142,35 +142,42 @@ class _Claim:
 class Claims:
     """The claims of this process in a directory that it shares with others."""
 
-    def __init__(self, files: ClaimFiles, *, expiry: float = EXPIRY, renewal: float = RENEWAL) -> None:
+    def __init__(
+        self, files: ClaimFiles, *, expiry: float = EXPIRY, renewal: float = RENEWAL, began: float | None = None
+    ) -> None:
         self._files, self._expiry, self._renewal = files, expiry, renewal
         self._held: dict[str, int] = {}  # by target, the number of the claim
         self._lost: set[str] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._owner = _this_process()
-        self._began = files.now()
+        now = files.now()
+        self.began = now if began is None else began
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def in_directory(cls, output: Path) -> "Claims":
-        """Return the claims in an output directory, renewed by a thread until `close`."""
-        claims = cls(ClaimFiles(output / DIRECTORY))
+    def in_directory(cls, output: Path, began: float | None = None) -> "Claims":
+        """Return the claims in an output directory, renewed by a thread until `close`.
+
+        What others have ended since `began`, a time of the file server, counts as done; by default, that is now.
+        """
+        claims = cls(ClaimFiles(output / DIRECTORY), began=began)
         claims._thread = threading.Thread(target=claims._renew_always, name="claims", daemon=True)
         claims._thread.start()
         return claims
 
-    def take(self, target: str) -> Answer:
+    def take(self, target: str, *, retry: bool = False) -> Answer:
         """Claim a target, and say whether this process has it now.
 
         A target that another process has finished or given up since this one began is "done"; one that was ended
-        before is claimed again, for the caller to see what is left to do.
+        before is claimed again, for the caller to see what is left to do, and so is one that has failed, to `retry`.
         """
         latest = self._latest(target)
         if latest is not None:
-            if latest.state in ("finished", "failed") and latest.time >= self._began:
+            is_over = latest.state == "finished" or (latest.state == "failed" and not retry)
+            if is_over and latest.time >= self.began:
                 return "done"
-            if latest.state == "held" and not self._is_dead(latest):
+            if latest.state == "held" and not self.is_dead(latest):
                 return "held"
         number = 1 if latest is None else latest.number + 1
         if not self._files.create(_file(target, number), self._content(target, "held")):
@@ -179,6 +186,10 @@ class Claims:
             self._held[target] = number
             self._lost.discard(target)
         return "taken"
+
+    def holds(self, target: str) -> bool:
+        """Return whether this process has claimed a target."""
+        return target in self._held
 
     def require_held(self, target: str) -> None:
         """Raise `LostClaimError` if another process has claimed the target meanwhile."""
@@ -198,7 +209,7 @@ class Claims:
         return {
             target: claim.failure or "for an unknown reason"
             for target, claim in latest.items()
-            if claim is not None and claim.state == "failed" and claim.time >= self._began
+            if claim is not None and claim.state == "failed" and claim.time >= self.began
         }
 
     def work_on(self, target: str) -> Work:
@@ -206,7 +217,16 @@ class Claims:
         latest = self._latest(target)
         if latest is None or latest.state != "held":
             return "none"
-        return "lost" if self._is_dead(latest) else "held"
+        return "lost" if self.is_dead(latest) else "held"
+
+    def history(self, target: str) -> list[Claim]:
+        """Return the claims on a target that were renewed or ended since this process began, and the latest one."""
+        claims = self._all(target)
+        return [claim for claim in claims[:-1] if claim.time >= self.began] + claims[-1:]
+
+    def is_dead(self, claim: Claim) -> bool:
+        """Return whether the process of a held claim has ended, or was silent for too long."""
+        return _has_ended(claim.owner) or self._files.now() - claim.time > self._expiry
 
     def renewed(self, target: str) -> float | None:
         """Return the file server's time at which the claim on a target was last renewed; None if there is none."""
@@ -239,15 +259,16 @@ class Claims:
         while not self._closed.wait(self._renewal):
             self.renew()
 
-    def _latest(self, target: str) -> _Claim | None:
-        """Return the claim with the highest number. Directories are not listed: network file systems list them late."""
-        found, number = None, 1
-        while (seen := self._files.read(_file(target, number))) is not None:
-            found, number = _claim(number, seen), number + 1
-        return found
+    def _latest(self, target: str) -> Claim | None:
+        """Return the claim with the highest number."""
+        return next(reversed(self._all(target)), None)
 
-    def _is_dead(self, claim: _Claim) -> bool:
-        return _has_ended(claim.owner) or self._files.now() - claim.time > self._expiry
+    def _all(self, target: str) -> list[Claim]:
+        """Return all claims on a target. Directories are not listed: network file systems list them late."""
+        found: list[Claim] = []
+        while (seen := self._files.read(_file(target, len(found) + 1))) is not None:
+            found.append(_claim(len(found) + 1, seen))
+        return found
 
     def _content(self, target: str, state: State, failure: str | None = None) -> bytes:
         words = {"target": target, "state": state, "owner": self._owner, "failure": failure}
@@ -270,12 +291,12 @@ def _file(target: str, number: int) -> str:
     return f"{hashlib.sha256(target.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.{number}"
 
 
-def _claim(number: int, seen: SeenFile) -> _Claim:
+def _claim(number: int, seen: SeenFile) -> Claim:
     try:
         words = json.loads(seen.content)
-        return _Claim(number, words["state"], words["owner"], words["failure"], seen.time)
+        return Claim(number, words["state"], words["owner"], words["failure"], seen.time)
     except (ValueError, KeyError, TypeError):
-        return _Claim(number, "held", "", None, seen.time)  # damaged: it expires like that of a dead process
+        return Claim(number, "held", "", None, seen.time)  # damaged: it expires like that of a dead process
 
 
 @lru_cache(maxsize=1)

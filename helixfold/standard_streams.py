@@ -11,7 +11,7 @@ from typing import Any, Literal, TextIO, cast
 
 OUTPUT_NAME = "standard output"
 Verbosity = Literal["quiet", "normal", "verbose"]
-_VERBOSITY = "HELIXFOLD_VERBOSITY"  # which the processes of a command inherit
+VERBOSITY = "HELIXFOLD_VERBOSITY"  # which the processes of a command inherit
 
 
 @contextmanager
@@ -117,31 +117,31 @@ def _write_or_drop(stream: TextIO) -> None:
 
 def set_verbosity(verbosity: Verbosity) -> None:
     """Choose what this process and those that it starts print, until `restored_verbosity` ends."""
-    os.environ[_VERBOSITY] = verbosity
+    os.environ[VERBOSITY] = verbosity
     _print_details()
 
 
 def is_quiet() -> bool:
     """Return whether only errors, warnings and what the user asked for are printed."""
-    return os.environ.get(_VERBOSITY) == "quiet"
+    return os.environ.get(VERBOSITY) == "quiet"
 
 
 def is_verbose() -> bool:
     """Return whether details are printed that help to find a problem."""
-    return os.environ.get(_VERBOSITY) == "verbose"
+    return os.environ.get(VERBOSITY) == "verbose"
 
 
 @contextmanager
 def restored_verbosity() -> Iterator[None]:
     """Let a process print what it printed before, once a command in it has ended."""
-    earlier = os.environ.get(_VERBOSITY)
+    earlier = os.environ.get(VERBOSITY)
     _print_details()
     try:
         yield
     finally:
-        os.environ.pop(_VERBOSITY, None)
+        os.environ.pop(VERBOSITY, None)
         if earlier is not None:
-            os.environ[_VERBOSITY] = earlier
+            os.environ[VERBOSITY] = earlier
         _print_details()
 
 

@@ -1,5 +1,6 @@
 """Check and print the addresses of servers that users pass."""
 
+import ipaddress
 from urllib.parse import urlsplit, urlunsplit
 
 
@@ -16,3 +17,13 @@ def without_password(url: str) -> str:
     """Return the address of a server without its user name and password, if it has them."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

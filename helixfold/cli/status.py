@@ -23,9 +23,9 @@ def status(
     server: Annotated[str | None, Parameter(metavar="URL")] = None,
     token_file: File | None = None,
     allow_http: bool = False,
-) -> None:
+) -> int:
     """Show the progress of a batch of predictions: finished and failed targets and, with --cluster, its nodes. With
-    --server, show jobs of a service.
+    --server, show jobs of a service. The exit code is 1 if targets have failed.
 
     Parameters
     ----------
@@ -40,14 +40,16 @@ def status(
     """
     if server is not None:
         _print_jobs(server, token_file, words, allow_http=allow_http)
-        return
+        return 0
     from data_pipeline.errors import InputError, printable
     from helixfold.cluster.progress import status_lines
+    from helixfold.results.failures import SOME_FAILED, failures_in
 
     if len(words) != 1:
         raise InputError("DIRECTORY is required, one of them, or --server URL (see helixfold status --help)")
     for line in status_lines(Path(words[0])):
         print(printable(line, 1_000))
+    return SOME_FAILED if failures_in(Path(words[0])) else 0
 
 
 def _print_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:

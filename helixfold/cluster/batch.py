@@ -132,7 +132,7 @@ class ClusterBatch:
         numbers = range(len(self.targets))
         found = Schedule(
             residues=self.residues,
-            groups=self._groups(),
+            sequences=[target.sequence for target in self.targets],
             search=None if search is None else self._one_at_a_time(forecast_of_search(search)),
             folding=[self._forecast(pool) for pool in self.site.folding],
             searched={number for number in numbers if search is not None and self.has_features(number)},
@@ -148,10 +148,10 @@ class ClusterBatch:
             )
         for number in found.unfit:
             reason = f"{self.residues[number]:,} residues fit into the memory of no pool; {found.longest:,} would"
-            found.fail(number, f"NotEnoughMemoryError: {reason}")
+            found.failures[number] = f"NotEnoughMemoryError: {reason}"
         return found
 
-    def fold_options(self, pool: Pool, failures_file: Path) -> PredictOptions:
+    def fold_options(self, pool: Pool) -> PredictOptions:
         """Return the options with which a worker of a pool folds some of the targets."""
         options = self.options
         models, memory = options.models, options.memory
@@ -172,7 +172,6 @@ class ClusterBatch:
             example=False,
             shared=True,
             sort_queries_by="none",
-            failures_file=failures_file,
             keep_existing=True,
             skip_invalid=False,
             models=models,
@@ -186,11 +185,6 @@ class ClusterBatch:
         """Return the options with which a worker of a pool searches; the targets have their own files already."""
         options = SearchOptions(**values_of(self.options, SearchOptions))
         return replace(options, msa=(), templates=None, threads=options.threads or pool.threads)
-
-    def _groups(self) -> list[int]:
-        """Return a number for each target that is equal for targets of equal sequence."""
-        numbers: dict[str, int] = {}
-        return [numbers.setdefault(target.sequence, len(numbers)) for target in self.targets]
 
     def _one_at_a_time(self, pool: PoolForecast) -> PoolForecast:
         """Let one task at a time ask a public server."""

@@ -3,10 +3,13 @@
 import os
 import shlex
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,8 +22,10 @@ from parsl.executors.errors import BadStateException
 from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
 from parsl.executors.status_handling import BlockProviderExecutor
 from parsl.jobs.states import TERMINAL_STATES, JobState, JobStatus
+from parsl.providers.base import ExecutionProvider
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.io.addresses import is_loopback
 from helixfold.cluster.providers import SUBMITTERS, provider_of, python_of
 from helixfold.cluster.site import Pool, Site
 
@@ -30,6 +35,8 @@ _SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_LOOKS_AWAY = 1, 5  # at jobs, to ask fo
 _IDLE_SECONDS = 120.0  # after which a node is given back
 _KEPT_RUNS = 5  # whose logs stay
 _MOST_FAILED_JOBS = 3  # without one that has started
+# For giving back all nodes, and then for cancelling what is left of them.
+_SECONDS_TO_END, _SECONDS_TO_CANCEL = 10.0, 5.0
 _NOT_STARTED = "Failed to start block"
 # A shell that ends Parsl's exchange of messages once the process of its first argument has ended, so that no node
 # waits for a run that was killed.
@@ -44,6 +51,11 @@ WATCHED_NODE = (
 )
 
 
+# Starts a program in a group of its own: signals to this process's group, such as Ctrl-C, are not for Parsl's exchange
+# of messages, which is still needed to give the nodes back.
+_IN_OWN_GROUP = "import os, sys; os.setpgid(0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
 class PoolError(InputError):
     """Error for a pool whose jobs a queue refuses, or whose workers do not start."""
 
@@ -53,27 +65,58 @@ class Engine:
 
     def __init__(self, site: Site, pools: Sequence[Pool], directory: Path) -> None:
         self._site, self._pools = site, pools
-        is_local = all(pool.provider == "local" for pool in pools)
-        address = "127.0.0.1" if is_local else site.address or _own_address(site)
+        providers = [provider_of(pool, site) for pool in pools]
+        remote = [pool.name for pool in pools if pool.provider != "local"]
+        address = _address_for(remote[0], site) if remote else "127.0.0.1"
         _remove_old_runs(directory)
-        executors = [_executor(pool, site, address) for pool in pools]
+        executors = [_executor(pool, each, address) for pool, each in zip(pools, providers, strict=True)]
         self._config = Config(
             executors=executors,
             run_dir=str(directory.absolute()),
             strategy="htex_auto_scale",
-            strategy_period=_SECONDS_BETWEEN_LOOKS if is_local else _SECONDS_BETWEEN_LOOKS_AWAY,
+            strategy_period=_SECONDS_BETWEEN_LOOKS_AWAY if remote else _SECONDS_BETWEEN_LOOKS,
             max_idletime=_IDLE_SECONDS,
             exit_mode="cleanup",
         )
         self._kernel: DataFlowKernel | None = None
 
     def __enter__(self) -> Self:
-        self._kernel = DataFlowKernel(self._config)
+        with _signals_postponed():  # one that is half made cannot be ended
+            self._kernel = DataFlowKernel(self._config)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._kernel is not None:
+        """Give all nodes back and cancel the jobs that wait, by force if Parsl does not do so in time."""
+        ended = threading.Event()
+        _in_thread(self._clean_up, ended)
+        try:
+            ended.wait(_SECONDS_TO_END)
+        finally:
+            if not ended.is_set():
+                self._cancel()
+
+    def _clean_up(self, ended: threading.Event) -> None:
+        assert self._kernel is not None
+        with suppress(Exception):  # such as of a queue that does not answer: jobs are cancelled below
             self._kernel.cleanup()
+            ended.set()
+
+    def _cancel(self) -> None:
+        """Cancel all jobs, and kill what Parsl has started on this machine."""
+        assert self._kernel is not None
+        executors = [each for each in self._kernel.executors.values() if isinstance(each, HighThroughputExecutor)]
+        cancelling = []
+        for executor in executors:
+            if executor.provider is not None:
+                jobs = list(executor.blocks_to_job_id.values())
+                cancelling.append(_in_thread(executor.provider.cancel, jobs))
+            if executor.interchange_proc is not None:
+                executor.interchange_proc.kill()
+            executor._result_queue_thread_exit.set()
+        self._kernel._task_launch_pool.shutdown(wait=False)
+        until = time.monotonic() + _SECONDS_TO_CANCEL
+        for thread in cancelling:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def submit(self, pool: str, function: Callable[..., Any], *arguments: object) -> "Future[Any]":
         """Call a function on a worker of a pool; its result, or what became of it, is in the future."""
@@ -97,7 +140,7 @@ class Engine:
         return counts
 
 
-def _executor(pool: Pool, site: Site, address: str) -> HighThroughputExecutor:
+def _executor(pool: Pool, provider: ExecutionProvider, address: str) -> HighThroughputExecutor:
     period, threshold = _SIGNS if pool.provider == "local" else _SIGNS_AWAY
     module = "parsl.executors.high_throughput"
     launch = DEFAULT_LAUNCH_CMD.replace("process_worker_pool.py", f"{python_of(pool)} -m {module}.process_worker_pool")
@@ -110,9 +153,12 @@ def _executor(pool: Pool, site: Site, address: str) -> HighThroughputExecutor:
 
     return HighThroughputExecutor(
         label=pool.name,
-        provider=provider_of(pool, site),
+        provider=provider,
         launch_cmd=launch,
-        interchange_launch_cmd=["sh", "-c", _WATCHED, str(os.getpid()), sys.executable, "-m", f"{module}.interchange"],
+        interchange_launch_cmd=[
+            *(sys.executable, "-c", _IN_OWN_GROUP),
+            *("sh", "-c", _WATCHED, str(os.getpid()), sys.executable, "-m", f"{module}.interchange"),
+        ],
         address=address,
         encrypted=True,  # otherwise anyone who reaches the port could send pickled tasks, which are executed
         max_workers_per_node=pool.workers,
@@ -147,14 +193,42 @@ def last_words(text: str | None) -> str:
     return printable(lines[-1], 300) if lines else ""
 
 
-def _own_address(site: Site) -> str:
-    """Return the address of this machine by its name."""
+@contextmanager
+def _signals_postponed() -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM at the end of the context."""
+    came: list[int] = []
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    is_main = threading.current_thread() is threading.main_thread()
+    handled = {number: handler for number, handler in earlier.items() if is_main and callable(handler)}
+    for number in handled:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
-        return str(address_by_hostname())
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        for each in came:
+            signal.raise_signal(each)
+
+
+def _in_thread(function: Callable[..., object], *arguments: object) -> threading.Thread:
+    """Call a function in a thread, for which the end of the process does not wait."""
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _address_for(pool: str, site: Site) -> str:
+    """Return the address of this machine, as the file says it or by its name; the nodes of a pool must reach it."""
+    advice = f"set address = '...' to the one under which the nodes of pool '{pool}' reach this machine"
+    try:
+        address = site.address or str(address_by_hostname())
     except OSError as error:
-        raise InputError.at(
-            site.path, "the address of this machine is not known; add address = '...', as the nodes reach it"
-        ) from error
+        raise InputError.at(site.path, f"the address of this machine is not known; {advice}") from error
+    if is_loopback(address):
+        whose = "address" if site.address else "this machine's name"
+        raise InputError.at(site.path, f"{whose} stands for {address}, which every machine calls itself; {advice}")
+    return address
 
 
 def _remove_old_runs(directory: Path) -> None:

@@ -21,21 +21,20 @@ from helixfold.results.packed import PackedResults
 from helixfold.results.writing import to_json, write_file
 
 STATUS_FILE: Final = "status.json"
-# A status that was not written for so long is that of a driver that has ended.
-_SILENT_SECONDS = 60.0
+# A status that was not written for so long is that of a driver that has ended, or cannot write.
+_SILENT_SECONDS = 30.0
 _SECONDS_BETWEEN_LOADS = 15  # of the page in a browser
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolStatus:
-    """The state of a pool: its nodes, those that it has asked for, its tasks, and its pace beside the forecast."""
+    """The state of a pool: its nodes, those that it has asked for, its tasks, and the targets in these."""
 
     name: str
     running: int
     pending: int
     tasks: int
-    targets: int  # in these tasks
-    pace: float | None
+    targets: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,6 @@ def read_status(output: Path) -> BatchStatus | None:
             pools=[
                 PoolStatus(
                     name=each.get("name", str),
-                    pace=each.optional_number("pace"),
                     **{name: each.get(name, int) for name in ("running", "pending", "tasks", "targets")},
                 )
                 for each in content.children("pools")
@@ -130,18 +128,21 @@ def status_lines(output: Path) -> Iterator[str]:
 
 
 def _cluster_lines(status: BatchStatus) -> Iterator[str]:
-    age = time.time() - status.time
+    age = max(0.0, time.time() - status.time)
+    last = f"last heard {f'{age:.0f} s' if age < 100 else format_duration(age)} ago"
     if status.state == "running" and age > _SILENT_SECONDS:
-        yield f"cluster: nothing was heard for {format_duration(age)}; run the same command again to go on"
+        yield f"cluster: {last}; if the command has ended, run it again to go on"
         return
-    yield f"cluster: {printable(status.state)}, {status.to_search:,} to search, {status.to_fold:,} to fold"
+    waiting = f"{status.to_search:,} to search, {status.to_fold:,} to fold"
     if status.state != "running":
+        yield f"cluster: {printable(status.state)}, {waiting}"
         return
+    under_way = sum(pool.targets for pool in status.pools)
+    yield f"cluster: running, {last}; {waiting}, {under_way:,} under way"
     for pool in status.pools:
-        pace = "" if pool.pace is None else f", {pool.pace:.2g} of the forecast time"
         yield (
             f"  {printable(pool.name)}: {counted(pool.running, 'node')}, {pool.pending} in the queue; "
-            f"{counted(pool.tasks, 'task')} with {counted(pool.targets, 'target')}{pace}"
+            f"{counted(pool.tasks, 'task')} with {counted(pool.targets, 'target')}"
         )
     if status.seconds_left is not None:
         yield f"about {format_duration(status.seconds_left)} left"

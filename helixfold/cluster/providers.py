@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parsl.launchers import SingleNodeLauncher
@@ -19,15 +19,25 @@ from parsl.providers.base import ExecutionProvider
 
 from data_pipeline.errors import InputError
 from data_pipeline.extras import are_installed
+from data_pipeline.site_configuration import VARIABLE
 from helixfold.cluster.site import Pool, Site
+from helixfold.standard_streams import VERBOSITY
 
 # The program that each queue is asked by.
 SUBMITTERS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 _GIB = 2**30
+# SLURM sends SIGTERM before a job's time is over, so that its workers give back what they have claimed. Parsl asks for
+# another job itself.
+_SLURM_WORKERS = ("#SBATCH --signal=B:TERM@60", "#SBATCH --no-requeue")
+_FORWARD_TERM = "trap 'trap \"\" TERM; kill -TERM 0; sleep 6' TERM"  # as long as they take to end
 
 
-def provider_of(pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any = None) -> ExecutionProvider:
+def provider_of(
+    pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any = None, directives: Sequence[str] = ()
+) -> ExecutionProvider:
     """Return what asks for the nodes of a pool, at most `pool.nodes`, one job for each `nodes_per_job` of them.
+
+    `directives` are lines of the job's script before those of the pool.
 
     Raise `InputError` if the queue's program is not installed on this machine.
     """
@@ -39,8 +49,11 @@ def provider_of(pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any
     jobs = pool.nodes // nodes_per_job
     common: dict[str, Any] = {"init_blocks": 0, "min_blocks": 0, "max_blocks": jobs, "nodes_per_block": nodes_per_job}
     common |= {"worker_init": _setup(pool), "launcher": launcher or SingleNodeLauncher(debug=False)}
-    directives = "\n".join(pool.directives)
-    memory = None if pool.memory is None else max(1, pool.memory // _GIB)
+    if pool.provider == "slurm" and launcher is None:
+        common["worker_init"] += f"\n{_FORWARD_TERM}"
+        directives = _SLURM_WORKERS
+    lines = "\n".join((*directives, *pool.directives))
+    memory = memory_gib(pool)
     match pool.provider:
         case "slurm":
             return SlurmProvider(
@@ -51,7 +64,7 @@ def provider_of(pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any
                 mem_per_node=memory,
                 gpus_per_node=pool.gpus or None,
                 walltime=pool.walltime,
-                scheduler_options=directives,
+                scheduler_options=lines,
                 exclusive=False,
                 cmd_timeout=60,
             )
@@ -65,7 +78,7 @@ def provider_of(pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any
                 cpus_per_node=pool.cores or 1,
                 select_options=":".join(wanted),
                 walltime=pool.walltime,
-                scheduler_options=directives,
+                scheduler_options=lines,
             )
         case "lsf":
             gpus = f"#BSUB -gpu num={pool.gpus}\n" if pool.gpus else ""
@@ -79,7 +92,7 @@ def provider_of(pool: Pool, site: Site, *, nodes_per_job: int = 1, launcher: Any
                 cores_per_node=cores,
                 request_by_nodes=False,
                 walltime=pool.walltime,
-                scheduler_options=f"{gpus}{size}{directives}",
+                scheduler_options=f"{gpus}{size}{lines}",
                 bsub_redirection=True,
             )
         case "kubernetes":
@@ -110,6 +123,11 @@ def _kubernetes(pool: Pool, jobs: int, memory: int | None) -> ExecutionProvider:
     )
 
 
+def memory_gib(pool: Pool) -> int | None:
+    """Return the memory of a node in whole GiB; None if the file does not say."""
+    return None if pool.memory is None else max(1, pool.memory // _GIB)
+
+
 def python_of(pool: Pool) -> str:
     """Return the Python that workers of a pool run."""
     return pool.python or ("python3" if pool.provider == "kubernetes" else sys.executable)
@@ -119,7 +137,10 @@ def _setup(pool: Pool) -> str:
     """Return the shell commands before a worker starts: where the program is, its threads, this directory, and the
     file's own.
     """
+    configuration = os.environ.get(VARIABLE)
     variables: Mapping[str, str | None] = {
+        VARIABLE: configuration and os.path.abspath(configuration),
+        VERBOSITY: os.environ.get(VERBOSITY),
         "PYTHONPATH": None if pool.provider == "kubernetes" else os.environ.get("PYTHONPATH"),
         "OMP_NUM_THREADS": None if pool.threads is None else str(pool.threads),
     }

@@ -12,7 +12,7 @@ from helixfold.apps.predict.runner import close_batch
 from helixfold.apps.predict.screen import format_duration, format_estimate, logged_screen
 from helixfold.apps.predict.search import check_earlier
 from helixfold.cluster.batch import read_batch
-from helixfold.cluster.schedule import Schedule, describe_forecast
+from helixfold.cluster.schedule import Schedule
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
 from helixfold.results.failures import SOME_FAILED
@@ -47,10 +47,10 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
         ):
             if batch.pulldown:
                 write_entries(batch.output, batch.pulldown)
-            if schedule.finished_before:
-                print_summary(f"{counted(schedule.finished_before, 'target')} finished before, skipped")
+            if schedule.left_out:
+                print_summary(f"{counted(len(schedule.left_out), 'target')} finished before, skipped")
             driver = Driver(batch, schedule, claims)
-            if not schedule.is_over:
+            if schedule.open:
                 driver.run()
             driver.write_status("ended")
             return close_batch(batch.failures(schedule), len(batch.targets) + len(batch.invalid), batch.output)
@@ -58,19 +58,20 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
 
 def _show_forecast(schedule: Schedule) -> int:
     """Print which pool folds how many targets and how long that takes; return 1 if a target fits into none."""
-    remaining = sorted(schedule.residues[number] for number in schedule.open_targets)
-    found = describe_forecast(remaining, schedule.folding)
     if schedule.search is not None:
-        time_of_all = format_estimate(schedule.search_seconds / schedule.search.slots)
-        print(f"search: {counted(schedule.waiting['search'], 'target')}, {time_of_all}")
+        waiting = counted(len(schedule.to_search), "target")
+        print(f"search: {waiting}, {format_estimate(schedule.search_seconds())}")
     print(f"{'pool':20} {'tasks at a time':>15} {'residues':>12} {'targets':>9} {'time of one worker':>18}")
+    lengths = [schedule.residues[target] for target in schedule.open]
+    # Each target counts for the smallest pool that it fits into.
+    smallest = [min(schedule.folding, key=lambda pool: (not pool.fits(length), pool.longest)) for length in lengths]
     for pool in schedule.folding:
-        count, seconds = found[pool.name]
-        room = f"<= {pool.longest:,}"
-        print(f"{pool.name:20} {pool.slots:15,} {room:>12} {count:9,} {format_duration(seconds):>18}")
+        own = [length for length, each in zip(lengths, smallest, strict=True) if each is pool]
+        seconds = format_duration(sum(map(pool.seconds, own)))
+        print(f"{pool.name:20} {pool.slots:15,} {f'<= {pool.longest:,}':>12} {len(own):9,} {seconds:>18}")
     print(
-        f"{counted(len(remaining), 'target')} to fold, {schedule.finished_before:,} finished before; all in "
-        f"{format_estimate(schedule.seconds_left())}, if all nodes are there; the pace of the first tasks corrects it"
+        f"{counted(len(schedule.open), 'target')} to fold, {len(schedule.left_out):,} finished before; all in "
+        f"{format_estimate(schedule.seconds())}, if all nodes are there"
     )
     for number in schedule.unfit:
         print(f"target {number + 1}: would fail: {schedule.failures[number]}", file=sys.stderr)

@@ -38,7 +38,7 @@ class Pool:
     python: str | None = None  # on the nodes; None: the one that runs this
     image: str | None = None  # Kubernetes's container image
     volumes: tuple[str, ...] = ()  # Kubernetes's claims, as "claim:/directory"
-    task_minutes: float = 20.0  # of a task, as far as it can be told
+    task_minutes: float = 20.0  # of what a worker claims at a time, by the estimate
 
     @property
     def slots(self) -> int:

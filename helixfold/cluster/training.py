@@ -9,7 +9,7 @@ from parsl.providers.errors import SubmitException
 
 from data_pipeline.errors import InputError
 from helixfold.cluster.engine import PoolError, last_words
-from helixfold.cluster.providers import SUBMITTERS, provider_of, python_of
+from helixfold.cluster.providers import SUBMITTERS, memory_gib, provider_of, python_of
 from helixfold.cluster.site import Pool, Site, read_site
 from helixfold.results.file_table import CLUSTER
 
@@ -17,6 +17,8 @@ from helixfold.results.file_table import CLUSTER
 _FIRST_NODE = {"slurm": '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'}
 _PORT, _MOST_RESTARTS = 29500, 100
 OPTION = "--cluster"
+# A run saves a checkpoint when its time is nearly over, and goes on if its job is queued again after a node was lost.
+_SLURM_TRAINING = ("#SBATCH --signal=B:TERM@120", "#SBATCH --requeue", "#SBATCH --open-mode=append")
 
 
 def submit_training(path: Path, words: Sequence[str], output: Path) -> str:
@@ -30,7 +32,9 @@ def submit_training(path: Path, words: Sequence[str], output: Path) -> str:
     if pool is None:
         raise InputError.at(path, "there is no table [train], which says on what nodes to train")
     command = training_command(site, pool, words)
-    provider = provider_of(pool, site, nodes_per_job=pool.nodes, launcher=SimpleLauncher(debug=False))
+    directives = _SLURM_TRAINING if pool.provider == "slurm" else ()
+    launcher = SimpleLauncher(debug=False)
+    provider = provider_of(pool, site, nodes_per_job=pool.nodes, launcher=launcher, directives=directives)
     scripts = CLUSTER.path(output.absolute())
     try:
         scripts.mkdir(parents=True, exist_ok=True)
@@ -48,12 +52,12 @@ def submit_training(path: Path, words: Sequence[str], output: Path) -> str:
 
 
 def training_command(site: Site, pool: Pool, words: Sequence[str]) -> str:
-    """Return the shell command of a job that trains on all nodes of a pool."""
+    """Return the shell command of a job that trains on all nodes of a pool; it takes the place of the job's shell."""
     processes = f"--nproc-per-node {pool.gpus or pool.workers} --max-restarts {_MOST_RESTARTS}"
-    program = f"-m helixfold.cli.main {shlex.join(words)}"
+    program = f"-m helixfold {shlex.join(words)}"
     torchrun = f"{shlex.quote(python_of(pool))} -m torch.distributed.run"
     if pool.nodes == 1:
-        return f"{torchrun} --standalone {processes} {program}"
+        return f"exec {torchrun} --standalone {processes} {program}"
     first = _FIRST_NODE.get(pool.provider)
     if first is None:
         raise InputError.at(
@@ -62,9 +66,13 @@ def training_command(site: Site, pool: Pool, words: Sequence[str]) -> str:
             "(docs/many_gpus.md), or train on one node",
         )
     meeting = f'--rdzv-backend c10d --rdzv-endpoint "{first}:{_PORT}" --rdzv-id "$SLURM_JOB_ID"'
+    # SLURM passes neither the processors of a job nor its memory on to its steps.
+    size = "--ntasks-per-node=1" + (f" --cpus-per-task={pool.cores}" if pool.cores else "")
+    size += f" --mem={memory_gib(pool)}g" if pool.memory else ""
     return (
         "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n"
-        f"srun --no-kill --kill-on-bad-exit=0 {torchrun} --nnodes 1:{pool.nodes} {meeting} {processes} {program}"
+        f"exec srun --no-kill --kill-on-bad-exit=0 {size} "
+        f"{torchrun} --nnodes 1:{pool.nodes} {meeting} {processes} {program}"
     )
 
 

@@ -68,9 +68,9 @@ class SharedTasks:
         return None
 
     def _is_mine(self, number: int) -> bool:
-        """Claim a task if it is free; return whether this run has it now and there is something to do."""
+        """Claim a task if it is free; return whether this run has it now, or before, and there is something to do."""
         name, claims = self._names[number], self._claims
-        match claims.take(name):
+        match "taken" if claims.holds(name) else claims.take(name):
             case "taken":
                 if self._is_needed(number):
                     return True

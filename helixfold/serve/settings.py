@@ -1,6 +1,5 @@
 """Settings of a service: where it listens, who may use it, and what it offers."""
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 
 from data_pipeline.errors import InputError, check_at_least, check_at_most, check_positive, printable
+from data_pipeline.io.addresses import is_loopback
 from helixfold.annotations import Group
 from helixfold.options import MOST_USED, Directory, option_group
 from helixfold.serve.queue.jobs import QueueOptions
@@ -93,16 +93,6 @@ class ServeSettings(ListeningOptions):
             public = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port
             return ("127.0.0.1", "localhost", "[::1]", *self.host_name, *public)
         return None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_encrypted(url: str, *, allow_http: bool = False) -> None:

@@ -345,8 +345,9 @@ def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsy
 
 def test_train_passes_its_options(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     calls = record("helixfold.training.run.train", 1)
-    words = "train a -o out --preset small --set steps=7 --held-out b --weights c --new-parameters x.* --new-parameters y --device cpu"
-    assert main([*words.split(), "--workers", "2", "--cuda-graphs", "off", "--layout", "dp=2", "--timeout", "9"]) == 1
+    words = "train a -o out --preset small --set steps=7 --held-out b --weights c --device cpu"
+    more = "--new-parameters x.* --new-parameters y --workers 2 --cuda-graphs off --layout dp=2"
+    assert main([*words.split(), *more.split(), "--timeout", "9"]) == 1
     ((training_set, config), options) = calls[0]
     assert (training_set, config.steps) == (A, 7)
     draw = options.pop("draw")

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from helixfold.cli.main import main
@@ -85,6 +87,16 @@ def until(happened: Callable[[], object], seconds: float = 90) -> None:
     while not happened():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def own_address() -> str:
+    """The address of this machine in its network, as jobs of a queue reach it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine is in no network")
+        return str(asked.getsockname()[0])
 
 
 def peptides(path: Path, count: int, seed: int = 0) -> Path:

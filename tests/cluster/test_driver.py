@@ -1,7 +1,7 @@
 """What becomes of targets whose tasks fail, with an engine that answers at once."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
@@ -10,21 +10,26 @@ import pytest
 
 pytest.importorskip("parsl")
 
+from data_pipeline.claims import Claims
+from data_pipeline.errors import InputError
 from helixfold.cli.main import main
+from helixfold.cluster import worker
 from helixfold.cluster.schedule import PoolForecast
 from helixfold.cluster.site import Pool
-from helixfold.cluster.worker import Outcome
+from helixfold.cluster.worker import Work
 from tests.cluster.driver import TWO_POOLS, peptides
 
-Answer = Callable[[str, list[str]], Outcome | Exception]
+# Why which of these targets fail, or how their worker ends, by the pool that a worker is of.
+Answer = Callable[[str, list[str]], Mapping[str, str] | Exception]
 PREDICT = ("predict", "batch.fasta", "--output", "out", "--models", "tiny")
 
 
 class Engine:
-    """An engine whose tasks are done when they are submitted, as `answer` says of a pool and names of targets."""
+    """An engine whose workers claim targets at once, and do with them what `answer` says of a pool and names."""
 
     answer: Answer
     tasks: list[tuple[str, list[str]]]
+    nodes = staticmethod(dict)
 
     def __init__(self, *_: object) -> None:
         type(self).tasks = []
@@ -35,22 +40,34 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def submit(self, pool: str, _: object, here: Path, targets: Sequence[Any], *__: object) -> "Future[Any]":
-        names = [target.name for target in targets]
-        self.tasks.append((pool, names))
-        found = type(self).answer(pool, names)
+    def submit(self, pool: str, function: Callable[[Work], str | None], given: Work) -> "Future[Any]":
+        def do(_: Work, targets: Sequence[Any], claims: Claims) -> None:
+            names = [target.name for target in targets]
+            self.tasks.append((pool, names))
+            found = type(self).answer(pool, names)
+            if isinstance(found, Exception):
+                raise found
+            for name in names:
+                if (failure := found.get(name)) is None:
+                    finish(name)
+                claims.end(name, "finished" if failure is None else "failed", failure)
+
         future: Future[Any] = Future()
-        if isinstance(found, Exception):
-            future.set_exception(found)
-        else:
-            future.set_result(found)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(worker, "_do", do)
+            patched.setattr(worker.signal, "signal", lambda *_: None)
+            try:
+                future.set_result(function(given))
+            except LostWorkerError as error:
+                future.set_exception(error)
         return future
 
     def refusal(self, pool: str, error: BaseException) -> None:
         return None
 
-    def nodes(self) -> dict[str, tuple[int, int]]:
-        return {}
+
+class LostWorkerError(BaseException):
+    """Error of a worker that ends in the middle of a task."""
 
 
 @pytest.fixture
@@ -58,7 +75,7 @@ def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """The exit code of a batch of so many targets with such an engine, in ./out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("helixfold.cluster.driver.Engine", Engine)
-    monkeypatch.setattr("helixfold.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr("helixfold.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.01)
     Path("site.toml").write_text(TWO_POOLS.format(minutes=20))
 
     def forecast(pool: Pool, *_: object, **__: object) -> PoolForecast:
@@ -87,10 +104,9 @@ def finish(*names: str) -> None:
 def test_what_runs_out_of_memory_is_tried_in_the_larger_pool_and_fails_alone(
     predicted: Callable[..., int],
 ) -> None:
-    def answer(pool: str, names: list[str]) -> Outcome:
-        finish(*(name for name in names if name not in ("t0000", "t0001")))
+    def answer(pool: str, names: list[str]) -> dict[str, str]:
         failures = {"t0000": "OutOfMemoryError: CUDA", "t0001": "RuntimeError: the chain is broken"}
-        return Outcome(failures={name: why for name, why in failures.items() if name in names}, seconds=1.0)
+        return {name: why for name, why in failures.items() if name in names}
 
     assert predicted(3, answer) == 1
     assert json.loads(Path("out/failures.json").read_text()) == {
@@ -100,19 +116,36 @@ def test_what_runs_out_of_memory_is_tried_in_the_larger_pool_and_fails_alone(
     assert [task for task in Engine.tasks if task[1] == ["t0000"]][-2:] == [("large", ["t0000"])] * 2
 
 
-def test_tasks_that_are_lost_before_they_begin_are_given_again(predicted: Callable[..., int]) -> None:
-    lost: list[str] = []
+def test_targets_whose_workers_are_lost_are_tried_again_and_one_that_kills_them_fails(
+    predicted: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A worker that is killed leaves its claims; here, this process seems to have ended for whoever reads them.
+    monkeypatch.setattr(Claims, "close", lambda _: None)
+    monkeypatch.setattr(Claims, "is_dead", lambda *_: True)
+    lost: list[list[str]] = []
 
-    def answer(pool: str, names: list[str]) -> Outcome | Exception:
-        if len(lost) < 4:
-            lost.append(pool)
-            return RuntimeError("the node is gone")
-        finish(*names)
-        return Outcome(seconds=1.0)
+    def answer(pool: str, names: list[str]) -> dict[str, str] | Exception:
+        if "t0002" in names:
+            lost.append(names)
+            raise LostWorkerError("the node is gone")
+        return {}
 
-    # Marked as finished, but not told by what: such targets are not predicted again by anybody.
-    assert predicted(4, answer) == 0
-    assert len(lost) == 4
+    assert predicted(6, answer) == 1
+    assert json.loads(Path("out/failures.json").read_text()) == {"t0002": "its worker was lost (tried 3 times)"}
+    assert len(lost[0]) > 1
+    assert lost[1:] == [["t0002"]] * 2
+
+
+def test_a_pool_that_loses_one_worker_after_the_other_before_it_begins_ends_the_batch(
+    predicted: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object) -> None:
+        raise LostWorkerError("gone")
+
+    monkeypatch.setattr(worker, "claim_lot", lose)
+    assert predicted(2, lambda *_: {}) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "10 tasks in a row did nothing: its worker was lost: gone" in said
 
 
 def test_invalid_targets_are_left_out_and_count_as_failed(
@@ -120,12 +153,8 @@ def test_invalid_targets_are_left_out_and_count_as_failed(
 ) -> None:
     Path("bad.fasta").write_text(">tr/Q8\nMK1\n>\nMKT\n")
 
-    def answer(pool: str, names: list[str]) -> Outcome:
-        finish(*names)
-        return Outcome(seconds=1.0)
-
     for options, code in (((), 2), (("--skip-invalid", "--dry-run"), 1), (("--skip-invalid",), 1)):
-        assert predicted(2, answer, "bad.fasta", *options) == code
+        assert predicted(2, lambda *_: {}, "bad.fasta", *options) == code
         assert capsys.readouterr().err.count("bad.fasta, line") == 2
         assert bool(Engine.tasks) == (options == ("--skip-invalid",))
     assert {name for _, names in Engine.tasks for name in names} == {"t0000", "t0001"}
@@ -137,7 +166,7 @@ def test_invalid_targets_are_left_out_and_count_as_failed(
 def test_a_pool_whose_tasks_all_end_with_a_problem_ends_the_batch(
     predicted: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert predicted(8, lambda *_: Outcome(problem="there are no weights here")) == 2
+    assert predicted(8, lambda *_: InputError("there are no weights here")) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "3 tasks in a row did nothing: there are no weights here" in said
     assert json.loads(Path("out/.cluster/status.json").read_text())["state"] == "interrupted"
@@ -147,8 +176,8 @@ def test_a_pool_whose_tasks_all_end_with_a_problem_ends_the_batch(
 def test_a_finished_target_is_folded_again_for_the_clusters_of_its_alignment(predicted: Callable[..., int]) -> None:
     peptides(Path("batch.fasta"), 2)
     assert main([*PREDICT, "--num-recycles", "0", "--device", "cpu", "--slim"]) == 0
-    assert predicted(2, lambda *_: Outcome(seconds=1.0), "--num-recycles", "0") == 0
+    assert predicted(2, lambda *_: {}, "--num-recycles", "0") == 0
     assert Engine.tasks == []
     # How many predictions of clusters there will be is not known before.
-    predicted(2, lambda *_: Outcome(problem="not here"), "--num-recycles", "0", "--cluster-msa", "--keep-existing")
+    predicted(2, lambda *_: InputError("not here"), "--num-recycles", "0", "--cluster-msa", "--keep-existing")
     assert {name for pool, names in Engine.tasks if pool != "search" for name in names} == {"t0000", "t0001"}

@@ -2,12 +2,16 @@
 
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from data_pipeline.errors import InputError
 from helixfold.cluster.site import Pool, Site
 from tests.cluster.driver import until
 from tests.support.interruptions import living_processes
@@ -38,9 +42,66 @@ def test_nothing_of_a_node_stays(run: subprocess.Popen[bytes], victim: str) -> N
         until(lambda: not living_processes(node.pid), 30)
 
 
+@pytest.mark.parametrize(
+    ("address", "name", "whose"),
+    [
+        ("127.0.0.1", "192.0.2.7", "address stands for 127.0.0.1"),
+        ("localhost", "192.0.2.7", "address stands for localhost"),
+        ("::1", "192.0.2.7", "address stands for ::1"),
+        (None, "127.0.1.1", "this machine's name stands for 127.0.1.1"),
+        ("192.0.2.7", "127.0.1.1", None),
+        (None, "192.0.2.7", None),
+        ("a-name-that-only-nodes-know.invalid", "127.0.1.1", None),
+    ],
+)
+def test_nodes_elsewhere_are_not_given_an_address_that_means_themselves(
+    address: str | None, name: str, whose: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "address_by_hostname", lambda: name)
+    site = Site(path=Path("site.toml"), search=None, folding=(), training=None, address=address)
+    if whose is None:
+        assert engine._address_for("gpu", site) == (address or name)
+    else:
+        with pytest.raises(InputError, match=f"{whose}, which .* set address = '...' to the one under which .* 'gpu'"):
+            engine._address_for("gpu", site)
+
+
+class Slow:
+    """A kernel of Parsl whose exchange of messages does not answer."""
+
+    def __init__(self, canceled: list[object]) -> None:
+        self.executors = {"gpu": SimpleExecutor(canceled)}
+        self._task_launch_pool = ThreadPoolExecutor()
+
+    def cleanup(self) -> None:
+        threading.Event().wait()
+
+
+class SimpleExecutor(engine.HighThroughputExecutor):  # type: ignore[misc]
+    """An executor with a job that runs and one that waits."""
+
+    def __init__(self, canceled: list[object]) -> None:
+        self.blocks_to_job_id = {"0": "17", "1": "18"}
+        self._provider = SimpleNamespace(cancel=canceled.append)
+        self.interchange_proc = SimpleNamespace(kill=lambda: canceled.append("killed"))
+        self._result_queue_thread_exit = threading.Event()
+
+
+def test_jobs_are_cancelled_if_parsl_does_not_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    canceled: list[object] = []
+    pool = Pool(name="small")
+    monkeypatch.setattr(engine, "_SECONDS_TO_END", 0.1)
+    monkeypatch.setattr(engine, "DataFlowKernel", lambda _: Slow(canceled))
+    site = Site(path=Path("site.toml"), search=None, folding=(pool,), training=None)
+    with pytest.raises(SystemExit), engine.Engine(site, [pool], tmp_path):
+        raise SystemExit(143)
+    assert ["17", "18"] in canceled
+    assert "killed" in canceled
+
+
 def test_the_executor_encrypts_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {}
     monkeypatch.setattr(engine, "HighThroughputExecutor", lambda **given: options.update(given))
     pool = Pool(name="small")
-    engine._executor(pool, Site(path=Path("site.toml"), search=None, folding=(pool,), training=None), "127.0.0.1")
+    engine._executor(pool, SimpleNamespace(), "127.0.0.1")
     assert options["encrypted"] is True

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from helixfold.cluster import progress
 from helixfold.cluster.progress import STATUS_FILE, BatchStatus, PoolStatus, read_status, status_lines
 from helixfold.results.packed import pack_targets
 
-POOL = {"name": "gpu", "running": 1, "pending": 0, "tasks": 2, "targets": 3, "pace": 1.5}
+POOL = {"name": "gpu", "running": 1, "pending": 0, "tasks": 2, "targets": 3}
 STATUS: dict[str, Any] = {
     "time": 5.0,
     "state": "running",
@@ -44,7 +45,6 @@ def test_a_written_status_is_read(tmp_path: Path) -> None:
         STATUS | {"seconds_left": "5"},
         STATUS | {"pools": 1},
         STATUS | {"pools": [POOL | {"running": "1"}]},
-        STATUS | {"pools": [POOL | {"pace": []}]},
         {name: value for name, value in STATUS.items() if name != "state"},
     ],
 )
@@ -52,6 +52,17 @@ def test_a_damaged_status_counts_as_none(content: Any, tmp_path: Path) -> None:
     write(tmp_path, content)
     assert read_status(tmp_path) is None
     assert list(status_lines(tmp_path)) == ["0 of 0 targets done, 0 with features, 0 failed"]
+
+
+@pytest.mark.parametrize(
+    ("age", "said"), [(4, "running, last heard 4 s ago; 1 to search"), (75, "last heard 75 s ago; if")]
+)
+def test_the_age_of_the_status_is_told_and_earlier_versions_are_read(
+    age: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, STATUS | {"pools": [POOL | {"pace": 1.5}]})
+    monkeypatch.setattr(progress.time, "time", lambda: STATUS["time"] + age)
+    assert list(status_lines(tmp_path))[1].startswith(f"cluster: {said}")
 
 
 def test_packed_targets_are_done(tmp_path: Path) -> None:

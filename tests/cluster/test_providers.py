@@ -39,6 +39,8 @@ def queues(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("SlurmProvider", "PBSProProvider", "LSFProvider", "LocalProvider", "KubernetesProvider"):
         monkeypatch.setattr(providers, name, lambda name=name, **given: {"is": name, **given})
     monkeypatch.setenv("PYTHONPATH", "/my code")
+    monkeypatch.delenv("HELIXFOLD_CONFIG", raising=False)
+    monkeypatch.delenv("HELIXFOLD_VERBOSITY", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -56,16 +58,28 @@ def test_slurm_is_asked_for_the_nodes_of_a_pool() -> None:
     assert (found["init_blocks"], found["min_blocks"], found["max_blocks"], found["nodes_per_block"]) == (0, 0, 6, 1)
     assert (found["partition"], found["account"], found["walltime"]) == ("long", "lab", "12:00:00")
     assert (found["cores_per_node"], found["mem_per_node"], found["gpus_per_node"]) == (64, 400, 4)
-    assert found["scheduler_options"] == "#SBATCH --qos=high\n#SBATCH -x a"
+    directives = ["#SBATCH --signal=B:TERM@60", "#SBATCH --no-requeue", "#SBATCH --qos=high", "#SBATCH -x a"]
+    assert found["scheduler_options"].splitlines() == directives
     assert found["exclusive"] is False
     lines = [
         *("export PYTHONPATH='/my code'", "export OMP_NUM_THREADS=16", f"cd {os.getcwd()}", "module load cuda"),
     ]
-    assert found["worker_init"].splitlines() == lines
-    together = asked(GPU, nodes_per_job=6, launcher="own")
+    assert found["worker_init"].splitlines() == [*lines, "trap 'trap \"\" TERM; kill -TERM 0; sleep 6' TERM"]
+    together = asked(GPU, nodes_per_job=6, launcher="own", directives=["#SBATCH --requeue"])
+    assert together["worker_init"].splitlines() == lines
+    assert together["scheduler_options"].splitlines() == ["#SBATCH --requeue", *directives[2:]]
     assert (together["max_blocks"], together["nodes_per_block"], together["launcher"]) == (1, 6, "own")
     assert asked(replace(GPU, gpus=0, memory=None))["gpus_per_node"] is None
     assert asked(replace(GPU, memory=2**29))["mem_per_node"] == 1  # whole gibibytes, at least one
+
+
+def test_configuration_and_verbosity_reach_the_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HELIXFOLD_CONFIG", "lab.toml")
+    monkeypatch.setenv("HELIXFOLD_VERBOSITY", "quiet")
+    for pool in (CPU, GPU, replace(GPU, provider="pbs"), replace(GPU, provider="kubernetes", image="lab/fold")):
+        monkeypatch.setattr(providers, "are_installed", lambda _: True)
+        lines = asked(pool)["worker_init"].splitlines()
+        assert lines[:2] == [f"export HELIXFOLD_CONFIG={tmp_path / 'lab.toml'}", "export HELIXFOLD_VERBOSITY=quiet"]
 
 
 def test_pbs_and_lsf_are_asked_in_their_words() -> None:
@@ -108,17 +122,18 @@ def test_a_training_starts_torchrun_on_all_nodes() -> None:
     words = ["train", "my set", "--output", "run"]
     one = training.training_command(site(), replace(GPU, nodes=1, python="py"), words)
     assert one == (
-        "py -m torch.distributed.run --standalone --nproc-per-node 4 --max-restarts 100 "
-        "-m helixfold.cli.main train 'my set' --output run"
+        "exec py -m torch.distributed.run --standalone --nproc-per-node 4 --max-restarts 100 "
+        "-m helixfold train 'my set' --output run"
     )
     several = training.training_command(site(), replace(GPU, gpus=0, workers=2, python="py"), words)
     first, command = several.splitlines()
     assert first == "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
     assert command == (
-        "srun --no-kill --kill-on-bad-exit=0 py -m torch.distributed.run --nnodes 1:6 --rdzv-backend c10d "
+        "exec srun --no-kill --kill-on-bad-exit=0 --ntasks-per-node=1 --cpus-per-task=64 --mem=400g "
+        "py -m torch.distributed.run --nnodes 1:6 --rdzv-backend c10d "
         '--rdzv-endpoint "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):29500" '
         '--rdzv-id "$SLURM_JOB_ID" --nproc-per-node 2 --max-restarts 100 '
-        "-m helixfold.cli.main train 'my set' --output run"
+        "-m helixfold train 'my set' --output run"
     )
     with pytest.raises(InputError, match=r"\[train\]: several nodes are for SLURM; with pbs, start torchrun"):
         training.training_command(site(), replace(GPU, provider="pbs"), words)

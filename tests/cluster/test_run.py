@@ -1,6 +1,8 @@
 """A batch on a cluster has the files of an unbroken run, whatever is killed; what cannot work is one sentence."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from tests.cluster.driver import (
     ended,
     fake_slurm,
     kill,
+    own_address,
     peptides,
     started,
     until,
@@ -66,6 +69,7 @@ def test_a_killed_worker_and_a_killed_driver_lose_nothing(tmp_path: Path) -> Non
 def test_jobs_are_given_to_slurm(tmp_path: Path) -> None:
     fasta, site, printed = peptides(tmp_path / "batch.fasta", 3), tmp_path / "site.toml", tmp_path / "printed.txt"
     site.write_text(
+        f'address = "{own_address()}"\n'
         '[fold.queue]\nprovider = "slurm"\nmemory = "4GiB"\ncores = 1\nqueue = "short"\nwalltime = "00:10:00"\n'
         'directives = ["#SBATCH --qos=test"]\n'
     )
@@ -76,13 +80,16 @@ def test_jobs_are_given_to_slurm(tmp_path: Path) -> None:
     )
     assert len(done(output)) == 3
     script = (tmp_path / "slurm/jobs/1").read_text()
-    for line in ("--partition=short", "--mem=4g", "--cpus-per-task=1", "--time=10", "--qos=test"):
+    asked = ["--partition=short", "--mem=4g", "--cpus-per-task=1", "--time=10", "--qos=test"]
+    for line in (*asked, "--nodes=1", "--ntasks-per-node=1", "--signal=B:TERM@60", "--no-requeue"):
         assert f"#SBATCH {line}\n" in script
+    assert "export PARSL_CORES=1\n" in script
 
 
 def test_a_queue_that_refuses_is_one_sentence(tmp_path: Path) -> None:
     fasta, site, printed = peptides(tmp_path / "batch.fasta", 2), tmp_path / "site.toml", tmp_path / "printed.txt"
-    site.write_text('[fold.queue]\nprovider = "slurm"\nmemory = "4GiB"\nqueue = "gone"\n[train]\nprovider = "slurm"\n')
+    pools = '[fold.queue]\nprovider = "slurm"\nmemory = "4GiB"\nqueue = "gone"\n[train]\nprovider = "slurm"\n'
+    site.write_text(f'address = "{own_address()}"\n{pools}')
     slurm = fake_slurm(tmp_path / "slurm", refuses="invalid partition specified: gone")
     words = predict(fasta, tmp_path / "out", "--cluster", str(site), *TINY)
     assert ended(started(words, printed, slurm)) == 2
@@ -102,7 +109,9 @@ def test_a_training_is_submitted(tmp_path: Path) -> None:
     assert printed.read_text().startswith(f"submitted: job 1, whose script and output are in {run / '.cluster'}")
     script = (tmp_path / "slurm/jobs/1").read_text()
     assert "torch.distributed.run --standalone --nproc-per-node 2" in script
-    assert f"-m helixfold.cli.main train nothing --output {run}\n" in script
+    assert f"-m helixfold train nothing --output {run}\n" in script
+    for line in ("--signal=B:TERM@120", "--requeue", "--open-mode=append"):
+        assert f"#SBATCH {line}\n" in script
 
 
 @pytest.mark.parametrize(
@@ -149,15 +158,26 @@ def test_the_status_of_a_directory_is_told(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "a" / "ranking_debug.json").write_text("{}")
     (tmp_path / "failures.json").write_text('{"b": "MemoryError: too long"}')
     capsys.readouterr()
-    assert main(["status", str(tmp_path)]) == 0
+    assert main(["status", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "1 of 2 targets done, 0 with features, 1 failed",
         "b: failed: MemoryError: too long",
     ]
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_all_processes_ends_them(number: int, code: int, tmp_path: Path) -> None:
+    fasta, site, printed = peptides(tmp_path / "batch.fasta", 4), tmp_path / "site.toml", tmp_path / "printed.txt"
+    site.write_text(TWO_POOLS.format(minutes=0.1))
+    driver = started(predict(fasta, tmp_path / "out", *TINY, "--cluster", str(site)), printed)
+    until(lambda: list(tmp_path.glob("out/*/settings.json")))
+    os.killpg(driver.pid, number)
+    assert ended(driver) == code, printed.read_text()
+    assert json.loads((tmp_path / "out/.cluster/status.json").read_text())["state"] == "interrupted"
+
+
 def killed_batch(tmp_path: Path, count: int, kinds: list[str]) -> None:
-    """Kill workers, the driver or everything in a random order while a batch of so many targets is predicted."""
+    """Kill workers, the driver or everything, or end all by SIGTERM, in a random order while targets are predicted."""
     random = np.random.default_rng(0)
     fasta, site, printed = peptides(tmp_path / "batch.fasta", count), tmp_path / "site.toml", tmp_path / "printed.txt"
     site.write_text(TWO_POOLS.format(minutes=0.5))
@@ -171,7 +191,10 @@ def killed_batch(tmp_path: Path, count: int, kinds: list[str]) -> None:
         # Kills are spread over the batch.
         wanted = count * kill_number // (len(kinds) + 2)
         until(lambda: len(done(output)) >= wanted and workers(driver.pid), 900)  # noqa: B023
-        victims = {"driver": [driver.pid], "everything": living_processes(driver.pid)}
+        if kind == "term":
+            os.killpg(driver.pid, signal.SIGTERM)
+            assert ended(driver, 60) == 143
+        victims = {"driver": [driver.pid], "term": [driver.pid], "everything": living_processes(driver.pid)}
         for victim in victims.get(kind) or [random.choice(workers(driver.pid))]:
             kill(int(victim))
         if kind != "worker":
@@ -187,5 +210,5 @@ def killed_batch(tmp_path: Path, count: int, kinds: list[str]) -> None:
 
 
 @pytest.mark.long
-def test_twenty_kills_of_workers_five_of_the_driver_and_one_of_everything(tmp_path: Path) -> None:
-    killed_batch(tmp_path, 500, ["worker"] * 20 + ["driver"] * 5 + ["everything"])
+def test_twenty_kills_of_workers_five_of_the_driver_ten_ends_and_one_kill_of_everything(tmp_path: Path) -> None:
+    killed_batch(tmp_path, 500, ["worker"] * 20 + ["driver"] * 5 + ["term"] * 10 + ["everything"])

@@ -34,7 +34,7 @@ from helixfold.apps.predict.search import (
     shared_directories,
     written_directories,
 )
-from helixfold.apps.predict.settings import RunSettings, folding_of
+from helixfold.apps.predict.settings import Part, RunSettings, folding_of
 from helixfold.apps.predict.targets import Batch, read_jobs
 from helixfold.apps.predict.variants import variant_settings
 from helixfold.config import Method
@@ -50,13 +50,13 @@ from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
 from helixfold.results.colabfold import write_log, write_run
-from helixfold.results.failures import SOME_FAILED
+from helixfold.results.failures import SOME_FAILED, exit_code_for
 from helixfold.results.file_table import slim_down
 from helixfold.results.lock import locked_directory
 from helixfold.results.packed import PackedResults, remove_partial
 from helixfold.standard_streams import optional_output, print_note, print_summary
 from helixfold.weights.adapters import parse_adapters
-from helixfold.weights.find import find_models
+from helixfold.weights.find import ReadyModel, find_models
 
 _NO_WEIGHTS = (
     "no weights are configured, so the small demonstration model folds {targets}; run 'helixfold weights download', or "
@@ -65,10 +65,11 @@ _NO_WEIGHTS = (
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
 
-def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
+def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, part: Part | None = None) -> int:
     """Fold every target with every model into `<output>/<target>/`; return `exit_code_for` the failures.
 
-    `given_targets` take the place of those in the files that `options` name. All input is read and checked before
+    `given_targets` take the place of those in the files that `options` name; as the `part` of a batch, they leave
+    failures.json and the pages of all targets to that. All input is read and checked before
     anything is written: wrong input raises `InputError`. Earlier results of the same settings are not made again unless
     the options say so. A target that fails is recorded in `failures.json` and never stops the others. A dry run writes
     and searches nothing; 1 then says that a target does not fit into memory.
@@ -93,7 +94,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
                 batch = read_jobs(options, given_targets, announce=is_first)
                 jobs = _sorted(batch.jobs, options, several=workers.mesh.layout.dp > 1)
                 with loading.stage("load parameters"):
-                    settings = settings_for(jobs, options, batch.searches, workers)
+                    settings = settings_for(jobs, options, batch.searches, workers, part)
             settled = settled_dtype(settings.folding.dtype, card_of(settings.device))
             dtype = common_dtype(workers.world.all_gather(settled))
             if options.dry_run:
@@ -128,7 +129,11 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
 
 
 def settings_for(
-    jobs: Sequence[Job], options: PredictOptions, searches: SearchPlan, workers: WorkerGroup
+    jobs: Sequence[Job],
+    options: PredictOptions,
+    searches: SearchPlan,
+    workers: WorkerGroup,
+    part: Part | None = None,
 ) -> RunSettings:
     """Load the models onto the device of this process, and return the settings of a run that folds these jobs.
 
@@ -139,8 +144,12 @@ def settings_for(
     limits, device = MemoryOptions(**values_of(options, MemoryLimits)), workers.mesh.device
     method: Method = "multimer" if jobs and all(job.chains > 1 for job in jobs) else "monomer"
     adapters = parse_adapters(options.adapter)
-    found = find_models(names, options.weights, seed=folding.seed, method=method, adapters=adapters)
-    models = tuple(limits.limited(model) for model in found)
+    loaded = {} if part is None else part.loaded
+    if (key := (names, options.weights, folding.seed, method)) not in loaded:
+        loaded.clear()
+        found = find_models(names, options.weights, seed=folding.seed, method=method, adapters=adapters)
+        loaded[key] = tuple(limits.limited(model) for model in found)
+    models: tuple[ReadyModel, ...] = loaded[key]
     for model in models:
         model.network.to(device)
     _check_ranking(jobs, [model.preset for model in models])
@@ -157,8 +166,10 @@ def settings_for(
         variants=variants,
         to_relax=to_relax,
         workers=workers,
+        part=part,
     )
-    return replace(settings, passes=passes_on(device, options.cuda_graphs, workers.group.size, settings.say))
+    passes = passes_on(device, options.cuda_graphs, workers.group.size, settings.say)
+    return replace(settings, passes=loaded.setdefault("passes", passes))
 
 
 def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
@@ -166,6 +177,8 @@ def _entered(stack: ExitStack, settings: RunSettings) -> Claims | None:
     options, workers = settings.options, settings.workers
     is_shared, has_others = options.is_shared or not workers.mesh.is_first, workers.mesh.size > 1
     stack.enter_context(locked_directory(options.output, is_shared=is_shared, has_others=has_others))
+    if settings.part is not None:
+        return settings.part.claims
     if not options.is_shared or not workers.is_leader:
         return None
     return stack.enter_context(closing(Claims.in_directory(options.output)))
@@ -231,6 +244,8 @@ def _packer(finished: Sequence[str], settings: RunSettings, claims: Claims | Non
 def _end(settings: RunSettings) -> int:
     """Write what tells of all targets once no process is at work any more, and return the exit code."""
     options, queue = settings.options, settings.workers.queue
+    if settings.part is not None:
+        return exit_code_for(queue.failures())
     if options.failures_file is not None:
         return close_part(queue, options.failures_file)
     if options.output_format == "colabfold":

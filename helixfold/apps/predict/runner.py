@@ -88,7 +88,7 @@ class BatchRunner:
                         bar.update()
                         queue.report(number, failure)
                         require_unmoved(self._output)
-                        if self._options.failures_file is None:
+                        if self._options.failures_file is None and self._settings.part is None:
                             self._write_pages(failure)
                 bar.set_postfix_str("")
             if self._packer is not None:

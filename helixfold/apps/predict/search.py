@@ -146,7 +146,8 @@ def make_features(
         if pulldown:
             write_entries(output, pulldown)
         if is_shared:
-            failures = _make_claimed(targets, output, plan, lots=_TARGETS_PER_CLAIM)
+            with closing(Claims.in_directory(output)) as claims:
+                failures = _make_claimed(targets, output, plan, claims, lots=_TARGETS_PER_CLAIM)
         else:
             # Other parts are at work in the output directory itself.
             own = written_directories(output, [directory.name for directory in directories.values()])
@@ -158,7 +159,9 @@ def make_features(
     return exit_code_for(failures)
 
 
-def make_part_of_features(targets: Sequence[AnyTarget], *, output: Path, plan: SearchPlan) -> dict[str, str]:
+def make_part_of_features(
+    targets: Sequence[AnyTarget], *, output: Path, plan: SearchPlan, claims: Claims
+) -> dict[str, str]:
     """Search and make features for targets that are a part of a batch, and return why which of them failed, by name.
 
     Other runs may do so in the output directory at the same time, for these targets or others. Searches that can serve
@@ -166,23 +169,29 @@ def make_part_of_features(targets: Sequence[AnyTarget], *, output: Path, plan: S
     """
     check_earlier(output, {directory_in(output, target.name).name: target.sequence for target in targets})
     with locked_directory(output, is_shared=True):
-        return _make_claimed(targets, output, plan, lots=len(targets))
+        return _make_claimed(targets, output, plan, claims, lots=len(targets))
 
 
-def _make_claimed(targets: Sequence[AnyTarget], output: Path, plan: SearchPlan, *, lots: int) -> dict[str, str]:
+def search_claim(name: str) -> str:
+    """Return under which name the search for a target is claimed; its prediction is claimed by its own name."""
+    return f"features of {name}"
+
+
+def _make_claimed(
+    targets: Sequence[AnyTarget], output: Path, plan: SearchPlan, claims: Claims, *, lots: int
+) -> dict[str, str]:
     """Claim targets, so many at a time, and make their features; return why which failed, here or in other runs."""
     failures: dict[str, str] = {}
-    with closing(Claims.in_directory(output)) as claims:
-        shared = _shared_targets([target.name for target in targets], output, claims, failures)
-        starts = range(0, len(targets), lots)
-        for numbers in shared.claimed([range(len(targets))[start : start + lots] for start in starts]):
-            ended = {targets[number].name: number for number in numbers}
-            failures |= _make_lot(
-                [targets[number] for number in numbers],
-                output,
-                plan,
-                report=lambda name, failure, ended=ended: shared.end(ended[name], failure),  # type: ignore[misc]
-            )
+    shared = _shared_targets([target.name for target in targets], output, claims, failures)
+    starts = range(0, len(targets), lots)
+    for numbers in shared.claimed([range(len(targets))[start : start + lots] for start in starts]):
+        ended = {targets[number].name: number for number in numbers}
+        failures |= _make_lot(
+            [targets[number] for number in numbers],
+            output,
+            plan,
+            report=lambda name, failure, ended=ended: shared.end(ended[name], failure),  # type: ignore[misc]
+        )
     return failures
 
 
@@ -234,9 +243,7 @@ def _shared_targets(names: Sequence[str], output: Path, claims: Claims, failures
         remove_partial_files(written_directories(output, [directory_in(output, names[number]).name])[1:])
         return True
 
-    # In the same directory, predictions are claimed by the names alone.
-    keys = [f"features of {name}" for name in names]
-    return SharedTasks(keys, claims, is_needed=clear, report=report)
+    return SharedTasks([search_claim(name) for name in names], claims, is_needed=clear, report=report)
 
 
 def _make_features_of(target: AnyTarget, directory: Path, output: Path, plan: SearchPlan) -> str | None:

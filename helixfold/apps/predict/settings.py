@@ -1,14 +1,15 @@
 """Settings with which a run folds all its targets: its options, and what they stand for on this machine."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 from tqdm import tqdm
 
 from data_pipeline.alignment_variants import WHOLE_ALIGNMENT, AlignmentVariant, VariantSettings
+from data_pipeline.claims import Claims
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.options import PredictOptions, ToRelax
@@ -51,6 +52,17 @@ class PredictionRequest:
         return self.identity.key
 
 
+@dataclass(kw_only=True)
+class Part:
+    """The part of a larger batch that a run folds: its targets are claimed already.
+
+    `loaded` holds the models, and their recorded passes, for the next part of this process.
+    """
+
+    claims: Claims
+    loaded: dict[Any, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """What a run folds all its targets with; the seeds are `folding.seed` and those after it."""
@@ -64,6 +76,7 @@ class RunSettings:
     to_relax: ToRelax
     workers: WorkerGroup
     passes: Passes = LAUNCHED
+    part: Part | None = None
 
     @property
     def num_seeds(self) -> int:

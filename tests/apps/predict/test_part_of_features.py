@@ -1,9 +1,11 @@
 """Features of a part of a batch are made in a directory that others share, and equal sequences are searched once."""
 
 import json
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_pipeline.claims import Claims
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.tool import FileFormat
@@ -36,7 +38,8 @@ def test_equal_sequences_are_searched_once_and_a_failure_is_told_alone(tmp_path:
     tool, output = Search(), tmp_path / "out"
     plan = SearchPlan(alignments=(AlignmentStep(result_file="hits.a3m", tool=tool, max_rows=None),))
     targets = [Target(name=name, sequence=sequence) for name, sequence in CHAINS.items()]
-    failures = make_part_of_features(targets, output=output, plan=plan)
+    with closing(Claims.in_directory(output)) as claims:
+        failures = make_part_of_features(targets, output=output, plan=plan, claims=claims)
     assert failures == {"long": "RuntimeError: the search is broken"}
     assert tool.searched == [CHAINS["a"], CHAINS["b"], CHAINS["long"]]
     assert sorted(path.parent.name for path in output.glob("*/features.npz")) == ["a", "b", "c"]
@@ -44,5 +47,6 @@ def test_equal_sequences_are_searched_once_and_a_failure_is_told_alone(tmp_path:
     assert first == copy
     assert not (output / "failures.json").exists()
     # What is there is used again.
-    make_part_of_features(targets[:3], output=output, plan=plan)
+    with closing(Claims.in_directory(output)) as claims:
+        make_part_of_features(targets[:3], output=output, plan=plan, claims=claims)
     assert len(tool.searched) == 3
