@@ -4,6 +4,7 @@ A pass is one recycling iteration of the network.
 """
 
 import gc
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,7 +39,9 @@ _SLAB_SHARE, _MOST_OF_SLABS = 0.5, 8 * 2**30
 _SHORT, _SHORT_ON_CPU = 512, 128
 # Lengths whose forecasts define the curve of memory by residues, as multiples of the given length.
 _STEPS = (1, 2, 4)
-_MOST_RESIDUES = 1_000_000
+# How many times as long as the longest chain with a forecast the next one may be, the share by which a length may
+# differ from one that is near it, and the most forecasts.
+_FARTHEST, _NEAR, _MOST_FORECASTS = 8, 0.1, 9
 # A peak in bytes beside which it does not matter what a few objects hold.
 _LITTLE = 2**28
 
@@ -171,19 +174,27 @@ def _slab_budget(free: int) -> int | None:
 def longest(config: ModelConfig, size: PassSize, available: AvailableMemory, card: Card, executor: str) -> int:
     """Return the number of residues of the longest chain that fits with an executor, all else being equal.
 
-    It is read from a quadratic curve through the forecasts for three lengths.
+    It is read from quadratic curves through the forecasts for the three nearest lengths. Slabs of short chains have
+    another share of the memory than those of long ones, so forecasts are added until one is near.
     """
+    found: dict[int, tuple[float, int]] = {}
     lengths = [max(16, size.residues) * step for step in _STEPS]
-    found = [forecast_prediction(config, replace(size, residues=each), executor, card) for each in lengths]
-    memory, spill = (
-        np.polyfit(lengths, values, 2)
-        for values in ([RESERVE * each.peak for each in found], [each.spilled for each in found])
-    )
+    while True:
+        for length in lengths:
+            forecast = forecast_prediction(config, replace(size, residues=length), executor, card)
+            found[length] = RESERVE * forecast.peak, forecast.spilled
+        nearest = sorted(found, key=lambda length: abs(math.log(length / lengths[-1])))[:3]
+        memory, spill = np.polyfit(nearest, [found[length] for length in nearest], 2).T
 
-    def is_too_long(residues: int) -> bool:
-        return bool(np.polyval(memory, residues) > available.memory or np.polyval(spill, residues) > available.spill)
+        def is_too_long(residues: int, memory: np.ndarray = memory, spill: np.ndarray = spill) -> bool:
+            return bool(
+                np.polyval(memory, residues) > available.memory or np.polyval(spill, residues) > available.spill
+            )
 
-    return bisect_left(range(1, _MOST_RESIDUES + 1), x=True, key=is_too_long)
+        most = bisect_left(range(1, _FARTHEST * max(found)), x=True, key=is_too_long)
+        if not most or len(found) == _MOST_FORECASTS or any(abs(most / length - 1) < _NEAR for length in found):
+            return most
+        lengths = [most]
 
 
 def executor(

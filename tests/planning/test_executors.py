@@ -1,5 +1,6 @@
 """The executor follows from what there is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,22 @@ def test_the_longest_chain_fits_and_a_longer_one_does_not() -> None:
         most = longest(ModelConfig(), SIZE, available, CARDS["cpu"], name)
         assert planned(3, forced=name, residues=most - 1).fits
         assert not planned(3, forced=name, residues=most + 2).fits
+
+
+@pytest.mark.parametrize(("later", "expected"), [(900, 6_549), (100, 19_647), (10, 62_130)])
+def test_the_longest_chain_is_found_where_long_chains_take_otherwise(
+    later: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The three lengths nearest to the one at hand say 11,343 residues in all cases."""
+
+    def forecast(config: ModelConfig, size: PassSize, *_: object) -> Forecast:
+        factor = 300 if size.residues < 2_000 else later
+        return Forecast(stages={"Evoformer": factor * size.residues**2})
+
+    monkeypatch.setattr(executors, "forecast_prediction", forecast)
+    available = AvailableMemory(memory=int(1.1 * 900 * 6_549.5**2), spill=0)
+    size = replace(SIZE, residues=256)
+    assert longest(ModelConfig(), size, available, CARDS["cpu"], "slabs") == pytest.approx(expected, rel=0.01)
 
 
 def test_each_name_gives_its_executor(tmp_path: Path) -> None:
