@@ -119,8 +119,8 @@ def test_templates_of_a_chain_enter_the_first_maps_alike(state: dict[str, Tensor
     [
         (replace(MONOMER, template=None), "template_embedder."),
         (replace(MONOMER, heads=replace(MONOMER.heads, aligned_error=False)), "heads.aligned_error."),
-        (replace(MONOMER, evoformer=replace(MONOMER.evoformer, blocks=1)), "evoformer.blocks.*."),
-        (replace(MULTIMER, evoformer=replace(MULTIMER.evoformer, blocks=1)), "evoformer.blocks.*."),
+        (replace(MONOMER, evoformer=replace(MONOMER.evoformer, blocks=1)), "evoformer.blocks.1.*"),
+        (replace(MULTIMER, evoformer=replace(MULTIMER.evoformer, blocks=1)), "evoformer.blocks.1.*"),
     ],
     ids=["no templates", "no aligned errors", "fewer blocks", "fewer blocks of a multimer"],
 )
