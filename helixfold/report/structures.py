@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from data_pipeline.errors import InputError
 from data_pipeline.files import read_file
 from data_pipeline.parse.mmcif import parse_mmcif
+from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import best_rotation
 from helixfold.report.page import packed
 from helixfold.results.file_table import MMCIF
+from helixfold.results.pdb import to_pdb
 
 # A browser takes too long to draw a larger file; the page names it instead.
 MOST_BYTES = 32 * 2**20
@@ -56,14 +58,19 @@ class Superposer:
         if path.stat().st_size > MOST_BYTES:
             return None
         content = read_file(path, MOST_BYTES)
-        rotation, shift = self._place(alphas_of(path, content))
-        return PackedStructure(
-            file=path.name,
-            form="cif" if path.suffix == MMCIF else "pdb",
-            rotation=tuple(round(float(number), 6) for number in rotation.ravel()),
-            shift=tuple(round(float(number), 3) for number in shift),
-            data=packed(content),
-        )
+        return _packed(path.name, content, *self._place(alphas_of(path, content)))
+
+    def packed_template(self, template: Protein, places: Int[np.ndarray, " m"]) -> PackedStructure | None:
+        """Return a template, superposed on the first structure; `places` are the indices of its residues there.
+
+        Return None if there is no first structure, or if it lacks C-alpha atoms.
+        """
+        if self.first is None or len(self.first) != len(self.weights):
+            return None
+        atoms, weights = template.positions_of("CA"), self.weights[places]
+        centre, onto = (np.average(each, axis=0, weights=weights) for each in (atoms, self.first[places]))
+        rotation = best_rotation(((self.first[places] - onto) * weights[:, None]).T @ (atoms - centre))
+        return _packed("", to_pdb(template).encode(), rotation, onto - rotation @ centre)
 
     def _place(self, atoms: Float[np.ndarray, "n 3"]) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
         if len(atoms) == 0:
@@ -80,6 +87,18 @@ class Superposer:
         else:
             rotation = best_rotation((self.first * weights[:, None]).T @ (atoms - centre))
         return rotation, -rotation @ centre
+
+
+def _packed(
+    name: str, content: bytes, rotation: Float[np.ndarray, "3 3"], shift: Float[np.ndarray, "3"]
+) -> PackedStructure:
+    return PackedStructure(
+        file=name,
+        form="cif" if name.endswith(MMCIF) else "pdb",
+        rotation=tuple(round(float(number), 6) for number in rotation.ravel()),
+        shift=tuple(round(float(number), 3) for number in shift),
+        data=packed(content),
+    )
 
 
 def alphas_of(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:

@@ -5,7 +5,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.residues import GAP
+import numpy as np
+
+from data_pipeline.features.schema import Features
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER, GAP, UNKNOWN
 from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.report.files import TargetFiles, present, read_order, read_target, structures_of, summary_of
@@ -30,6 +34,7 @@ from helixfold.report.tables import (
 from helixfold.results.file_table import DISTANCES, ENSEMBLE_PAGE, PAE, REPORT
 from helixfold.results.writing import write_file
 
+_LEAST_SUPERPOSED = 3  # residues of a template
 # Predictions beyond these are in the page of their ensemble.
 _MOST_PREDICTIONS = 20
 # Predictions are added from the best on until this many characters are used, so that a page can still be mailed.
@@ -77,6 +82,7 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
 
 def _page(target: TargetFiles, predictions: int) -> str:
     blobs, chains = Blobs(), chains_in(target)
+    superposer = Superposer(target.best.plddt)
     data = {
         "name": target.name,
         "sequence": target.sequence,
@@ -84,7 +90,8 @@ def _page(target: TargetFiles, predictions: int) -> str:
         "chains": chains,
         "bands": [asdict(band) for band in CONFIDENCE_BANDS],
         "viewer": blobs.add(packed_asset(VIEWER)),
-        "models": _models(target, blobs),
+        "models": _models(target, superposer, blobs),
+        "templates": _superposed_templates(target, superposer, blobs),
         "alignment": _alignment(target, blobs),
     }
     features, best = target.features, target.best
@@ -136,12 +143,12 @@ def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
 
 
-def _models(target: TargetFiles, blobs: Blobs) -> list[dict[str, Any]]:
+def _models(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[dict[str, Any]]:
     """Return the predictions as the page's script reads them.
 
     Structures and PAEs are added from the best prediction on, and then distances, until the page is full.
     """
-    superposer, length = Superposer(target.best.plddt), len(target.sequence)
+    length = len(target.sequence)
     models: list[dict[str, Any]] = [
         {
             "name": prediction.name,
@@ -167,6 +174,31 @@ def _models(target: TargetFiles, blobs: Blobs) -> list[dict[str, Any]]:
 def _structures(directory: Path, prediction: Prediction, superposer: Superposer, blobs: Blobs) -> dict[str, Any]:
     found = {kind: superposer.packed(path) for kind, path in structures_of(directory, prediction.name).items()}
     return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
+
+
+def _superposed_templates(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[dict[str, Any]]:
+    """Return the templates that the network read for a single chain, each superposed on the best structure."""
+    features, record = target.features, target.best.provenance
+    if not isinstance(features, Features) or record is None:
+        return []
+    numbers = np.array(target.best.residue_numbers)
+    found: list[dict[str, Any]] = []
+    for index, name in enumerate(features.template_domain_names):
+        mask = features.template_all_atom_masks[index]
+        places = np.flatnonzero(mask[:, ATOM_ORDER["CA"]] > 0)
+        if name not in record.templates or len(places) < _LEAST_SUPERPOSED or blobs.full:
+            continue
+        template = Protein(
+            aatype=np.minimum(features.template_aatype[index][places], UNKNOWN),
+            atom_positions=features.template_all_atom_positions[index][places],
+            atom_mask=mask[places],
+            residue_index=numbers[places],
+            chain_index=np.zeros(len(places), np.int64),
+            b_factors=np.zeros((len(places), mask.shape[1])),
+        )
+        if (structure := superposer.packed_template(template, places)) is not None:
+            found.append({"name": name, "structure": _packed(structure, blobs)})
+    return found
 
 
 def _alignment(target: TargetFiles, blobs: Blobs) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from helixfold.folding.prediction import Distances, Prediction, PredictionIdentity
+from helixfold.folding.provenance import Provenance
 from helixfold.report.plot_files import write_alignment, write_plots
 from helixfold.results.prediction import (
     ranked,
@@ -201,6 +202,27 @@ def write_templates(directory: Path) -> None:
     rejected = {"rank": 3, "reason": "short", "detail": "3 residues are aligned, and at least 10 are needed"}
     content = {"used": [{"name": "2abc_A", **used}], "rejected": [{"name": "9xyz_B", **rejected}]}
     (directory / "templates.json").write_text(json.dumps(content))
+
+
+def write_read_templates(target: Path) -> None:
+    """One template is the best structure without its end, elsewhere; others were not read, or are too short."""
+    features = Features.load(target / "features.npz")
+    chain = next(iter(read_structure(target / "ranked_0.pdb").chains))
+    positions = np.repeat(chain.atom_positions[None] @ np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]]) + 50, 3, axis=0)
+    masks = np.repeat(chain.atom_mask[None], 3, axis=0)
+    masks[0, 20:], masks[2, 2:] = 0, 0
+    templates = {
+        "template_domain_names": ("1abc_A", "2abc_A", "3abc_A"),
+        "template_aatype": np.repeat(chain.aatype[None], 3, axis=0).astype(np.int32),
+        "template_all_atom_positions": (positions * masks[..., None]).astype(np.float32),
+        "template_all_atom_masks": masks.astype(np.float32),
+        "template_sum_probs": np.zeros((3, 1), np.float32),
+    }
+    replace(features, **templates).save(target / "features.npz")
+    record = Provenance(threads=1, executor="whole", backends={}, templates=("1abc_A", "3abc_A"))
+    best = json.loads((target / "ranking_debug.json").read_text())["order"][0]
+    settings = {"provenance": [{"predictions": [best], **asdict(record)}], "predictions": {}}
+    (target / "settings.json").write_text(json.dumps(settings))
 
 
 def write_relaxation(directory: Path, model: str, failed: str) -> None:

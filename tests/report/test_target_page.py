@@ -23,7 +23,14 @@ from helixfold.report import maps
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
 from helixfold.report.target_page import write_report
-from tests.report.reported import many_chains, write_dimer, write_relaxation, write_target, write_templates
+from tests.report.reported import (
+    many_chains,
+    write_dimer,
+    write_read_templates,
+    write_relaxation,
+    write_target,
+    write_templates,
+)
 
 # build/3Dmol-min.js of the npm package 3dmol.
 VIEWER_VERSION = "2.5.5"
@@ -175,6 +182,22 @@ def test_structures_are_laid_on_the_best_one(target: Path) -> None:
     assert np.sqrt(((placed[0] - placed[1]) ** 2).sum(-1).mean()) < 0.5
     assert placed[0].std(0)[0] == placed[0].std(0).max()
     assert placed[0].std(0)[2] == placed[0].std(0).min()
+
+
+def test_templates_that_were_read_are_laid_on_the_best_structure(target: Path) -> None:
+    write_read_templates(target)
+    page = page_of(target)
+    (template,) = data_of(page)["templates"]
+    assert template["name"] == "1abc_A"
+    placed = []
+    for packed in (template["structure"], data_of(page)["models"][0]["structures"]["unrelaxed"]):
+        lines = [line for line in blob_of(page, packed["data"]).decode().splitlines() if line.startswith("ATOM")]
+        atoms = np.array([[float(line[start : start + 8]) for start in (30, 38, 46)] for line in lines])
+        atoms = atoms @ np.array(packed["rotation"]).reshape(3, 3).T + packed["shift"]
+        placed.append({line[12:26]: at for line, at in zip(lines, atoms, strict=True)})
+    assert {int(name[10:]) for name in placed[0]} == set(range(1, 21))
+    for name, at in placed[0].items():
+        np.testing.assert_allclose(at, placed[1][name], atol=0.01)
 
 
 def test_a_structure_that_pdb_cannot_hold_is_shown_from_its_mmcif_file(tmp_path: Path) -> None:

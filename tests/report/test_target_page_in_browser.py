@@ -14,6 +14,7 @@ from tests.report.reported import (
     chain_of,
     many_chains,
     write_dimer,
+    write_read_templates,
     write_relaxation,
     write_target,
     write_templates,
@@ -219,6 +220,22 @@ def test_atoms_that_form_no_chain_are_drawn_all_the_same(browser: Browser, tmp_p
     assert (np.abs(drawn - 255).sum(-1) > 60).sum() > 500
     assert "Random parameters, no prediction" in browser.find(".banner").text
     assert browser.find(".banner strong").text.lower() == "not a prediction: random parameters."
+
+
+def test_a_template_is_drawn_over_the_prediction_when_it_is_chosen(browser: Browser, tmp_path: Path) -> None:
+    write_target(tmp_path / "it")
+    write_read_templates(tmp_path / "it")
+    write_report(tmp_path / "it")
+    browser.open(tmp_path / "it" / "report.html")
+    count = "return viewer.viewer.selectedAtoms({}).length"
+    alone = browser.run(count)
+    find = "const box = document.getElementById('template');"
+    choose = f"{find} box.value = arguments[0]; box.dispatchEvent(new Event('change'))"
+    browser.run(choose, "0")
+    browser.until(lambda: browser.run(count) > alone + 60)
+    browser.run(choose, "")
+    browser.until(lambda: browser.run(count) == alone)
+    assert browser.complaints() == []
 
 
 def test_a_long_banner_is_one_line_until_it_is_opened_or_printed(browser: Browser, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ const structure = {
   betas: new Map(), // place to C-beta atom, C-alpha of glycine
   block: null,
   loading: 0,
+  template: null,
 };
 
 const PARTS = ['#4e79a7', '#f28e2b', '#59a14f', '#b07aa1', '#76b7b2', '#e15759', '#9c755f', '#edc948'];
@@ -89,6 +90,7 @@ async function load() {
   const { viewer } = structure;
   const view = structure.carbons.size ? viewer.getView() : null;
   viewer.removeAllModels();
+  structure.template = null;
   structure.carbons.clear();
   structure.betas.clear();
   say(wanted ? '' : `The structure of ${shown.model.name} is not in this page, which would be too large: open its file.`);
@@ -104,6 +106,20 @@ async function load() {
   if (view) viewer.setView(view);
   else closeUp();
   drawMarks(marks.now);
+  await showTemplate();
+}
+
+// The template that is chosen, in grey over the prediction.
+async function showTemplate() {
+  const wanted = data.templates[byId('template')?.value];
+  const request = structure.loading;
+  const text = wanted && (await unpackText(wanted.structure.data));
+  if (request !== structure.loading) return;
+  const { viewer } = structure;
+  if (structure.template) viewer.removeModel(structure.template);
+  structure.template = wanted ? viewer.addModel(text, wanted.structure.form) : null;
+  if (wanted) structure.template.selectedAtoms({}).forEach((atom) => move(atom, wanted.structure));
+  paint();
 }
 
 // As large as it can be with a margin; 3Dmol's own zoom leaves room for every turn.
@@ -129,12 +145,16 @@ function centreOf(atoms) {
 
 const marksOf = (atom) => (atom.place === undefined ? null : { residues: [atom.place] });
 
+function move(atom, { rotation, shift }) {
+  const { x, y, z } = atom;
+  [atom.x, atom.y, atom.z] = [0, 3, 6].map((row, axis) => rotation[row] * x + rotation[row + 1] * y + rotation[row + 2] * z + shift[axis]);
+}
+
 // Turn the atoms to where the page wants them, and tell each its place in the sequence.
-function place(model, { rotation, shift }) {
+function place(model, wanted) {
   const places = new Map(data.numbers.map((number, at) => [`${chainOf[at]}|${number}`, at]));
   for (const atom of model.selectedAtoms({})) {
-    const { x, y, z } = atom;
-    [atom.x, atom.y, atom.z] = [0, 3, 6].map((row, axis) => rotation[row] * x + rotation[row + 1] * y + rotation[row + 2] * z + shift[axis]);
+    move(atom, wanted);
     atom.place = places.get(`${atom.chain}|${atom.resi}`);
     if (atom.atom === 'CA') structure.carbons.set(atom.place, atom);
     if (atom.atom === (atom.resn === 'GLY' ? 'CA' : 'CB')) structure.betas.set(atom.place, atom);
@@ -187,6 +207,7 @@ function paint() {
   const cartoon = { cartoon: { colorfunc: by, thickness: 0.35, arrows: true } };
   viewer.setStyle({}, { sticks, cartoon, sidechains: cartoon, spheres: { sphere: { colorfunc: by, scale: 0.9 } } }[style]);
   if (style === 'sidechains') viewer.addStyle({ not: { atom: ['N', 'C', 'O'] } }, sticks);
+  structure.template?.setStyle({}, { cartoon: { color: GREY, opacity: 0.75, thickness: 0.3, arrows: true } });
   viewer.render();
 }
 
@@ -258,6 +279,7 @@ function listen() {
   const { element, viewer } = structure;
   for (const name of ['colour', 'style']) byId(name).addEventListener('change', paint);
   byId('kind').addEventListener('change', load);
+  byId('template')?.addEventListener('change', showTemplate);
   byId('reset').addEventListener('click', () => {
     viewer.setView([0, 0, 0, 0, 0, 0, 0, 1]);
     closeUp();
