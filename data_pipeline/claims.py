@@ -161,7 +161,7 @@ class Claims:
 
         What others have ended since `began`, a time of the file server, counts as done; by default, that is now.
         """
-        claims = cls(ClaimFiles(output / DIRECTORY), began=began)
+        claims = cls(ClaimFiles(output.absolute() / DIRECTORY), began=began)
         claims._thread = threading.Thread(target=claims._renew_always, name="claims", daemon=True)
         claims._thread.start()
         return claims
