@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -307,8 +308,9 @@ def test_a_line_of_a_pulldown_has_every_number_of_the_best_interface_of_bait_and
     }
 
 
-def test_tables_of_an_ensemble_have_the_chain_and_the_number_of_each_residue(target: Path) -> None:
+def test_tables_of_an_ensemble_have_the_chain_and_the_number_of_each_residue(target: Path, tmp_path: Path) -> None:
     """The samples are one structure that moves along z, so that nothing fluctuates; unknown residues have no atoms."""
+    target = Path(shutil.copytree(target, tmp_path / target.name))
     assert write_ensemble(target, references=[target / f"unrelaxed_{ORDER[2]}.pdb"])
     lines = lines_of(target / "ensemble_rmsf.tsv")
     assert [(line["chain"], int(line["residue"]), float(line["plddt_of_best"])) for line in lines] == [
