@@ -19,9 +19,9 @@ from pathlib import Path
 from data_pipeline.file_lock import acquire_lock
 lock = acquire_lock(Path(sys.argv[1]), "in use", timeout=0)
 if os.fork() == 0:
+    os.write(1, b"locked\\n")  # by the child, which lets go of the lock as soon as it runs
     os.read(0, 1)  # until the pipe is closed
     os._exit(0)
-print("locked", flush=True)
 sys.stdin.read()
 """
 
