@@ -296,7 +296,7 @@ def _claim(number: int, seen: SeenFile) -> Claim:
         words = json.loads(seen.content)
         return Claim(number, words["state"], words["owner"], words["failure"], seen.time)
     except (ValueError, KeyError, TypeError):
-        return Claim(number, "held", "", None, seen.time)  # damaged: it expires like that of a dead process
+        return Claim(number, "held", "", None, seen.time)  # damaged: it expires, as if its process were dead
 
 
 @lru_cache(maxsize=1)

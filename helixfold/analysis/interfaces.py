@@ -295,10 +295,9 @@ def residues_in_contact(contact: Bool[np.ndarray, "n m"]) -> tuple[Int[np.ndarra
 def chain_clashes(
     positions: Float[np.ndarray, "n 3"], chain_index: Int[np.ndarray, " n"], closer_than: float = CLASH
 ) -> dict[tuple[int, int], int]:
-    """Return how many pairs of atoms of two chains are closer than so many Angstrom, by the chains' indices.
+    """Count the pairs of atoms of two chains that are closer than `closer_than` Angstrom, by the chains' indices.
 
-    `positions` are those of heavy atoms, and `chain_index` tells the chain of each. Pairs of chains without such atoms
-    are left out.
+    `positions` has the heavy atoms and `chain_index` the chain of each. Pairs of chains that do not clash are left out.
     """
     from scipy.spatial import cKDTree  # noqa: PLC0415 (scores do without SciPy)
 

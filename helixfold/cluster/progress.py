@@ -21,7 +21,7 @@ from helixfold.results.packed import PackedResults
 from helixfold.results.writing import to_json, write_file
 
 STATUS_FILE: Final = "status.json"
-# A status that was not written for so long is that of a driver that has ended, or cannot write.
+# After this time without a new status, the driver has ended or cannot write.
 _SILENT_SECONDS = 30.0
 _SECONDS_BETWEEN_LOADS = 15  # of the page in a browser
 

@@ -37,7 +37,7 @@ def provider_of(
 ) -> ExecutionProvider:
     """Return what asks for the nodes of a pool, at most `pool.nodes`, one job for each `nodes_per_job` of them.
 
-    `directives` are lines of the job's script before those of the pool.
+    `directives` are lines of the job's script; the pool's own lines follow them.
 
     Raise `InputError` if the queue's program is not installed on this machine.
     """

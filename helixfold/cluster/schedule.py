@@ -24,7 +24,7 @@ class PoolForecast:
 
 @dataclass
 class Schedule:
-    """The targets of a batch that are still `open`, the longest first, those of equal sequence next to each other.
+    """The targets of a batch that are still `open`, the longest first and equal sequences next to each other.
 
     Targets that fit into no pool, the `unfit`, are not open. Those `to_search` have no features yet.
     """

@@ -39,7 +39,7 @@ def compare_benchmark(
 ) -> BenchmarkResults:
     """Compare each target's best prediction in the directory `predictions` (or all) with its known structures.
 
-    Scores are those of `compare_files` for the same pair of files. `run` has a step for each target.
+    Scores equal what `compare_files` returns for the same pair of files. `run` counts one step for each target.
     """
     results: list[Evaluated] = []
     sizes: dict[str, TargetSize] = {}
@@ -49,7 +49,7 @@ def compare_benchmark(
         name, directory = each.target.name, predictions / directory_name(each.target.name)
         with run.item(name):
             if not RANKING.path(directory).is_file():
-                raise InputError(not_predicted.get(directory.name, "there is no finished prediction of it"))
+                raise InputError(not_predicted.get(directory.name, "it has no finished prediction"))
             sizes[name] = TargetSize(
                 residues=len(each.target.sequence),
                 rows=len(read_npz(FEATURES.path(directory), names=("msa",))["msa"]),

@@ -174,8 +174,8 @@ def _slab_budget(free: int) -> int | None:
 def longest(config: ModelConfig, size: PassSize, available: AvailableMemory, card: Card, executor: str) -> int:
     """Return the number of residues of the longest chain that fits with an executor, all else being equal.
 
-    It is read from quadratic curves through the forecasts for the three nearest lengths. Slabs of short chains have
-    another share of the memory than those of long ones, so forecasts are added until one is near.
+    It is read from quadratic curves through the forecasts for the three nearest lengths. Slabs take
+    another share of the memory of long chains than of short ones, so forecasts are added until one is near.
     """
     found: dict[int, tuple[float, int]] = {}
     lengths = [max(16, size.residues) * step for step in _STEPS]

@@ -18,7 +18,7 @@ _PROGRAMS = {
     "mmseqs": "mmseqs",
 }
 _PARAMETERS = {
-    DEMONSTRATION: "The parameters were those of the small demonstration model that comes with helixfold.",
+    DEMONSTRATION: "The parameters come from the small demonstration model of helixfold.",
     UNTRAINED: "The parameters were random, so the structures mean nothing.",
 }
 

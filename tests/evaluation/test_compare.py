@@ -55,5 +55,5 @@ def test_a_target_without_a_finished_prediction_is_named_and_stops_no_other(tmp_
         tmp_path / "predictions",
         Run(tmp_path, "target", 2),
     )
-    assert found.failures == {"pair_A": "there is no finished prediction of it"}
+    assert found.failures == {"pair_A": "it has no finished prediction"}
     assert [each.target for each in found.results] == ["pair_B"]

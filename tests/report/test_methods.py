@@ -78,7 +78,7 @@ def test_parameters_that_are_not_deepminds_are_named(tmp_path: Path) -> None:
     note = ["DEMONSTRATION: made by 'small'"]
     found = methods(tmp_path, notes=note)
     assert found is not None
-    assert "The parameters were those of the small demonstration model" in found.text
+    assert "The parameters come from the small demonstration model" in found.text
 
 
 def test_relaxed_predictions_are_counted(tmp_path: Path) -> None:
