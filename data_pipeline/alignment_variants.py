@@ -14,8 +14,8 @@ from jaxtyping import Bool, Int8
 
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residue_ranges import Replacement, ResidueRange
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from data_pipeline.transforms.alignment_clusters import AlignmentClusters, ClusterSettings

@@ -8,11 +8,11 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import TemplateFeatures
+from data_pipeline.io.errors import InputError, SearchError, printable
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_sequence, kind_problem, unknown_residues_problem

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from data_pipeline.errors import printable
+from data_pipeline.io.errors import printable
 
 # What takes the place of the residues in masked columns of an alignment.
 Replacement = Literal["alanine", "unknown"]

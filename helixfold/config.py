@@ -5,8 +5,8 @@ import typing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from data_pipeline.config import Config, ConfigError, added_setting, require
-from data_pipeline.errors import choice_problem
+from data_pipeline.io.config import Config, ConfigError, added_setting, require
+from data_pipeline.io.errors import choice_problem
 
 __all__ = ["Config", "ConfigError", "require"]
 

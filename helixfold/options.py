@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from helixfold.annotations import CoercionError, Group, Parameter, Token
 
 # Whether passes are recorded as CUDA graphs where shapes repeat.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from data_pipeline.config import MAX_RECYCLES, Config, ConfigError, added_setting, require
-from data_pipeline.errors import did_you_mean, printable
+from data_pipeline.io.config import MAX_RECYCLES, Config, ConfigError, added_setting, require
+from data_pipeline.io.errors import did_you_mean, printable
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 

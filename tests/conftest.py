@@ -63,7 +63,7 @@ def site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The configuration file of a site, which a test may write; there is no other one."""
     path = tmp_path / "etc" / "helixfold.toml"
     path.parent.mkdir()
-    monkeypatch.setattr("data_pipeline.site_configuration.SITE_FILE", path)
+    monkeypatch.setattr("data_pipeline.io.site_configuration.SITE_FILE", path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
     monkeypatch.delenv("HELIXFOLD_CONFIG")
     return path
@@ -103,7 +103,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors for this process: some tests wait for time to pass, or for other processes."""
-    from data_pipeline.processors import available_processors  # noqa: PLC0415  imported once shapes are checked
+    from data_pipeline.io.processors import available_processors  # noqa: PLC0415  imported once shapes are checked
 
     return available_processors() + 1
 

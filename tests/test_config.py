@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.config import (
     ConfigError,
     HeadsConfig,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import SearchError
+from data_pipeline.io.errors import SearchError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from helixfold.cli.main import main
 from helixfold.serve.http_client import HttpClient, ServerError

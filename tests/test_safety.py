@@ -64,7 +64,12 @@ ROOMS = {
         *("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
         "helixfold.serve.worker.tasks",  # which writes archives and reads none
     ),
-    "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.results.archive"),
+    "zipfile": (
+        "data_pipeline.io.zip_archive",
+        "data_pipeline.io.npz",
+        "helixfold.weights",
+        "helixfold.results.archive",
+    ),
     # One HTTP client opens all connections to servers.
     **dict.fromkeys(
         (
@@ -80,7 +85,7 @@ ROOMS = {
     "multiprocessing": (
         "helixfold.parallel",
         "helixfold.cli",
-        "data_pipeline.child_processes",
+        "data_pipeline.io.child_processes",
         "data_pipeline.datasets.build",
         "helixfold.benchmark.gpu",
         *("helixfold.serve.upload_check", "helixfold.serve.run", "helixfold.serve.worker.process"),

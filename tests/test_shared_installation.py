@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import helixfold
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.user_cache import can_be_written, writable_cache
 from data_pipeline.search.mmseqs import Mmseqs
-from data_pipeline.user_cache import can_be_written, writable_cache
 from helixfold.benchmark import precision
 from helixfold.cli.main import main
 from helixfold.finetune.adapted import base_file

@@ -14,7 +14,7 @@ from data_pipeline.complexes.result_directory import (
     read_directory,
 )
 from data_pipeline.complexes.target import ComplexTarget, Entity
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.alignment_rows import MAX_ALIGNMENT_BYTES
 from data_pipeline.parse.fasta import file_names

@@ -7,13 +7,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
 from data_pipeline.features.assembly import Chain
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.msa import LETTER_TYPES, single_sequence
 from data_pipeline.features.pairing import PairedRows, PairingRows
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import TemplateFeatures
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment
 
 # ColabFold's names: both kinds of rows, only those that are paired, only those that are not.

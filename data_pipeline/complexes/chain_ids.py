@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice, product
 from string import ascii_lowercase, ascii_uppercase, digits
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 
 # The name of the chain of a target that is no complex.
 ONLY_CHAIN = "A"

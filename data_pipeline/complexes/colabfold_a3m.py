@@ -17,8 +17,8 @@ import numpy as np
 from data_pipeline.complexes.alignments import EntityAlignment
 from data_pipeline.complexes.chain_ids import MAX_CHAINS
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
 from data_pipeline.features.msa import single_sequence
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment, checked_rows
 from data_pipeline.parse.alignment_rows import GAP, MAX_ALIGNMENT_BYTES, AlignmentBuilder
 from data_pipeline.parse.fasta import MAX_RESIDUES

@@ -15,12 +15,12 @@ import numpy as np
 from data_pipeline.complexes.chain_ids import check_chain_ids
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features import schema
 from data_pipeline.features.assembly import MAX_TEMPLATES, ChainNumbers, ComplexFeatures
 from data_pipeline.features.schema import Features, advised, array_shape, write_arrays
 from data_pipeline.features.sequence import aatype_from_sequence
-from data_pipeline.npz import read_npz
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import GAP, UNKNOWN
 
 _PREFIX = "residue_gap_"

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from data_pipeline.errors import InputError, SearchError, TooLargeError
+from data_pipeline.io.errors import InputError, SearchError, TooLargeError
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.search.plan import PairingStep
 from data_pipeline.search.result_files import ResultFiles

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data_pipeline.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles
-from data_pipeline.files import without_suffix
+from data_pipeline.io.files import without_suffix
 
 ALIGNMENT_SUFFIXES = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".aln", ".aln.gz")
 # AlphaFold's results in the order in which it merges their rows; others follow by name.

@@ -23,7 +23,7 @@ from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles
 from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, RESULTS_DIRECTORY, alignments_of_single_chain
 from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError, InputProblems, input_problems, printable
+from data_pipeline.io.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import (
     FastaRecord,

@@ -13,13 +13,13 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.datasets.index import MAX_INDEX_BYTES, chain_name_problem
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.assembly import Chain, ComplexFeatures, complex_features
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.pairing import PairingRows
 from data_pipeline.features.schema import Features
-from data_pipeline.files import atomic_write
-from data_pipeline.json_files import compress_json, decompress_json
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.json_files import compress_json, decompress_json
 from data_pipeline.parse.text_files import read_text
 
 # Part of every cache key: increase it when the same input would give another record.

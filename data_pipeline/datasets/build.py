@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
 from data_pipeline.datasets.assembly_record import (
     ASSEMBLY_VERSION,
     AssemblyEntry,
@@ -34,10 +33,11 @@ from data_pipeline.datasets.index import IndexEntry, write_index
 from data_pipeline.datasets.record_builder import RecordBuilder, StructureSummary
 from data_pipeline.datasets.source_files import AlignmentFile, find_structures
 from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
-from data_pipeline.errors import InputError, check_at_least, printable
-from data_pipeline.extras import require
 from data_pipeline.features.pairing import PairingRows
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.io.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
+from data_pipeline.io.errors import InputError, check_at_least, printable
+from data_pipeline.io.extras import require
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.assemblies import read_assembly
 from data_pipeline.parse.structures import read_structure

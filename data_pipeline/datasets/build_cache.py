@@ -14,9 +14,9 @@ from pathlib import Path
 
 from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.store import DATABASE_FILE, write_database
-from data_pipeline.errors import InputError, error_reason
-from data_pipeline.file_lock import NO_LOCKS, acquire_lock
-from data_pipeline.files import atomic_write, os_errors_as_input_errors, read_file, unmoved_directory
+from data_pipeline.io.errors import InputError, error_reason
+from data_pipeline.io.file_lock import NO_LOCKS, acquire_lock
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors, read_file, unmoved_directory
 
 WORK_DIRECTORY, LOCK_FILE = "work", ".lock"
 

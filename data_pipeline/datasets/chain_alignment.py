@@ -10,7 +10,7 @@ import numpy as np
 from Bio.Align import PairwiseAligner
 from jaxtyping import Int
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.residues import AMBIGUOUS_LETTERS
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import FEATURE_AXES, Features, array_shape
-from data_pipeline.json_files import parse_json
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.json_files import parse_json
 
 MAX_ARRAY_BYTES = 2**32
 

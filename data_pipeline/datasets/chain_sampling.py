@@ -13,9 +13,9 @@ from enum import IntEnum
 import numpy as np
 from jaxtyping import Float64, Int
 
-from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError, check_at_least, check_fractions, check_positive
+from data_pipeline.io.config import Config, ConfigError
+from data_pipeline.io.errors import InputError, check_at_least, check_fractions, check_positive
 
 _SEED = 2**128
 _COUNTER = 2**32

@@ -6,8 +6,8 @@ from datetime import date
 
 import numpy as np
 
-from data_pipeline.errors import check_at_least, check_fractions, check_positive
 from data_pipeline.features.labels import ChainLabels
+from data_pipeline.io.errors import check_at_least, check_fractions, check_positive
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure
 

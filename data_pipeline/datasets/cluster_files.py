@@ -9,8 +9,8 @@ from os import PathLike
 from pathlib import Path
 
 from data_pipeline.datasets.index import chain_name_problem
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.text_files import read_text
 
 MAX_CLUSTERS_BYTES = 2**30

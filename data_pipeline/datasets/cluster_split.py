@@ -12,8 +12,8 @@ import numpy as np
 
 from data_pipeline.datasets.assembly_record import AssemblyEntry
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 
 HELD_OUT_FILE, LEAKAGE_FILE = "held_out.txt", "leakage.tsv"
 HELD_OUT_ASSEMBLIES_FILE = "held_out_assemblies.txt"

@@ -7,8 +7,8 @@ from pathlib import Path
 from data_pipeline.datasets.build_cache import BuildCache, content_key
 from data_pipeline.datasets.cluster_files import given_clusters, identical_clusters, read_clusters, write_clusters
 from data_pipeline.datasets.store import SHARD_CLUSTERS_FILE, FeatureStore, has_shards
-from data_pipeline.errors import InputError, SearchError
-from data_pipeline.json_files import compress_json, decompress_json
+from data_pipeline.io.errors import InputError, SearchError
+from data_pipeline.io.json_files import compress_json, decompress_json
 from data_pipeline.search.mmseqs import cluster_sequences
 from data_pipeline.search.mmseqs_program import find_mmseqs
 

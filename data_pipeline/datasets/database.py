@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import os_errors_as_input_errors, require_file
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import os_errors_as_input_errors, require_file
 
 # Format 1, of LMDB 0.9, on machines of 64 bits. Each of the first two pages describes a state of the tree: magic number
 # and version, size of a page, depth and root of the tree, last page, number of the transaction that made it.

@@ -9,9 +9,9 @@ import numpy as np
 from data_pipeline.datasets.assembly_record import AssemblyEntry, LabelledComplex
 from data_pipeline.datasets.chain_sampling import ChainSampler, ChainSelection, StreamUse, num_passes, random_stream
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError, check_at_least, printable
 from data_pipeline.transforms.complex_training import complex_example
 from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
 

@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.fasta import MAX_NAME_BYTES
 from data_pipeline.parse.text_files import read_text
 

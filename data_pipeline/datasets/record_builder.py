@@ -17,7 +17,7 @@ from data_pipeline.datasets.index import chain_name_problem
 from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.templates import TemplateFeatures, no_templates
-from data_pipeline.json_files import compress_json, decompress_json
+from data_pipeline.io.json_files import compress_json, decompress_json
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
 from data_pipeline.parse.template_hit import TemplateHit, parse_hits

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import os_errors_as_input_errors
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 

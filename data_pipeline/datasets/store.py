@@ -24,11 +24,11 @@ from data_pipeline.datasets.chain_record import ChainRecord
 from data_pipeline.datasets.cluster_files import read_clusters
 from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.index import IndexEntry, read_index
-from data_pipeline.errors import InputError, printable
-from data_pipeline.extras import require
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.extras import require
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 
 INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
 SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them

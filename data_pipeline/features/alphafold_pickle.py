@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import no_templates
-from data_pipeline.files import read_file
-from data_pipeline.npz import read_npz
+from data_pipeline.io.errors import InputError, SearchError, printable
+from data_pipeline.io.files import read_file
+from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
 from data_pipeline.search.process import run_program, working_directory
 

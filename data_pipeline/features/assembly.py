@@ -10,9 +10,9 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.pairing import PairedRows, PairingRows, pair_rows
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import GAP
 
 # Most rows of a chain's alignment; at most half of them are paired.

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.sequence import aatype_from_sequence
-from data_pipeline.files import atomic_write
-from data_pipeline.npz import read_npz
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.npz import read_npz
 from data_pipeline.parse.fasta import find_invalid_letter
 from data_pipeline.residues import GAP, UNKNOWN
 

@@ -29,7 +29,7 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import Url, parse_url
 
-from data_pipeline.errors import (
+from data_pipeline.io.errors import (
     ConnectionFailedError,
     NoNetworkError,
     RequestTimeoutError,

@@ -11,8 +11,8 @@ from typing import IO
 
 from tqdm import tqdm
 
-from data_pipeline.errors import ConnectionFailedError, InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.addresses import is_http_address
+from data_pipeline.io.errors import ConnectionFailedError, InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.http import Response, pause, send
 
 _BUSY = (408, 429, 500, 502, 503, 504)

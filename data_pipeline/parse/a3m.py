@@ -7,7 +7,7 @@ from os import PathLike
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.alignment_rows import (
     COLUMN_LETTERS,
     AlignmentBuilder,

@@ -7,7 +7,7 @@ from os import PathLike
 
 import numpy as np
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment, AlignmentRecord, a3m_from_lines, read_records
 from data_pipeline.parse.alignment_rows import (
     ALIGNED_TO_COLUMNS,

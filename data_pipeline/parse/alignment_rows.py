@@ -7,7 +7,7 @@ from os import PathLike
 import numpy as np
 from jaxtyping import Integer, UInt8
 
-from data_pipeline.errors import InputError, TooLargeError, printable
+from data_pipeline.io.errors import InputError, TooLargeError, printable
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 # Text is read line by line, so this only stops a gzip bomb; memory has its own limit.

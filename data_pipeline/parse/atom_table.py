@@ -8,7 +8,7 @@ import numpy as np
 from Bio.Data.PDBData import protein_letters_3to1_extended
 from jaxtyping import Float, Int, Shaped
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.structure import Chain
 

@@ -8,7 +8,7 @@ import gemmi
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 
 # Each value takes gemmi 32 bytes whatever its length; the largest ribosomes have five million values.
 MAX_VALUES = 12 * 2**20

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from os import PathLike
 
-from data_pipeline.errors import InputError, InputProblems, did_you_mean, printable
+from data_pipeline.io.errors import InputError, InputProblems, did_you_mean, printable
 from data_pipeline.parse.fasta import (
     MAX_FASTA_BYTES,
     FastaRecord,

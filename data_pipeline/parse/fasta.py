@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 
-from data_pipeline.errors import InputError, InputProblems, input_problems, printable
+from data_pipeline.io.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.alignment_rows import first_word
 from data_pipeline.parse.text_files import read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES, THREE_LETTER

@@ -15,7 +15,7 @@ import gemmi
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.atom_table import (
     MAX_RESIDUES,
     AtomTable,

@@ -9,7 +9,7 @@ import gemmi
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.atom_table import (
     AtomTable,
     atom_type,

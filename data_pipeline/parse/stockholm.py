@@ -12,7 +12,7 @@ from os import PathLike
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.a3m import Alignment, checked_rows
 from data_pipeline.parse.alignment_rows import (
     ALIGNED_TO_COLUMNS,

@@ -3,7 +3,7 @@
 import re
 from os import PathLike
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.gemmi_chains import MAX_PDB_BYTES, parse_pdb
 from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES, parse_mmcif
 from data_pipeline.parse.text_files import read_text_bytes

@@ -13,7 +13,7 @@ from os import PathLike
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.a3m import INSERT_LETTERS, read_records
 from data_pipeline.parse.alignment_rows import COLUMN_LETTERS
 from data_pipeline.parse.stockholm import stockholm_descriptions, stockholm_rows

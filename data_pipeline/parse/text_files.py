@@ -9,8 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import os_errors_as_input_errors, require_file
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import os_errors_as_input_errors, require_file
 
 MAX_LINE_BYTES = 2**21
 

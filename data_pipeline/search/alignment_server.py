@@ -16,7 +16,8 @@ from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 
-from data_pipeline.errors import (
+from data_pipeline.io.addresses import is_http_address, without_password
+from data_pipeline.io.errors import (
     ConnectionFailedError,
     InputError,
     NoNetworkError,
@@ -29,7 +30,6 @@ from data_pipeline.errors import (
     error_reason,
     printable,
 )
-from data_pipeline.io.addresses import is_http_address, without_password
 from data_pipeline.search.server_archive import MAX_ROWS, MAX_TEXT_BYTES, DamagedArchiveError, ServerAlignments
 
 PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import InputError, check_at_least, check_fractions
+from data_pipeline.io.errors import InputError, check_at_least, check_fractions
 from data_pipeline.search.colabfold_databases import ClusterDatabase, with_ending
 from data_pipeline.search.fasta_chunks import read_fasta_chunks
 from data_pipeline.search.process import run_program, working_directory

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
 
 # In a database's `.dbtype`; bits above tell of compression, padding for GPUs and an external header.

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from data_pipeline.errors import SearchError, check_at_least, check_positive
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import SearchError, check_at_least, check_positive
+from data_pipeline.io.files import atomic_write
 from data_pipeline.search.colabfold_databases import (
     ClusterDatabase,
     check_sequences,

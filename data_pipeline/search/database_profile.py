@@ -7,7 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from data_pipeline.errors import InputError, choice_problem, did_you_mean, printable
+from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
+from data_pipeline.io.toml_files import read_toml
 from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.search.colabfold_databases import colabfold_directory
 from data_pipeline.search.database import (
@@ -19,7 +20,6 @@ from data_pipeline.search.database import (
     TemplateDatabase,
     TemplateTool,
 )
-from data_pipeline.toml_files import read_toml
 
 # Rows that AlphaFold 2 reads of each result (run_alphafold.py of 2.3), including the target's.
 UNIREF_ROWS, MGNIFY_ROWS, UNIPROT_ROWS = 10_000, 501, 50_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import os_errors_as_input_errors
 from data_pipeline.parse.alignment_rows import first_word
 from data_pipeline.parse.text_files import unpacked
 

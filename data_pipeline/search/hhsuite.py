@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from data_pipeline.errors import InputError, check_at_least
+from data_pipeline.io.errors import InputError, check_at_least
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 

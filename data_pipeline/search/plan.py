@@ -6,7 +6,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.user_cache import NO_CACHE, writable_cache
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.colabfold_databases import ClusterDatabase, check_sequences
 from data_pipeline.search.colabfold_search import (
@@ -33,7 +34,6 @@ from data_pipeline.search.tool import PairingSearch, SequenceSearch, TemplateSea
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
-from data_pipeline.user_cache import NO_CACHE, writable_cache
 
 SERVER_RESULT, PAIRED_RESULT, SERVER_TEMPLATES = "server_hits.a3m", "paired_hits.a3m", "server_templates.m8"
 _NEEDED = (

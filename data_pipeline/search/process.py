@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
-from data_pipeline.errors import InputError, SearchError, error_reason, printable
+from data_pipeline.io.errors import InputError, SearchError, error_reason, printable
 
 _LOG = logging.getLogger(__name__)  # `helixfold --verbose` prints its records
 _KEPT_BYTES = 2**16  # at the end of each stream

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeAlias
 from pyhmmer.easel import AA, MSA, Alphabet, SequenceFile
 from pyhmmer.plan7 import HMM, OptimizedProfile, Pipeline, Profile, TopHits
 
-from data_pipeline.errors import InputError, SearchError, check_at_least, check_positive
-from data_pipeline.processors import available_processors
+from data_pipeline.io.errors import InputError, SearchError, check_at_least, check_positive
+from data_pipeline.io.processors import available_processors
 from data_pipeline.search.fasta_chunks import (
     MAX_TARGET_RESIDUES,
     FastaChunk,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from data_pipeline.errors import InputError, SearchError, TooLargeError
-from data_pipeline.files import atomic_write
-from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
+from data_pipeline.io.errors import InputError, SearchError, TooLargeError
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.json_files import MAX_JSON_BYTES, parse_json
 from data_pipeline.parse.text_files import read_text_bytes
 
 RECORD_FILE = "searches.json"

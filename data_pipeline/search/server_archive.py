@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Self
 
-from data_pipeline.errors import SearchError, printable
+from data_pipeline.io.errors import SearchError, printable
 from data_pipeline.parse.text_files import MAX_LINE_BYTES
 from data_pipeline.residues import AMBIGUOUS_LETTERS
 

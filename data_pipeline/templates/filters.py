@@ -5,8 +5,8 @@ from datetime import date
 
 import numpy as np
 
-from data_pipeline.errors import check_at_least, check_fractions, printable
 from data_pipeline.features.templates import AlignedTemplate
+from data_pipeline.io.errors import check_at_least, check_fractions, printable
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, check_at_least, check_fractions, input_problems, printable
 from data_pipeline.features.templates import AlignedTemplate, aligned_template, stack_templates
-from data_pipeline.files import os_errors_as_input_errors, without_suffix
+from data_pipeline.io.errors import InputError, check_at_least, check_fractions, input_problems, printable
+from data_pipeline.io.files import os_errors_as_input_errors, without_suffix
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.filters import check_atoms, check_distances, check_structure_date

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.templates import AlignedTemplate, aligned_template, stack_templates
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import AMBIGUOUS_LETTERS
 from data_pipeline.structure import Chain, Structure

@@ -7,8 +7,8 @@ from datetime import date
 from itertools import chain
 from pathlib import Path
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.structure import Structure

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int, Int8
 
-from data_pipeline.config import Config, ConfigError
-from data_pipeline.errors import check_fractions
+from data_pipeline.io.config import Config, ConfigError
+from data_pipeline.io.errors import check_fractions
 from data_pipeline.residues import GAP
 from data_pipeline.transforms.msa import random_rows
 

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32, Int, Int8
 
-from data_pipeline.errors import InputError
-from data_pipeline.extras import require
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
 from data_pipeline.residues import GAP, UNKNOWN
 
 # The values of eps that are tried, and the one from which on a single cluster ends the scan.

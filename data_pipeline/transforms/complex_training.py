@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from jaxtyping import Float32, Int
 
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residues import ATOM_ORDER, GAP
 from data_pipeline.transforms.complex_sample import complex_sample, draw
 from data_pipeline.transforms.crop import contiguous_complex_crop, crop_labels, interface_crop

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int8, Int32, Integer
 
-from data_pipeline.config import Config, ConfigError
-from data_pipeline.errors import check_at_least, check_fractions
+from data_pipeline.io.config import Config, ConfigError
+from data_pipeline.io.errors import check_at_least, check_fractions
 from data_pipeline.residues import GAP, MASKED, RESTYPES, UNKNOWN
 
 CLASSES = MASKED + 1  # 20 residues, unknown, gap, masked

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Int, Int8, Integer
 
-from data_pipeline.config import Config, ConfigError
-from data_pipeline.errors import check_at_least, check_at_most, check_fractions
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
+from data_pipeline.io.config import Config, ConfigError
+from data_pipeline.io.errors import check_at_least, check_at_most, check_fractions
 from data_pipeline.transforms import msa, templates
 
 

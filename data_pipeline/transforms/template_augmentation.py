@@ -9,11 +9,11 @@ from functools import cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.config import Config, ConfigError, added_setting
-from data_pipeline.errors import check_fractions
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import AlignedTemplate, TemplateFeatures, no_templates, stack_templates
+from data_pipeline.io.config import Config, ConfigError, added_setting
+from data_pipeline.io.errors import check_fractions
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES, UNKNOWN
 from data_pipeline.transforms.templates import choose_templates
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.config import MAX_RECYCLES, Config, ConfigError, added_setting
-from data_pipeline.errors import InputError, check_at_least, check_at_most, check_fractions, printable
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
+from data_pipeline.io.config import MAX_RECYCLES, Config, ConfigError, added_setting
+from data_pipeline.io.errors import InputError, check_at_least, check_at_most, check_fractions, printable
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms import msa
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation, augmented_alignment

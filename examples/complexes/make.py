@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.files import atomic_write
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, RESTYPES, THREE_LETTER
 from data_pipeline.structure import Chain

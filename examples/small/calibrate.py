@@ -32,9 +32,9 @@ from tqdm import tqdm
 
 from data_pipeline.datasets.examples import StepExamples
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import no_templates
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.transforms.template_augmentation import TemplateAugmentation

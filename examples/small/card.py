@@ -39,8 +39,8 @@ from verdicts import (
 )
 
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
 from helixfold.config import ModelConfig
 from helixfold.weights.checkpoint import read_header
 from helixfold.weights.load import read_shapes

@@ -17,9 +17,9 @@ from jaxtyping import Float, Int
 from manifest import link
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.sequence import aatype_from_sequence
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files

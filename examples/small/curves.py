@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 from stages import Stage
 
-from data_pipeline.files import atomic_write
+from data_pipeline.io.files import atomic_write
 from helixfold.report.training_curves import SCORES, smoothed
 
 # Okabe and Ito's colours, told apart with any kind of colour vision.

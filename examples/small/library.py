@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from data_pipeline.datasets.index import chain_name_problem
 from data_pipeline.datasets.record_builder import chain_name
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 
 # Of several files with one chain, a clustered one counts: its sequence is that of the experiment.

@@ -6,7 +6,7 @@ from pathlib import Path
 from library import LibraryChain
 from manifest import is_copyleft, rows
 
-from data_pipeline.files import atomic_write
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.search.mmseqs_program import require_mmseqs
 from data_pipeline.search.process import run_program, working_directory

@@ -33,8 +33,8 @@ from split import ALIGNMENT, SET_ASIDE, SINGLE, TEMPLATE, TRAIN, SplitChain, rea
 
 from data_pipeline.datasets.chain_alignment import alignment_for_chain
 from data_pipeline.datasets.record_builder import chain_name
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
 from data_pipeline.parse.structures import read_structure

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.alignment import read_alignment
 
 _MAX_ROWS = 4096  # of an alignment; the network reads far fewer

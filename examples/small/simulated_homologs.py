@@ -23,7 +23,7 @@ from library import LibraryChain
 from tqdm import tqdm
 
 from data_pipeline.features.sequence import aatype_from_sequence
-from data_pipeline.files import atomic_write
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER, RESTYPES, UNKNOWN
 from data_pipeline.structure import Chain

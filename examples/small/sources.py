@@ -21,8 +21,8 @@ from prepare import template_entry
 from split import SplitChain, read_split
 
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
 from helixfold.training.evaluate import read_names
 
 # Names of chains by the entry that they are of: of the Protein Data Bank, or a target of CASP.

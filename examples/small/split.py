@@ -28,8 +28,8 @@ from library import LibraryChain, read_library
 from manifest import is_copyleft, rows
 
 from data_pipeline.datasets.record_builder import chain_name
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
 from data_pipeline.parse.structures import read_structure
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.run_files import CONFIG_FILE

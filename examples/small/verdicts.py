@@ -23,8 +23,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from split import SplitChain, bin_of, read_split
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import protein_from_chains
 from helixfold.analysis.intervals import Estimate, mean

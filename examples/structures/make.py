@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline import residues, stereochemistry
-from data_pipeline.files import atomic_write
+from data_pipeline.io.files import atomic_write
 from data_pipeline.protein import Protein
 from data_pipeline.residue_geometry import IDEAL_ATOMS
 from helixfold.geometry.atoms import (

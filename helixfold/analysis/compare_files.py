@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.complexes import compare_complexes

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import without_suffix
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import without_suffix
 from data_pipeline.structure import Structure
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
 from helixfold.analysis.residues import ComparisonError, best_pairing

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
 
-from data_pipeline.extras import require
+from data_pipeline.io.extras import require
 
 _GDT_LIMITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # Angstrom; GDT-HA uses the first four, GDT-TS the last four
 # Constants of the TM-score program: the shortest fragment, the number of rounds, and by how much the radius within

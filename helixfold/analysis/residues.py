@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from data_pipeline.datasets.chain_alignment import query_columns
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, UNKNOWN
 from data_pipeline.structure import Chain
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.transforms import training as examples
 from helixfold.benchmark.measurement import measured_device, peak_of, settle, write_json
 from helixfold.benchmark.options import AblationOptions, AblationPart

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.search.process import run_program
 from helixfold.benchmark.measurement import write_json
 from helixfold.benchmark.op_cases import Shape

@@ -11,10 +11,10 @@ from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults, find_structures
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.transforms.training import initial_training

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.measurement import PLAIN, held_memory, reason_of_failure, settle, write_json
 from helixfold.benchmark.options import Computation, MemoryBenchmarkOptions, MemoryPart

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.errors import SearchError
+from data_pipeline.io.errors import SearchError
 from helixfold.batch import Batch
 from helixfold.benchmark.measurement import (
     PLAIN,

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.apps.predict.doctor import CARD_NAMES
 from helixfold.apps.predict.options import OperatorOptions
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.complexes.target_files import read_targets, single_chains
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.analysis.metrics import rmsd

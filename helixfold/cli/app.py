@@ -9,7 +9,7 @@ import cyclopts
 from cyclopts import App, Argument, Group, Parameter
 
 import helixfold
-from data_pipeline.errors import InputError, choice_problem, did_you_mean
+from data_pipeline.io.errors import InputError, choice_problem, did_you_mean
 from helixfold.cli.command import Command, CommonOptions, ConfigFile
 from helixfold.cli.help import help_page, show_default
 from helixfold.imports import collecting_no_garbage

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_type_hints
 
 from cyclopts import App, Argument, ArgumentCollection, Group, Parameter, Token
 
-from data_pipeline.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 from helixfold.options import File, option_group
 
 
@@ -132,7 +132,7 @@ class ConfigFile:
         named = next((each for each in arguments if each.name == "--config"), None)
         if named is None or not named.tokens:
             return
-        from data_pipeline.toml_files import read_toml  # `--help` does without
+        from data_pipeline.io.toml_files import read_toml  # `--help` does without
 
         path = Path(named.tokens[-1].value)
         for key, value in _values(path, read_toml(path, "TOML file of options"), commands, self._commands).items():

@@ -77,9 +77,9 @@ def build(
     threads
         Threads for MMseqs2.
     """
-    from data_pipeline.errors import InputError
+    from data_pipeline.io.errors import InputError
+    from data_pipeline.io.processors import available_processors
     from data_pipeline.parse.fasta import file_name_problem
-    from data_pipeline.processors import available_processors
     from data_pipeline.search.cluster_build import ClusterBuild
     from data_pipeline.search.mmseqs_program import require_mmseqs
 

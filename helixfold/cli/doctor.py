@@ -29,7 +29,7 @@ def doctor(
         Targets, as in `helixfold predict`.
     """
     from data_pipeline.complexes.target_files import read_targets
-    from data_pipeline.site_configuration import without_configuration
+    from data_pipeline.io.site_configuration import without_configuration
     from helixfold.apps.predict.doctor import configuration_facts, facts, report
     from helixfold.apps.predict.search_plan import profile_of, server_of, with_site_sources
     from helixfold.benchmark.operators import operator_backends, operator_lines

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.extras import require
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.extras import require
 from helixfold.cli.command import Command
 from helixfold.evaluation.options import BenchmarkOptions
 from helixfold.options import MOST_USED, Output, given

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from data_pipeline.errors import InputError, input_problems
+from data_pipeline.io.errors import InputError, input_problems
 from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
 from helixfold.cli.command import Command
 from helixfold.options import MOST_USED, File, Output, given, option_group, part_of_all, reads, values_of

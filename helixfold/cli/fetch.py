@@ -43,7 +43,7 @@ def fetch(
     max_disk
         Maximum size of each result.
     """
-    from data_pipeline.errors import InputError, printable
+    from data_pipeline.io.errors import InputError, printable
     from helixfold.serve.client import refusals_as_input_errors, server_client
     from helixfold.serve.storage import file_name_of
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cli.command import Command
 from helixfold.finetune.options import FinetuneOptions
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import NoReturn
 
-from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.io.errors import InputError, SearchError, printable
 from helixfold.imports import collecting_no_garbage
 from helixfold.interruption import INTERRUPTED, Interruption, say_interrupted
 from helixfold.openmp import sleep_while_waiting

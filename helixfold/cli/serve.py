@@ -8,8 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from data_pipeline.errors import InputError
-from data_pipeline.extras import require
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
 from helixfold.annotations import Group
 from helixfold.cli.command import Command
 from helixfold.options import Day, Directory, File, MemorySize, Number, Positive, option_group
@@ -223,7 +223,7 @@ def revoke(name: Annotated[str, Parameter(name="NAME")], /, *, data: Directory =
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
     """Return the environment variables of each worker to start here: its GPU, and its share of the processors."""
-    from data_pipeline.processors import available_processors
+    from data_pipeline.io.processors import available_processors
 
     gpus = _gpus() if device in ("auto", "cuda") else 0
     count = (gpus or 1) if workers is None else workers

@@ -41,7 +41,7 @@ def status(
     if server is not None:
         _print_jobs(server, token_file, words, allow_http=allow_http)
         return 0
-    from data_pipeline.errors import InputError, printable
+    from data_pipeline.io.errors import InputError, printable
     from helixfold.cluster.progress import status_lines
     from helixfold.results.failures import SOME_FAILED, failures_in
 
@@ -53,7 +53,7 @@ def status(
 
 
 def _print_jobs(server: str, token_file: Path | None, ids: tuple[str, ...], *, allow_http: bool) -> None:
-    from data_pipeline.errors import printable
+    from data_pipeline.io.errors import printable
     from helixfold.serve.client import refusals_as_input_errors, server_client
 
     with refusals_as_input_errors(), server_client(server, token_file, allow_http=allow_http) as client:

@@ -72,7 +72,7 @@ def submit(
     wait
         Wait until all jobs have finished.
     """
-    from data_pipeline.errors import printable
+    from data_pipeline.io.errors import printable
     from helixfold.serve.client import refusals_as_input_errors, server_client
     from helixfold.serve.submitted_files import records_of
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from data_pipeline.errors import InputError
-from data_pipeline.extras import require
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
 from helixfold.cli.command import Command
 from helixfold.training.options import TrainOptions
 

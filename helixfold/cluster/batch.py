@@ -10,7 +10,7 @@ from data_pipeline.alignment_variants import VariantSettings
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.target_files import directory_in
-from data_pipeline.errors import InputError, input_problems
+from data_pipeline.io.errors import InputError, input_problems
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job

@@ -13,9 +13,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from data_pipeline.claims import Claims
-from data_pipeline.errors import printable
-from data_pipeline.files import require_unmoved
+from data_pipeline.io.claims import Claims
+from data_pipeline.io.errors import printable
+from data_pipeline.io.files import require_unmoved
 from helixfold.apps.predict.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.runner import write_pages
 from helixfold.apps.predict.search import search_claim

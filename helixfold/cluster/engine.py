@@ -24,8 +24,8 @@ from parsl.executors.status_handling import BlockProviderExecutor
 from parsl.jobs.states import TERMINAL_STATES, JobState, JobStatus
 from parsl.providers.base import ExecutionProvider
 
-from data_pipeline.errors import InputError, printable
 from data_pipeline.io.addresses import is_loopback
+from data_pipeline.io.errors import InputError, printable
 from helixfold.cluster.providers import SUBMITTERS, provider_of, python_of
 from helixfold.cluster.site import Pool, Site
 

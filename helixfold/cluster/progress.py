@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from helixfold import __version__
 from helixfold.apps.predict.screen import format_duration
 from helixfold.report.page import counted, page

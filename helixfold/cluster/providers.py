@@ -17,9 +17,9 @@ from parsl.providers import (
 )
 from parsl.providers.base import ExecutionProvider
 
-from data_pipeline.errors import InputError
-from data_pipeline.extras import are_installed
-from data_pipeline.site_configuration import VARIABLE
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import are_installed
+from data_pipeline.io.site_configuration import VARIABLE
 from helixfold.cluster.site import Pool, Site
 from helixfold.standard_streams import VERBOSITY
 

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.extras import require
+from data_pipeline.io.claims import Claims
+from data_pipeline.io.extras import require
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.runner import close_batch
 from helixfold.apps.predict.screen import format_duration, format_estimate, logged_screen

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from data_pipeline.errors import InputError, did_you_mean, printable
-from data_pipeline.toml_files import read_toml
+from data_pipeline.io.errors import InputError, did_you_mean, printable
+from data_pipeline.io.toml_files import read_toml
 from helixfold.ops.card import CARDS
 from helixfold.options import memory_size
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from parsl.launchers import SimpleLauncher
 from parsl.providers.errors import SubmitException
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cluster.engine import PoolError, last_words
 from helixfold.cluster.providers import SUBMITTERS, memory_gib, provider_of, python_of
 from helixfold.cluster.site import Pool, Site, read_site

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.claims import Claims
+from data_pipeline.io.errors import InputError, SearchError
 from helixfold.apps.predict.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.run import run
 from helixfold.apps.predict.search import make_part_of_features

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.colabfold_databases import ClusterDatabase, check_sequences, database_size, with_ending
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase, database_files
 from data_pipeline.search.fasta_chunks import read_fasta_chunks

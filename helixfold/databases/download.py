@@ -12,8 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, remove_partial_files
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write, remove_partial_files
+from data_pipeline.io.json_files import read_json
 from data_pipeline.io.remote_file import (
     DEFAULT_RETRY,
     DownloadError,
@@ -22,7 +23,6 @@ from data_pipeline.io.remote_file import (
     fetch,
     require_address,
 )
-from data_pipeline.json_files import read_json
 from data_pipeline.search.cluster_build import ClusterBuild, move_database
 from data_pipeline.search.colabfold_databases import ClusterDatabase, with_ending
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, require_mmseqs

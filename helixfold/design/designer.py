@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.sequence import aatype_from_sequence
+from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
 from data_pipeline.residues import RESTYPES
 from helixfold.design import losses

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.batch import Batch
 from helixfold.design.sequence import DesignedSequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from helixfold.config import ModelConfig
 from helixfold.design.options import DesignOptions
 from helixfold.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients, with_sequence

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from data_pipeline.config import MAX_RECYCLES, MAX_SEED
-from data_pipeline.errors import InputError, choice_problem
+from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED
+from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.residues import RESTYPES
 from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.options import ScreenOptions

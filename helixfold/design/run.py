@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import remove_partial_files
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import remove_partial_files
 from data_pipeline.parse.fasta import directory_name
 from helixfold.apps.predict.screen import logged_screen
 from helixfold.config import Method

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.gemmi_chains import structure_title
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.errors import InputError, printable
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.ideal_betas import with_ideal_betas
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import Chain
 from helixfold.design.losses import LOSSES, WeightedLoss

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
-from data_pipeline.json_files import parse_json
-from data_pipeline.npz import read_npz
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.json_files import parse_json
+from data_pipeline.io.npz import read_npz
 from helixfold.design.options import DesignOptions
 from helixfold.design.task import DesignTask
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
 from data_pipeline.complexes.target_files import FASTA_SUFFIXES
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import directory_name, read_fasta
 from data_pipeline.parse.structures import read_structure

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 
-from data_pipeline.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.csv_table import read_rows, table_record
 from data_pipeline.parse.fasta import file_name_problem
 from helixfold.options import calendar_date

@@ -5,8 +5,8 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from data_pipeline.errors import InputError
-from data_pipeline.npz import read_npz
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.npz import read_npz
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.parse.structures import read_structure
 from helixfold.analysis.benchmark_groups import Group, TargetSize, grouped

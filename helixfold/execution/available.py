@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.processors import control_groups
+from data_pipeline.io.processors import control_groups
 from helixfold.execution import allocator
 
 _PROC = Path("/proc")

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
-from data_pipeline.errors import InputError
-from data_pipeline.processors import available_processors
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.processors import available_processors
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.ops.card import Card
 

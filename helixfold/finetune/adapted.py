@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.config import ModelConfig
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.optim.config import OptimizerConfig

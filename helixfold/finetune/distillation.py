@@ -6,8 +6,8 @@ from pathlib import Path
 
 from data_pipeline.datasets.clustering import cluster_chains
 from data_pipeline.datasets.source_files import search_results
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
 from helixfold.folding.prediction import Prediction
 from helixfold.results.file_table import RANKING, SEARCHES

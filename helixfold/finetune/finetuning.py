@@ -11,7 +11,7 @@ from torch import Tensor
 
 import helixfold
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.json_files import read_json
+from data_pipeline.io.json_files import read_json
 from helixfold.execution.device import AUTO
 from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained, adapter_names
 from helixfold.finetune.result import BEFORE_FILE, FinetuningResult, TargetScores, write_result

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, choice_problem, did_you_mean, printable
+from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
+from data_pipeline.io.toml_files import read_toml
 from data_pipeline.parse.fasta import file_name_problem
-from data_pipeline.toml_files import read_toml
 from helixfold.finetune.finetuning import Task
 from helixfold.finetune.settings import LEARNING_RATES, FinetuneConfig, finetuning
 from helixfold.presets import Preset

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from data_pipeline.errors import InputError
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.json_files import read_json
 from helixfold.analysis import intervals
 from helixfold.analysis.intervals import Estimate
 from helixfold.report.finetuning import PageTable, write_finetuning_page

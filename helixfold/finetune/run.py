@@ -13,9 +13,9 @@ from typing import Literal
 
 import torch
 
-from data_pipeline.errors import InputError
-from data_pipeline.extras import require
-from data_pipeline.files import unmoved_directory
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
+from data_pipeline.io.files import unmoved_directory
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on, limit_threads, pick_device
 from helixfold.finetune.adapted import FrozenParameters, base_file, load_base

@@ -9,8 +9,8 @@ AlphaFold's first stage, for they are a few layers.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_pipeline.config import Config, ConfigError
-from data_pipeline.errors import choice_problem
+from data_pipeline.io.config import Config, ConfigError
+from data_pipeline.io.errors import choice_problem
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.execution.recompute import RecomputeConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.csv_table import read_rows
 
 TaskKind = Literal["binder", "classification", "regression"]

@@ -17,7 +17,7 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.complexes.pipeline import prepare_any
 from data_pipeline.complexes.target_files import read_targets, typed_target
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.config import Method
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device

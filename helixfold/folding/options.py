@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
-from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
-from data_pipeline.errors import InputError, choice_problem, did_you_mean
+from data_pipeline.io.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
+from data_pipeline.io.errors import InputError, choice_problem, did_you_mean
 from helixfold.execution.device import AUTO, DTYPES
 from helixfold.options import RepresentationName
 from helixfold.presets import Preset

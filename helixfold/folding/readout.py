@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
 from helixfold.folding.model_input import ModelInput
 from helixfold.folding.options import FoldingOptions

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 
 
 def ring_offsets(length: int) -> Int[np.ndarray, "r r"]:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, fields, replace
 
-from data_pipeline.config import added_setting
+from data_pipeline.io.config import added_setting
 from helixfold.config import Config, ConfigError, Method, require
 
 TERMS = (

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import torch
 
-from data_pipeline.processors import available_processors
+from data_pipeline.io.processors import available_processors
 
 _KIB, _GIB = 2**10, 2**30
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.card import card_of
 from helixfold.ops.constants import LINE

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.parallel.mesh import Mesh, make_group, set_timeout
 
 # Fast islands wait for the slowest one to finish its steps.

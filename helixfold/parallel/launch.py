@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from data_pipeline.child_processes import (
+from data_pipeline.io.child_processes import (
     end_with_parent,
     interruptions_postponed,
     leave_interruptions_to_parent,

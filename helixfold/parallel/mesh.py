@@ -20,8 +20,8 @@ from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, Store, _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError
 from helixfold.config import ModelConfig, require
 from helixfold.execution.device import pick_device
 

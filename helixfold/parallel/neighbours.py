@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Semaphore
 
-from data_pipeline.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
+from data_pipeline.io.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
 
 _SIZE = 192  # rows and columns of the matrices whose products a neighbour computes
 _SECONDS_TO_START = 60

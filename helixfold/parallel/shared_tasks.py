@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from data_pipeline.claims import Claims
+from data_pipeline.io.claims import Claims
 
 _POLL_INTERVAL = 2.0  # seconds
 

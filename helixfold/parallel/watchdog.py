@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from data_pipeline.errors import printable
+from data_pipeline.io.errors import printable
 
 # How long the remaining ranks wait for each other's reports. A rank that waits for a dead one notices at once; a rank
 # that waits for a remaining one notices at its own timeout, which is awaited only if it is this short.

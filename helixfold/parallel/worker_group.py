@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.execution.available import is_out_of_memory
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole

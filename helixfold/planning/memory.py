@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.errors import InputError, choice_problem
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.execution.available import available_memory, free_disk
 from helixfold.ops.card import card_of

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from data_pipeline.errors import choice_problem
+from data_pipeline.io.errors import choice_problem
 from helixfold.batch import Batch, sampled_fields
 from helixfold.config import ModelConfig, of_blocks
 from helixfold.execution.counter import Counter

@@ -1,6 +1,6 @@
 """Errors of relaxation."""
 
-from data_pipeline.extras import are_installed
+from data_pipeline.io.extras import are_installed
 
 PACKAGES = ("openmm", "pdbfixer")
 

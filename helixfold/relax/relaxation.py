@@ -7,7 +7,7 @@ import importlib
 
 import torch
 
-from data_pipeline.extras import require
+from data_pipeline.io.extras import require
 from data_pipeline.protein import Protein
 from helixfold.relax import problem
 from helixfold.relax.flaws import check

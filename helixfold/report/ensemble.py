@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import read_file
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import read_file
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from helixfold import __version__

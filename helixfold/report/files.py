@@ -12,9 +12,9 @@ from pathlib import Path
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
-from data_pipeline.errors import InputError
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.parse.text_files import read_lines

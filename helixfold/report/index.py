@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import InputError
-from data_pipeline.json_files import parse_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.json_files import parse_json
 from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import read_order, read_record, structures_of, summary_of

@@ -17,10 +17,10 @@ from typing import BinaryIO
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
-from data_pipeline.npz import read_npz
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.npz import read_npz
 from data_pipeline.residues import GAP
 from helixfold.report.page import packed
 

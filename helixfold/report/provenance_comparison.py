@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from helixfold.folding.provenance import Provenance, read_provenance, without_output
 from helixfold.report.page import counted
 from helixfold.report.provenance import databases_text, device_text, earlier_version

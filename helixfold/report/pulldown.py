@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold import __version__
 from helixfold.report.files import read_order
 from helixfold.report.index import file_state

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import read_file
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import read_file
 from data_pipeline.parse.mmcif import parse_mmcif
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER

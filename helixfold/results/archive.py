@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from data_pipeline.files import atomic_write
+from data_pipeline.io.files import atomic_write
 from helixfold.results.file_table import ARCHIVE
 
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has, so that equal files give equal archives

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import AlignmentDepth
+from data_pipeline.io.errors import InputError
 from helixfold.analysis.chain_tm import TmScores
 from helixfold.analysis.domains import Domain, find_domains, mean_error
 from helixfold.analysis.interfaces import complex_scores

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import require_unmoved
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import require_unmoved
 from helixfold.options import Progress
 from helixfold.results.failures import exit_code_for, failure_text, write_failures
 from helixfold.results.file_table import FAILURES

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import printable
+from data_pipeline.io.errors import printable
 from helixfold import __version__
 from helixfold.analysis.benchmark_groups import TargetSize
 from helixfold.analysis.complexes import ComplexComparison, InterfaceComparison

@@ -4,8 +4,8 @@ import traceback
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from data_pipeline.errors import InputError, InputProblems, ServerUnavailableError
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError, InputProblems, ServerUnavailableError
+from data_pipeline.io.json_files import read_json
 from data_pipeline.parse.fasta import directory_name, target_name_problem
 from helixfold.results.file_table import FAILURES
 from helixfold.results.json_object import AGAIN

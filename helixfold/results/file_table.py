@@ -438,7 +438,7 @@ CLAIMS: Final = FileKind(
     pattern=".claims/",
     purpose="which run of several predicts each target",
     place="output",
-    writer="data_pipeline.claims",
+    writer="data_pipeline.io.claims",
     since="0.3",
 )
 LOCK: Final = FileKind(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
 from helixfold.analysis.matching import StructureFile, structure_files
 from helixfold.results.file_table import COLABFOLD_RELAXED, COLABFOLD_UNRELAXED, RANKED

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write, read_file, system_errors_naming
-from data_pipeline.json_files import parse_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write, read_file, system_errors_naming
+from data_pipeline.io.json_files import parse_json
 from helixfold.results.json_object import JsonObject
 from helixfold.results.record import RunRecord, require_same_settings
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.json_files import read_json
 
 AGAIN = "fold the target again with --overwrite"
 _Value = TypeVar("_Value", str, bool, int, float, list[Any])

@@ -1,6 +1,6 @@
 """Lock an output directory for one run at a time.
 
-Processes of one run share its lock, and so do runs that divide the targets. `data_pipeline.file_lock`, which keeps a
+Processes of one run share its lock, and so do runs that divide the targets. `data_pipeline.io.file_lock`, which keeps a
 directory for one process, has no shared locks.
 """
 
@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from data_pipeline.claims import remove_claims
-from data_pipeline.errors import InputError, error_reason, printable
-from data_pipeline.files import unmoved_directory
+from data_pipeline.io.claims import remove_claims
+from data_pipeline.io.errors import InputError, error_reason, printable
+from data_pipeline.io.files import unmoved_directory
 from helixfold.results.file_table import LOCK, PART_LOCK
 
 LOCK_FILE = LOCK.name()

@@ -25,10 +25,10 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
 
-from data_pipeline.errors import InputError, error_reason, printable
-from data_pipeline.files import atomic_write, require_unmoved
-from data_pipeline.json_files import parse_json
-from data_pipeline.zip_archive import (
+from data_pipeline.io.errors import InputError, error_reason, printable
+from data_pipeline.io.files import atomic_write, require_unmoved
+from data_pipeline.io.json_files import parse_json
+from data_pipeline.io.zip_archive import (
     CHUNK_BYTES,
     DAMAGE,
     Archive,

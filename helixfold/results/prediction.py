@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import AlignmentDepth
-from data_pipeline.files import atomic_write
-from data_pipeline.json_files import MAX_JSON_BYTES, MAX_JSON_VALUES, read_json
-from data_pipeline.npz import npz_names
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.json_files import MAX_JSON_BYTES, MAX_JSON_VALUES, read_json
+from data_pipeline.io.npz import npz_names
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.templates import pseudo_beta

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 
 
 @dataclass(frozen=True, kw_only=True)

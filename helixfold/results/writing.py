@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from data_pipeline.files import atomic_write
+from data_pipeline.io.files import atomic_write
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:

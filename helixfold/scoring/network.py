@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.config import Method
 from helixfold.execution.device import AUTO, DTYPES, cast_trunk, limit_threads, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES, passes_on

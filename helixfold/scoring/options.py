@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from data_pipeline.config import MAX_RECYCLES
+from data_pipeline.io.config import MAX_RECYCLES
 from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.options import ComplexOptions, ScreenOptions, SearchOptions
 from helixfold.options import (

@@ -21,10 +21,10 @@ from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import features_digest
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.target_files import directory_in
-from data_pipeline.errors import InputError
-from data_pipeline.extras import require
 from data_pipeline.features.schema import Features
-from data_pipeline.files import remove_partial_files
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
+from data_pipeline.io.files import remove_partial_files
 from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X, UNKNOWN
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from data_pipeline.complexes.feature_set import TargetFeatures
-from data_pipeline.errors import InputError, did_you_mean
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.ideal_betas import with_ideal_betas
+from data_pipeline.io.errors import InputError, did_you_mean
 from data_pipeline.residues import ATOM_ORDER, GAP
 from data_pipeline.structure import Chain, Structure
 from helixfold.analysis.chain_tm import TmScores

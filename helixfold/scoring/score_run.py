@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from data_pipeline.errors import InputError
-from data_pipeline.extras import require
-from data_pipeline.files import remove_partial_files
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
+from data_pipeline.io.files import remove_partial_files
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold import __version__

@@ -14,7 +14,7 @@ from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.fasta import MAX_RESIDUES, unknown_residues_problem
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target

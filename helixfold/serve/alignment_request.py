@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from data_pipeline.errors import InputError, choice_problem
+from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.parse.fasta import find_invalid_letter
 from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, PAIRED_FILE, TEMPLATE_FILE, UNIREF_FILE
 

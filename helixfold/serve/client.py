@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from data_pipeline.errors import InputError, SearchError, printable
-from data_pipeline.files import atomic_write, read_file
+from data_pipeline.io.errors import InputError, SearchError, printable
+from data_pipeline.io.files import atomic_write, read_file
 from data_pipeline.io.http import pause
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from helixfold.serve.settings import check_encrypted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from data_pipeline.errors import printable
+from data_pipeline.io.errors import printable
 from helixfold.serve.queue.jobs import new_id
 from helixfold.serve.storage import write_durably
 from helixfold.serve.submission import MAX_FILES, UploadedFile

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
-from data_pipeline.errors import InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.addresses import is_http_address
+from data_pipeline.io.errors import InputError, RequestError, UnusableAnswerError, printable
 from data_pipeline.io.http import Response, send
 
 _TIMEOUT: Final = 60.0

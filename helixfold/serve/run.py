@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from data_pipeline.child_processes import interruptions_postponed
-from data_pipeline.errors import InputError, RequestError
-from data_pipeline.file_lock import acquire_lock
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.io.child_processes import interruptions_postponed
+from data_pipeline.io.errors import InputError, RequestError
+from data_pipeline.io.file_lock import acquire_lock
+from data_pipeline.io.files import os_errors_as_input_errors
 from data_pipeline.io.http import send
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.service import Service

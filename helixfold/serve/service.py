@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from data_pipeline.errors import InputError, choice_problem
+from data_pipeline.io.errors import InputError, choice_problem
 from helixfold.serve.change_signal import ChangeSignal
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.forecast_curve import ForecastBody, forecast

@@ -17,8 +17,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, os_errors_as_input_errors, remove_partial_files
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors, remove_partial_files
 from data_pipeline.parse.fasta import file_name_problem
 from helixfold.serve.queue.jobs import Job
 from helixfold.serve.transfer import checked_input_name, checked_result_path

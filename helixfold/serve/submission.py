@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.sequence_files import read_fasta_targets
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residues_problem
 from helixfold.serve.job_options import job_options
 from helixfold.serve.storage import checked_name, file_name_of

@@ -6,7 +6,7 @@ from pathlib import Path
 from data_pipeline.complexes.sequence_files import read_fasta_targets
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.complexes.target_files import is_sequence
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 
 def records_of(inputs: Sequence[Path], *, has_files: bool) -> list[tuple[str, str]]:

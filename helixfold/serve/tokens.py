@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from data_pipeline.errors import InputError
-from data_pipeline.file_lock import acquire_lock
-from data_pipeline.files import atomic_write
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.file_lock import acquire_lock
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.json_files import read_json
 from helixfold.serve.storage import TOKEN_FILE, TOKEN_LOCK, make_private
 
 TokenKind = Literal["user", "worker"]

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 
 MAX_INPUT_BYTES: Final = 2**30  # of all files that are uploaded for a job
 MAX_RESULT_FILES: Final = 2_000

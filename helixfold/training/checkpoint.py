@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from data_pipeline.errors import InputError, error_reason
-from data_pipeline.file_lock import NO_LOCKS, acquire_lock
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError, error_reason
+from data_pipeline.io.file_lock import NO_LOCKS, acquire_lock
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.io.json_files import read_json
 from helixfold.config import ConfigError
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.checkpoint_files import (

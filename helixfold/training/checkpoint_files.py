@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.checkpoint import DefaultSavePlanner, HuggingFaceStorageWriter
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import read_file, sha256_of
-from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import read_file, sha256_of
+from data_pipeline.io.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.weights.tensor_file import sort_metadata
 
 MANIFEST = "manifest.json"

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError, added_setting
 from data_pipeline.datasets.chain_sampling import ChainSelection
+from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError, added_setting
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.config import ModelConfig, require

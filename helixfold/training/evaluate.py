@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from data_pipeline.datasets.examples import ChainStore, ComplexStore, StepExamples
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.parse.text_files import read_text
 from data_pipeline.protein import Protein

@@ -16,8 +16,8 @@ from data_pipeline.datasets.clustering import join_shards
 from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
-from data_pipeline.processors import available_processors
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.processors import available_processors
 from data_pipeline.residues import RESTYPES_WITH_X
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from data_pipeline.child_processes import interruptions_postponed, leave_interruptions_to_parent
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
-from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
+from data_pipeline.io.child_processes import interruptions_postponed, leave_interruptions_to_parent
+from data_pipeline.io.errors import InputError
 from data_pipeline.transforms.complex_training import ComplexTruth
 from data_pipeline.transforms.sample import ALIGNMENT_AXES, DrawnSample
 from helixfold.alignment_features import alignment_features

@@ -17,10 +17,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.extras import require
-from data_pipeline.files import atomic_write, os_errors_as_input_errors, require_file
-from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.extras import require
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors, require_file
+from data_pipeline.io.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.training.progress import Progress, print_message
 
 LOG_FILE, TENSORBOARD_DIRECTORY = "log.jsonl", "tensorboard"

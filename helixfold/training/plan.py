@@ -10,7 +10,7 @@ import torch
 
 from data_pipeline.datasets.examples import ComplexDataset, TrainingDataset
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import card_of
 from helixfold.parallel.launch import on_ranks

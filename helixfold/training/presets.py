@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import did_you_mean
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import did_you_mean
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.sample import SamplingConfig

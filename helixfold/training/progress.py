@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from data_pipeline.errors import printable
+from data_pipeline.io.errors import printable
 from helixfold.standard_streams import print_note
 from helixfold.training.config import EvaluationConfig
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_pipeline.config import ConfigError
 from data_pipeline.datasets.chain_sampling import ChainSelection
-from data_pipeline.errors import did_you_mean
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import did_you_mean
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.template_augmentation import TemplateAugmentation

@@ -9,9 +9,9 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, os_errors_as_input_errors, remove_partial_files, require_file
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors, remove_partial_files, require_file
 from helixfold.results.lock import LOCK_FILE
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log

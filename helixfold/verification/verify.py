@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from data_pipeline.errors import InputError, SearchError
-from data_pipeline.files import require_file
+from data_pipeline.io.errors import InputError, SearchError
+from data_pipeline.io.files import require_file
 from helixfold.batch import Batch, batch_of_one, sampled_fields
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.json_files import parse_json
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.json_files import parse_json
 from helixfold.config import ConfigError
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight
 from helixfold.weights.tensor_file import digest_of, open_tensors, read_tensors, write_tensors

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from data_pipeline.site_configuration import site_configuration
-from data_pipeline.user_cache import user_cache
+from data_pipeline.io.site_configuration import site_configuration
+from data_pipeline.io.user_cache import user_cache
 
 
 def parameters_directory() -> Path | None:

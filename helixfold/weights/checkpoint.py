@@ -11,8 +11,8 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from data_pipeline.errors import InputError
-from data_pipeline.json_files import parse_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.json_files import parse_json
 from helixfold.weights.tensor_file import damaged, open_tensors, read_tensors, write_tensors
 
 _FORMAT, FORMAT_VERSION = "helixfold", "1"

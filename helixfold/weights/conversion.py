@@ -8,7 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import require_file, sha256_of
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import require_file, sha256_of
 from helixfold import presets
 from helixfold.presets import PRESETS
 from helixfold.standard_streams import optional_output, print_summary

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError, did_you_mean, printable
-from data_pipeline.site_configuration import site_configuration
-from data_pipeline.user_cache import NO_CACHE
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError, did_you_mean, printable
+from data_pipeline.io.site_configuration import site_configuration
+from data_pipeline.io.user_cache import NO_CACHE
 from helixfold.config import Method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset

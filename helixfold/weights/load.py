@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import require_file
-from data_pipeline.zip_archive import damage_as_input_error
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import require_file
+from data_pipeline.io.zip_archive import damage_as_input_error
 from helixfold.config import ConfigError, ModelConfig, of_blocks
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
-from data_pipeline.zip_archive import ArchiveLimits, damage_as_input_error, open_archive
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.zip_archive import ArchiveLimits, damage_as_input_error, open_archive
 
 # DeepMind's files have 265 to 400 arrays of up to four axes, 373 MB in all.
 LIMITS = ArchiveLimits(members=2000)

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
-from data_pipeline.zip_archive import ArchiveLimits, open_archive
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.zip_archive import ArchiveLimits, open_archive
 from helixfold.config import ModelConfig
 from helixfold.weights.conversion import IDENTITY, ParameterMapping, to_ours, to_theirs
 from helixfold.weights.table import table

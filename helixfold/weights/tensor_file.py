@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, require_file
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write, require_file
 
 # The library needs many times this memory to parse a header, and aborts the process if it cannot get it.
 MAX_HEADER_BYTES = 2**24

@@ -17,7 +17,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn.functional import pad
 
-from data_pipeline.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 from helixfold.config import MSA_LETTERS, ConfigError, ModelConfig, StructureConfig
 from helixfold.model.embedders import MAX_SEPARATION
 from helixfold.model.multimer import ANGLE_CHANNELS, CHAIN_DIFFERENCES, SEPARATIONS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.structure import Structure
 from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_references
 from helixfold.analysis.residues import ComparisonError

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from pathlib import Path
 
-from data_pipeline.errors import InputError, SearchError
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError, SearchError
+from data_pipeline.io.json_files import read_json
 from data_pipeline.parse.template_hit import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.search.result_files import ResultFiles

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.datasets.build_cache import BuildCache, store_lock
-from data_pipeline.errors import InputError
 from data_pipeline.features.alphafold_pickle import features_from_pickle
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.result_files import ResultFiles
 from helixfold.apps.predict.record import read_record
 from helixfold.apps.predict.resume import _earlier_timings

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from torch.distributed import HashStore
 
-from data_pipeline.claims import ClaimFiles
-from data_pipeline.errors import InputError
+from data_pipeline.io.claims import ClaimFiles
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.user_cache import user_cache
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile
 from data_pipeline.search.plan import plan_searches
-from data_pipeline.user_cache import user_cache
 from helixfold.apps.predict import lot, run, runner
 from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult

@@ -12,7 +12,7 @@ from data_pipeline.datasets.examples import TrainingDataset
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.source_files import AlignmentDirectory
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.benchmark.loader import SourceFiles, measure_loader
 from helixfold.cli.main import main
 from tests.data_pipeline.datasets.memory_store import small_store

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.claims import ClaimFiles, Claims
 from data_pipeline.features.schema import Features
+from data_pipeline.io.claims import ClaimFiles, Claims
 from data_pipeline.pipeline import PreparedTarget, prepare
 from helixfold.cli.main import main
 
@@ -96,7 +96,7 @@ def test_runs_that_share_a_directory_make_each_target_once(
     partial = output / "one" / ".features.npz.0123abcd.partial"
     partial.parent.mkdir()
     partial.touch()
-    monkeypatch.setattr("data_pipeline.claims._has_ended", lambda owner: True)
+    monkeypatch.setattr("data_pipeline.io.claims._has_ended", lambda owner: True)
     assert features(fasta, "--shared") == 0
     assert (output / "one" / "features.npz").is_file()
     assert not partial.exists()

@@ -95,7 +95,7 @@ def test_help_and_version_import_no_command(option: str) -> None:
         *("helixfold", *(f"helixfold.cli{name}" for name in ("", ".main", ".app", ".command", ".help"))),
         *("helixfold.annotations", "helixfold.imports", "helixfold.interruption", "helixfold.openmp"),
         *("helixfold.options", "helixfold.standard_streams"),
-        *("data_pipeline", "data_pipeline.errors"),
+        *("data_pipeline", "data_pipeline.io.errors"),
     }
     assert len(modules) < 400
 

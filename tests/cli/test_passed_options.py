@@ -130,7 +130,7 @@ def test_databases_are_built_under_the_names_that_searches_look_for(
     record: Record, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record("data_pipeline.search.mmseqs_program.require_mmseqs", "mmseqs")
-    record("data_pipeline.processors.available_processors", 12)
+    record("data_pipeline.io.processors.available_processors", 12)
     monkeypatch.setattr("data_pipeline.search.cluster_build.ClusterBuild", ClusterBuild)
     build = ["databases", "build"]
     words = (
@@ -540,7 +540,7 @@ def test_serve_passes_where_it_listens_and_the_limits_of_users(
 ) -> None:
     pytest.importorskip("fastapi")
     calls = record("helixfold.serve.run.serve")
-    record("data_pipeline.processors.available_processors", 12)
+    record("data_pipeline.io.processors.available_processors", 12)
     monkeypatch.setattr("helixfold.cli.serve._gpus", lambda: 0)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     listening = "--data out --port 9 --workers 3 --require-tokens --host-name Fold.Org --public-url https://Fold.Org/"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
-from data_pipeline.file_lock import acquire_lock
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.file_lock import acquire_lock
 from helixfold.cli.main import main
 from helixfold.presets import preset
 from helixfold.training import checkpoint

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
 from helixfold.presets import preset
 from helixfold.weights import demonstration

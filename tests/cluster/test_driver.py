@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("parsl")
 
-from data_pipeline.claims import Claims
-from data_pipeline.errors import InputError
+from data_pipeline.io.claims import Claims
+from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
 from helixfold.cluster import worker
 from helixfold.cluster.schedule import PoolForecast

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cluster.site import Pool, Site
 from tests.cluster.driver import until
 from tests.support.interruptions import living_processes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cluster.site import Pool, Site
 
 providers = pytest.importorskip("helixfold.cluster.providers")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_pipeline.claims import ClaimFiles, Claims
+from data_pipeline.io.claims import ClaimFiles, Claims
 from data_pipeline.pipeline import Target
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.cluster import worker

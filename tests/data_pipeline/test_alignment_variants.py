@@ -12,8 +12,8 @@ from data_pipeline.alignment_variants import (
     masked_columns,
     single_chain,
 )
-from data_pipeline.errors import InputError
 from data_pipeline.features.monomer import monomer_features
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.residue_ranges import read_ranges
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN

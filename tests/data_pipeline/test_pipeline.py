@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.pipeline import Target, prepare, search_ahead
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.databases.check import check_index
 
 FIRST, LAST = "0\t0\t40\n", "1\t40\t60\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.io.remote_file import DownloadError, RetryPolicy
 from data_pipeline.search.database_profile import read_database_profile
 from helixfold.cli.main import main

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
 from data_pipeline.ideal_betas import with_ideal_betas
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import RESTYPES
 from helixfold.design import losses, task

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.structure import protein_from_chains
 from helixfold.design import check, files, run, task
 from helixfold.design.check import CONTROLS, Agreement, Checked

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.design import task
 from helixfold.design.memory import StepNeeds, _counted, check_memory, step_needs
 from helixfold.design.options import DesignOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.design import task

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.design.trajectory import Trajectory
 
 KNOWN = {"step": 1, "losses": [{"loss": 1.5, "con": 2.0}], "best": ["AAA", 1.5]}

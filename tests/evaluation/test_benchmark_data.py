@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from helixfold.evaluation.benchmark_data import Benchmark, find_data
 from helixfold.evaluation.benchmark_table import TARGET_LISTS, read_benchmark

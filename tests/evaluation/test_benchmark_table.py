@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.evaluation.benchmark_table import TARGET_LISTS, read_benchmark
 
 HEADER = "id\tsequence\treferences\tmsa\ttemplates\tdate\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline import processors
+from data_pipeline.io import processors
 from helixfold.execution import available
 from helixfold.execution.available import available_memory, free_disk, limit_memory
 

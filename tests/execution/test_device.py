@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.execution.device import pick_device, untried
 from helixfold.ops import card
 from helixfold.ops.card import CARDS, Card

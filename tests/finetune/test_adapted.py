@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.whole import Whole
 from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained

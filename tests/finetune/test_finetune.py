@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
 from helixfold.finetune.result import FinetuningResult, TargetScores, read_result

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.finetune.finetuning import require_same_finetuning
 from helixfold.finetune.settings import finetuning
 from helixfold.presets import tiny

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import config
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.options import FinetuneOptions

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.finetune.finetuning import Finetuning
 from helixfold.finetune.memory import RunMemory, fitting
 from helixfold.finetune.run import Place, Schedule

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError
 from helixfold.finetune.jobs import config_of, read_tasks
 from helixfold.finetune.memory import number_bytes, parameter_bytes
 from helixfold.finetune.options import FinetuneOptions

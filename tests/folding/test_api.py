@@ -11,8 +11,8 @@ import torch
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.pipeline import prepare_complex
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import alignment_depth
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target, prepare
 from helixfold.cli.main import main

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.batch import Batch

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.sample import Sample
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.slabs import Slabs

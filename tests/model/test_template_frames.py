@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.batch import Batch
 from helixfold.config import ModelConfig, TemplateConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.execution.counter import Counter
 from helixfold.ops import fused_adam
 from helixfold.ops.card import CARDS

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.optim.config import MuonConfig, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, Slot, is_hidden_matrix, orthogonal
 from tests.optim.networks import float32_parameters

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.optim.config import OptimizerConfig, OuterConfig, PenaltyConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.outer import NormStatistics, OuterOptimizer, OuterReport, module_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.ops.constants import LINE
 from helixfold.optim.flat import lay_out
 from tests.optim.networks import Small

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.parallel import islands as islands_module
 from helixfold.parallel import mesh as mesh_module
 from helixfold.parallel.islands import make_islands

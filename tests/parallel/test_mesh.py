@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError
 from helixfold.parallel import mesh as mesh_module
 from helixfold.parallel.mesh import Group, Layout, Mesh, join, layouts, make_mesh
 from tests.support.networks import tiny_config

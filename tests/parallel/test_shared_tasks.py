@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.claims import ClaimFiles, Claims
+from data_pipeline.io.claims import ClaimFiles, Claims
 from helixfold.parallel import shared_tasks
 from helixfold.parallel.shared_tasks import SharedTasks
 
@@ -64,7 +64,7 @@ def test_tasks_of_a_dead_run_are_taken_over(tmp_path: Path, monkeypatch: pytest.
     assert next(first.tasks.claimed([[0, 3]])) == [0, 3]
     mine = second.tasks.claimed(LOTS)
     assert [next(mine), next(mine)] == [[1], [2]]
-    monkeypatch.setattr("data_pipeline.claims._has_ended", lambda owner: True)
+    monkeypatch.setattr("data_pipeline.io.claims._has_ended", lambda owner: True)
     assert next(mine) == [0]
     second.tasks.require_held(0)
     assert next(mine) == [3]
@@ -78,7 +78,7 @@ def test_a_silent_run_is_waited_for_until_it_is_seen_to_have_ended(
     first, second = Run(tmp_path), Run(tmp_path)
     assert next(first.tasks.claimed([[0]])) == [0]
     looks = iter([False] * 5)
-    monkeypatch.setattr("data_pipeline.claims._has_ended", lambda owner: next(looks, True))
+    monkeypatch.setattr("data_pipeline.io.claims._has_ended", lambda owner: next(looks, True))
     # Its claim has the same time at every look: only one that was renewed meanwhile is in good hands.
     assert list(second.tasks.claimed([[0]])) == [[0]]
     assert second.reported == {}

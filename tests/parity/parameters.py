@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 # Scopes whose arrays carry one leading axis, the block of the stack.
 STACKS = (

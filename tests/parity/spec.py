@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 WITH_TEMPLATES = ("model_1", "model_2", "model_1_ptm", "model_2_ptm")
 MULTIMER = tuple(f"model_{number}_multimer{release}" for release in ("_v3", "_v2", "") for number in range(1, 6))

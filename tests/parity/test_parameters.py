@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from tests.parity.parameters import draw, from_manifest, read_module, write_manifest
 
 DATA = Path(__file__).parent / "data"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline import residues
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.parallel.mesh import Layout
 from helixfold.planning.layouts import best, predict, predictions, table, where_axial_stops

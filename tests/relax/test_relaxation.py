@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN

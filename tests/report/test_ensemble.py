@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
 from helixfold.cli.main import main
 from helixfold.report import ensemble

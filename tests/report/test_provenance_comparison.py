@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.folding.provenance import Provenance, provenance_entries
 from helixfold.report.provenance_comparison import ProvenanceComparison, compare_provenance
 from tests.report.test_provenance import RECORD

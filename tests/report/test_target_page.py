@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from helixfold.report import maps
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map

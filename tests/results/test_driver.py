@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError, ServerUnavailableError
-from data_pipeline.files import MovedDirectoryError
+from data_pipeline.io.errors import InputError, ServerUnavailableError
+from data_pipeline.io.files import MovedDirectoryError
 from helixfold.results import driver
 from helixfold.results.driver import Run, driven
 from helixfold.results.lock import locked_directory

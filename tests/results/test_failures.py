@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from data_pipeline.errors import InputError, InputProblems
+from data_pipeline.io.errors import InputError, InputProblems
 from helixfold.results.failures import exit_code_for, failures_in, failures_of_input, write_failures
 
 

@@ -9,8 +9,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from data_pipeline import claims
 from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
+from data_pipeline.io import claims
 from helixfold.folding.options import FoldingOptions
 from helixfold.options import RepresentationFormat, RepresentationName
 from helixfold.results import file_table

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.claims import DIRECTORY, Claims
-from data_pipeline.errors import InputError
+from data_pipeline.io.claims import DIRECTORY, Claims
+from data_pipeline.io.errors import InputError
 from helixfold.results import lock
 from helixfold.results.lock import LOCK_FILE, locked_directory
 
@@ -20,7 +20,7 @@ RUN = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from data_pipeline.claims import Claims
+from data_pipeline.io.claims import Claims
 from helixfold.results.lock import locked_directory
 output = Path(sys.argv[1])
 with locked_directory(output, is_shared=True), closing(Claims.in_directory(output)) as claims:
@@ -100,7 +100,7 @@ def test_a_killed_run_leaves_claims_that_the_next_one_removes(is_shared: bool, t
 def test_claims_stay_where_locks_do_not_reach_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On some network file systems a lock holds on one machine alone; the other's clock says that it lives."""
     with monkeypatch.context() as patch:
-        patch.setattr("data_pipeline.claims._this_process", lambda: "elsewhere 0 1 1 1")
+        patch.setattr("data_pipeline.io.claims._this_process", lambda: "elsewhere 0 1 1 1")
         elsewhere = Claims.in_directory(tmp_path)
     with closing(elsewhere):
         assert elsewhere.take("theirs") == "taken"

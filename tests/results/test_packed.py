@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.results import packed
 from helixfold.results.packed import (
     INDEX_FILE,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.results.prediction import ranked, read_finished, read_pae, write_prediction, write_ranked, write_ranking
 from tests.results.proteins import random_protein
 from tests.results.test_prediction import NOTE, finished, names, prediction, read_json

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError
 from helixfold.results.record import RunRecord, require_same_settings
 
 EARLIER = RunRecord(

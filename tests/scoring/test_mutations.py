@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import RESTYPES
 from helixfold.scoring.mutations import TargetChains, mutants_at, mutants_in_table, read_mutant, scanned_positions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.scoring.structures import find_structures, read_scored
 from tests.scoring.structure_files import SEQUENCE, protein, write
 

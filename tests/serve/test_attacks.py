@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve.settings import ServeSettings
 from helixfold.serve.tokens import TokenFile
 from helixfold.serve.web.page_user import own_path

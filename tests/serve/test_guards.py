@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve.client import Client, ServerError, ServerUnreachableError
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.settings import ServeSettings

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
 from helixfold.serve import client as client_module
 from helixfold.serve.alignment_request import AlignmentRequest

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve.client import Client
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError
 from tests.data_pipeline.io.test_http import OK, evil

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve import service
 from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.queue import QueueViews

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve.queue.access import Shares
 from helixfold.serve.queue.database import Database
 from helixfold.serve.queue.jobs import Job, NewJob, QueueOptions, QuotaError

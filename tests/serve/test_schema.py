@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve.queue.database import VERSION, Database, connect, migrate
 from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.queue import JobQueue, QueueViews

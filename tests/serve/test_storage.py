@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
 from helixfold.serve.client import Client
 from helixfold.serve.queue.database import Database

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve import run
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.drafts import Drafts

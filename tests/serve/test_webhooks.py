@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import RequestError
+from data_pipeline.io.errors import RequestError
 from helixfold.serve import run
 from helixfold.serve.run import Maintenance, call_due_webhooks
 from tests.serve.running import Running, running, until

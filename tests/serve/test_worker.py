@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.process import run_program
 from helixfold.cli.main import main
 from helixfold.serve.client import Client

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.config import ConfigError
 from helixfold.training import checkpoint, checkpoint_files
 from helixfold.training.checkpoint import Checkpoints, Restored

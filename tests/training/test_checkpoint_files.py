@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.training import checkpoint, checkpoint_files
 from helixfold.training.checkpoint import Checkpoints, Restored
 from tests.training.ranks import Ranks, hold, save_into_small_files

@@ -14,7 +14,7 @@ from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.examples import ComplexDataset
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import MultimerBatch

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.training.config import TrainingConfig, require_same_run
 from helixfold.training.presets import training_preset
 

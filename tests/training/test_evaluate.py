@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.config import ConfigError
 from data_pipeline.datasets.examples import ChainStore
-from data_pipeline.errors import InputError
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
-from data_pipeline.errors import InputError
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
+from data_pipeline.io.errors import InputError
 from data_pipeline.transforms.msa import deletion_value
 from data_pipeline.transforms.sample import DrawnSample, SamplingConfig, smallest
 from data_pipeline.transforms.training import ExampleConfig

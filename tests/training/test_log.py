@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.training.log import (
     LOG_FILE,
     TENSORBOARD_DIRECTORY,

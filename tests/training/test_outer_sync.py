@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from helixfold.optim.config import OuterConfig
 from helixfold.optim.flat import StepReport
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest

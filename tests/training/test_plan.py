@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.training.options import PlanOptions
 from helixfold.training.plan import Hardware, duration, plan_lines, stages_of
 

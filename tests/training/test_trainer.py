@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.config import ConfigError
-from data_pipeline.errors import InputError
+from data_pipeline.io.config import ConfigError
+from data_pipeline.io.errors import InputError
 from helixfold.execution.whole import Whole
 from helixfold.losses.total import Losses
 from helixfold.optim.config import OptimizerConfig

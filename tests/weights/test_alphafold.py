@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.load import load_weights, model_shapes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.config import ModelConfig, StackConfig
 from helixfold.presets import preset
 from helixfold.weights.checkpoint import load_checkpoint, read_header, save_checkpoint

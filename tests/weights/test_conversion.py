@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.weights.conversion import (
     IDENTITY,
     TRANSPOSE,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.io.remote_file import DownloadError, RetryPolicy
 from helixfold.presets import preset
 from helixfold.weights import alphafold

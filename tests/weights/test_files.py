@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.presets import tiny
 from helixfold.weights import demonstration, files
 from helixfold.weights.checkpoint import read_header, save_checkpoint

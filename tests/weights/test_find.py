@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.config import Method
 from helixfold.presets import Preset
 from helixfold.weights import demonstration, find

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.config import StackConfig
 from helixfold.presets import preset
 from helixfold.weights.load import file_format, file_shapes, load_weights, matching_presets, read_shapes

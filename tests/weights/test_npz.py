@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
-from data_pipeline.zip_archive import ArchiveLimits
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.zip_archive import ArchiveLimits
 from helixfold.weights.npz import LIMITS, open_npz, write_npz
 
 FEW_BYTES = 48 * 2**20

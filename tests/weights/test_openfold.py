@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.load import load_weights

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import ModelConfig
 from helixfold.execution.whole import Whole

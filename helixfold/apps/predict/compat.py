@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 from cyclopts import Group, Parameter, Token
 
-from data_pipeline.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, PredictOptions
 from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.options import RepresentationName, integer, traits_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from data_pipeline.errors import InputError
-from data_pipeline.processors import available_processors
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.processors import available_processors
 from helixfold.options import MAX_PROCESSES, whole_number
 
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"

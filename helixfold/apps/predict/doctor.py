@@ -11,9 +11,11 @@ import torch
 import helixfold
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.errors import InputError
 from data_pipeline.io.addresses import without_password
-from data_pipeline.processors import available_processors
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.processors import available_processors
+from data_pipeline.io.site_configuration import KEYS, VARIABLE, configuration_files, site_configuration
+from data_pipeline.io.user_cache import NO_CACHE, user_cache
 from data_pipeline.search.database import (
     HMMER_TOOLS,
     AlignmentDatabase,
@@ -25,8 +27,6 @@ from data_pipeline.search.mmseqs_program import INSTALL as INSTALL_MMSEQS
 from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, OLDEST_RELEASE, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
-from data_pipeline.site_configuration import KEYS, VARIABLE, configuration_files, site_configuration
-from data_pipeline.user_cache import NO_CACHE, user_cache
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.relaxation import INSTALL
 from helixfold.execution.available import available_memory

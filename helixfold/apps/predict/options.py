@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES
+from data_pipeline.io.config import MAX_ENSEMBLE, MAX_RECYCLES
 from data_pipeline.residue_ranges import Replacement
 from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.presets import PREDICTION_PRESETS

@@ -8,8 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError, error_reason, printable
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError, error_reason, printable
+from data_pipeline.io.json_files import read_json
 from helixfold.report.files import read_order
 from helixfold.report.index import line_entry
 from helixfold.report.pulldown import pulldown_entry

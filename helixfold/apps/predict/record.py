@@ -15,9 +15,9 @@ from typing import Any
 from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.complexes.feature_file import features_digest
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
-from data_pipeline.errors import InputError
-from data_pipeline.files import sha256_of
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import sha256_of
+from data_pipeline.io.json_files import read_json
 from helixfold import __version__
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import PredictOptions

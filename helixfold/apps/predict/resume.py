@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.json_files import read_json
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.postprocess import is_postprocessed
 from helixfold.apps.predict.record import TargetRecord, read_record, record_for, record_of

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from data_pipeline.claims import Claims
 from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.errors import InputError, input_problems
-from data_pipeline.files import remove_partial_files
+from data_pipeline.io.claims import Claims
+from data_pipeline.io.errors import InputError, input_problems
+from data_pipeline.io.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.jobs import Job

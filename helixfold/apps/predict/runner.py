@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.claims import Claims, LostClaimError
-from data_pipeline.errors import InputError
-from data_pipeline.files import remove_partial_files, require_unmoved
+from data_pipeline.io.claims import Claims, LostClaimError
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import remove_partial_files, require_unmoved
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
 from helixfold.apps.predict.packing import Packer

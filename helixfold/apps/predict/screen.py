@@ -10,8 +10,8 @@ from typing import Any, TextIO, cast
 
 import numpy as np
 
-from data_pipeline.errors import InputError, SearchError, error_reason
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.io.errors import InputError, SearchError, error_reason
+from data_pipeline.io.files import os_errors_as_input_errors
 
 
 @contextmanager

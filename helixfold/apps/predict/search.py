@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.claims import Claims
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import load_features, save_features
@@ -17,11 +16,12 @@ from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.complexes.paired_search import search_pairs_ahead
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
 from data_pipeline.complexes.target_files import TargetNames, directory_in
-from data_pipeline.errors import InputError, InputProblems, SearchError, input_problems, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.features.schema import Features
-from data_pipeline.files import LINK_PROBLEM, atomic_write, remove_partial_files, require_unmoved
-from data_pipeline.npz import read_npz
+from data_pipeline.io.claims import Claims
+from data_pipeline.io.errors import InputError, InputProblems, SearchError, input_problems, printable
+from data_pipeline.io.files import LINK_PROBLEM, atomic_write, remove_partial_files, require_unmoved
+from data_pipeline.io.npz import read_npz
 from data_pipeline.parse.fasta import target_name_problem, unknown_residues_problem
 from data_pipeline.pipeline import PreparedTarget, Target, find_homologs, search_ahead
 from data_pipeline.search.alignment_server import ServerContact

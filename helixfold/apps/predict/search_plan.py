@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.errors import InputError, printable
 from data_pipeline.io.addresses import without_password
-from data_pipeline.processors import available_processors
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.processors import available_processors
+from data_pipeline.io.site_configuration import site_configuration
+from data_pipeline.io.user_cache import can_be_written, user_cache
 from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.database import DatabaseProfile, SearchedDatabase
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
-from data_pipeline.site_configuration import site_configuration
-from data_pipeline.user_cache import can_be_written, user_cache
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.folding.provenance import RecordedSearch, SearchPurpose
 from helixfold.options import given

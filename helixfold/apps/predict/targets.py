@@ -22,7 +22,7 @@ from data_pipeline.complexes.target_files import (
     read_targets,
     with_search_files,
 )
-from data_pipeline.errors import InputError, InputProblems, did_you_mean, input_problems, printable
+from data_pipeline.io.errors import InputError, InputProblems, did_you_mean, input_problems, printable
 from data_pipeline.parse.fasta import directory_name, filesystem_key
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target

@@ -17,8 +17,8 @@ from data_pipeline.alignment_variants import (
 )
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
-from data_pipeline.errors import InputError
-from data_pipeline.extras import require
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.extras import require
 from data_pipeline.residue_ranges import read_depth, read_ranges, read_window
 from data_pipeline.residues import GAP
 from data_pipeline.transforms.alignment_clusters import (

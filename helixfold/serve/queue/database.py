@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 _BUSY_SECONDS: Final = 30.0
 # The statements that lead from each version to the next; what has been released is never changed.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
-from data_pipeline.errors import InputError, check_at_least, check_positive
+from data_pipeline.io.errors import InputError, check_at_least, check_positive
 
 JobState = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 JobKind = Literal["prediction", "alignment"]

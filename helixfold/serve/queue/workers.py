@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from data_pipeline.errors import printable
+from data_pipeline.io.errors import printable
 from helixfold.serve.queue.database import Database
 
 # Origins of a model's parameters, the least trustworthy first: random, the demonstration model in the package or

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Form, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve.alignment_request import ARCHIVE_FILE, AlignmentKind, AlignmentRequest
 from helixfold.serve.queue.jobs import Job, JobState, QuotaError
 from helixfold.serve.service import Service, User

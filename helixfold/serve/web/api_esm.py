@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.serve.submission import MAX_SEQUENCE_TEXT, read_submissions
 from helixfold.serve.web.api_nim import structures_of
 from helixfold.serve.web.bodies import PROBLEMS

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold import __version__
 from helixfold.serve.forecast_curve import ForecastBody
 from helixfold.serve.queue.jobs import JOB_KINDS, Job, JobKind

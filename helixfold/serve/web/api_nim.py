@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.results.file_table import PDB, RANKED
 from helixfold.serve.alignment_request import UNIREF_FILE, AlignmentRequest
 from helixfold.serve.job_options import AlignmentSource

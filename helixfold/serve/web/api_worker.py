@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from helixfold.serve.queue.jobs import Job, JobKind, JobState
 from helixfold.serve.queue.queue import LostLeaseError
 from helixfold.serve.queue.workers import Provenance, Text, WorkerOffers

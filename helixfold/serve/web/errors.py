@@ -8,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from helixfold.serve.queue.jobs import BusyError, QuotaError
 from helixfold.serve.queue.queue import DuplicateKeyError, JobStateError, LostLeaseError
 from helixfold.serve.tokens import TokenFileError

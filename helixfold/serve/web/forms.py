@@ -7,7 +7,7 @@ from fastapi import Depends, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.options import Offer
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.job_options import OFFERS

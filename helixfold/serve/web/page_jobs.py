@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse, Response
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.options import Offer
 from helixfold.serve.forecast_curve import forecast
 from helixfold.serve.job_options import OFFERS

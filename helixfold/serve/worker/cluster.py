@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.io.json_files import read_json
 from helixfold.cluster.engine import Engine
 from helixfold.cluster.forecast import memory_for_tensors
 from helixfold.cluster.site import Pool, read_site

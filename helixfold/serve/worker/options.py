@@ -36,7 +36,7 @@ class WorkerOptions:
 
     def with_site_databases(self) -> Self:
         """Return options with the databases of a configuration file if none are named; print which file names them."""
-        from data_pipeline.site_configuration import site_configuration  # noqa: PLC0415  `--help` does without
+        from data_pipeline.io.site_configuration import site_configuration  # noqa: PLC0415  `--help` does without
 
         site = site_configuration()
         if self.databases is not None or site.databases is None:

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from data_pipeline.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
-from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.io.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
+from data_pipeline.io.errors import InputError, SearchError, printable
 from helixfold.serve.worker.options import WorkerOptions
 
 _SPAWN = multiprocessing.get_context("spawn")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
+from data_pipeline.io.child_processes import end_with_parent, leave_interruptions_to_parent
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.settings import check_encrypted
 from helixfold.serve.worker.options import WorkerOptions

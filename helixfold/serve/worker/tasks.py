@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.errors import InputError, SearchError
-from data_pipeline.extras import are_installed
-from data_pipeline.files import read_file
-from data_pipeline.json_files import read_json
+from data_pipeline.io.errors import InputError, SearchError
+from data_pipeline.io.extras import are_installed
+from data_pipeline.io.files import read_file
+from data_pipeline.io.json_files import read_json
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, with_own_query
 from data_pipeline.search.plan import SearchPlan

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.http import pause
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.serve.http_client import HttpClient, ServerError, ServerUnreachableError

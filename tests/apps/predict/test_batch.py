@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.apps.predict.compat import CompatibilityOptions, foreign_options, resolve
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import application

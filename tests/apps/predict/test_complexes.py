@@ -16,7 +16,7 @@ from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.complexes.target_files import read_targets
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.pipeline import Target
 from data_pipeline.search.jackhmmer import InProcessJackhmmer

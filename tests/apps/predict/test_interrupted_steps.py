@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jaxtyping import config
 
-from data_pipeline import claims
+from data_pipeline.io import claims
 from data_pipeline.protein import Hydrogens, Protein
 from helixfold.apps.predict import packing, relaxation
 from helixfold.relax.flaws import Flaws

@@ -7,8 +7,8 @@ import gemmi
 import pytest
 
 from data_pipeline.complexes.target_files import TargetNames, read_targets
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import directory_name
 from helixfold.cli.main import main
 

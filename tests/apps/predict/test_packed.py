@@ -259,6 +259,6 @@ def test_a_target_that_another_run_works_on_is_not_packed(
     five: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(five)
-    monkeypatch.setattr("data_pipeline.claims.Claims.work_on", lambda _, name: "held" if name == "t01" else "none")
+    monkeypatch.setattr("data_pipeline.io.claims.Claims.work_on", lambda _, name: "held" if name == "t01" else "none")
     assert runs(five, "--shared", *PACKED) == []
     assert directories(runs.output) == ["packed", "t01"]

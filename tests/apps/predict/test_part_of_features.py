@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_pipeline.claims import Claims
+from data_pipeline.io.claims import Claims
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.tool import FileFormat

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.relaxation import chosen, is_done, relax_predictions

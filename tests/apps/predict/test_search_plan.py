@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from data_pipeline.complexes.target_files import typed_target
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.site_configuration import without_configuration
 from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER
-from data_pipeline.site_configuration import without_configuration
 from helixfold.apps.predict.options import SearchOptions
 from helixfold.apps.predict.search_plan import plan_of, search_identities, server_of, with_site_sources
 from helixfold.cli.main import main
@@ -119,7 +119,7 @@ def test_the_search_cache_is_configured_unless_an_option_names_one(
     )
     plan_of(SearchOptions(msa_mode="single_sequence"))
     site_file.write_text(f"search_cache = '{tmp_path}/searches'\ncache_directory = '{tmp_path}/cache'\n")
-    from data_pipeline.site_configuration import _read  # noqa: PLC0415
+    from data_pipeline.io.site_configuration import _read  # noqa: PLC0415
 
     _read.cache_clear()
     plan_of(SearchOptions(msa_mode="single_sequence"))

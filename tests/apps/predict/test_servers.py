@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import ServerUnavailableError
+from data_pipeline.io.errors import ServerUnavailableError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.mmseqs_server import ServerSearch, ServerTemplates
 from data_pipeline.search.plan import AlignmentStep, SearchPlan

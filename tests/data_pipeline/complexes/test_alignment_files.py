@@ -8,7 +8,7 @@ from data_pipeline.complexes.alignment_files import complex_of_a3m, is_complex_a
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import PreparedTarget, Target
 
 A, B = "MKTAYIAK", "GSHMAEQL"

@@ -11,7 +11,7 @@ from data_pipeline.complexes.alignments import EntityAlignment, chains_of
 from data_pipeline.complexes.colabfold_a3m import complex_a3m_from_lines, is_complex_header, read_complex_a3m
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 
 HETERODIMER = (

@@ -10,7 +10,7 @@ from data_pipeline.complexes.alignments import PairMode
 from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
 from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.database_profile import read_database_profile
 from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan, plan_searches
 from tests.data_pipeline.complexes.test_paired_search import Pairing

@@ -11,8 +11,8 @@ from data_pipeline.complexes.alignments import EntityAlignment
 from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.transforms.samples import random_features
 from tests.support.complex_targets import ROWS, feature_set
 

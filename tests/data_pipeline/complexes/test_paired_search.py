@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.complexes.paired_search import paired_alignments, search_pairs_ahead
-from data_pipeline.errors import SearchError, TooLargeError
+from data_pipeline.io.errors import SearchError, TooLargeError
 from data_pipeline.search.plan import PairingStep
 from data_pipeline.search.result_files import ResultFiles
 

@@ -12,8 +12,8 @@ from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexIn
 from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.pipeline import prepare_complex, target_features
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
 from data_pipeline.features.templates import TemplateFeatures
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import GAP

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.complexes import pulldown
 from data_pipeline.complexes.pulldown import PulldownComplex, read_pulldown
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 BAITS = ">p53\nMKV\n>sp|P1|HEAVY_HUMAN light's partner\nACDE\n>light\nGHI\n"
 PREYS = ">x\nWWW\n>p53\nMKV\n>light\nYYY\n"

@@ -13,7 +13,7 @@ from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.pipeline import prepare_complex
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.complexes.target_files import with_search_files
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.pipeline import Target, prepare
 

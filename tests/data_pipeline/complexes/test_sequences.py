@@ -15,7 +15,7 @@ from data_pipeline.complexes.sequence_files import (
     read_table_targets,
 )
 from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import FastaRecord
 from data_pipeline.residues import RESTYPES
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.complexes.target_files import read_targets
-from data_pipeline.errors import BatchInputError, InputError, InputProblems
+from data_pipeline.io.errors import BatchInputError, InputError, InputProblems
 
 GOOD = "MKTAYIAKQR"
 FASTA = f""">good

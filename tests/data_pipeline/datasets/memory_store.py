@@ -6,9 +6,9 @@ from datetime import date
 import numpy as np
 
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.transforms.samples import random_features, random_labels
 
 

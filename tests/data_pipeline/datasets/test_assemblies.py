@@ -19,8 +19,8 @@ from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.source_files import AlignmentDirectory
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
 from data_pipeline.features.pairing import PairingRows
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.assemblies import parse_assembly, read_assembly
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from tests.data_pipeline.datasets.assembly_files import OPERATORS, mmcif_of, write_mmcif

@@ -17,8 +17,8 @@ from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_duplicates
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
 from data_pipeline.features.msa import single_sequence
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.datasets.training_files import sequence, write_a3m, write_pdb, write_training_files
 
 FILTER = ChainFilter()

@@ -11,8 +11,8 @@ from data_pipeline.datasets.build_cache import (
     file_digest,
     store_lock,
 )
-from data_pipeline.errors import InputError
-from data_pipeline.json_files import compress_json, decompress_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.json_files import compress_json, decompress_json
 
 KEYS = sorted(content_key(index) for index in range(5))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.datasets import chain_alignment
 from data_pipeline.datasets.chain_alignment import alignment_for_chain, query_columns
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.residues import RESTYPES
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.datasets.chain_record import ChainRecord, encode_record
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.datasets.stored import assert_same, example
 
 KEY = "0123456789abcdef" * 2

@@ -18,7 +18,7 @@ from data_pipeline.datasets.chain_sampling import (
     random_stream,
 )
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.datasets.memory_store import entry
 
 MIXED = (

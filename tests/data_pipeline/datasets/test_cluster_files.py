@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.datasets.cluster_files import given_clusters, identical_clusters, read_clusters, write_clusters
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 
 def written(tmp_path: Path, text: str) -> Path:

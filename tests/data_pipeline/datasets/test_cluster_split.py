@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.datasets.assembly_record import AssemblyEntry
 from data_pipeline.datasets.cluster_split import nearest_chains, split_by_cluster, with_joined_clusters, write_split
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.datasets.memory_store import entry
 
 

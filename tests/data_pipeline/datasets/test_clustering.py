@@ -8,7 +8,7 @@ import pytest
 from data_pipeline.datasets import clustering
 from data_pipeline.datasets.build_cache import BuildCache
 from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.residues import RESTYPES
 from data_pipeline.search.mmseqs_program import find_mmseqs
 from tests.data_pipeline.datasets.training_files import sequence

@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.store import write_database
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 PAGE = 4096
 # Most records lie within a page, some on pages of their own; the tree has three levels.

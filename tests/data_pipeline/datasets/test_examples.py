@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from tests.data_pipeline.datasets.memory_store import MemoryStore, small_store

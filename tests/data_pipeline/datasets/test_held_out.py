@@ -12,7 +12,7 @@ from data_pipeline.datasets.assembly_record import (
     labelled_complex,
 )
 from data_pipeline.datasets.examples import ComplexDataset, TrainingDataset
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.transforms.complex_training import ComplexTruth
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.datasets.index import IndexEntry, chain_name_problem, read_index, write_index
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.datasets.stored import entry
 
 KEY = "0123456789abcdef" * 2

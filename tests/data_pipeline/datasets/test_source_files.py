@@ -11,7 +11,7 @@ from data_pipeline.datasets.source_files import (
     read_duplicates,
     search_results,
 )
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 
 def touch(directory: Path, *names: str) -> None:

@@ -15,7 +15,7 @@ from data_pipeline.datasets.cluster_files import write_clusters
 from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.index import write_index
 from data_pipeline.datasets.store import DATABASE_FILE, FeatureStore, shard_name, write_database
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from tests.data_pipeline.datasets.stored import assert_same, entry, example
 
 NAMES = ("1abc_A", "2xyz_B", "odd 'name' ü")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.alphafold_pickle import _features, features_from_pickle
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold.cli.main import main
 

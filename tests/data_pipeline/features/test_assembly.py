@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.assembly import Chain, ComplexFeatures, complex_features
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.pairing import PairingRows
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.residues import GAP
 from tests.data_pipeline.features.chains import pairing_rows, stored_chain

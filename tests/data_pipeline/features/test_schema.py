@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import ConnectionFailedError, RequestTimeoutError, UnusableAnswerError
 from data_pipeline.io import http
+from data_pipeline.io.errors import ConnectionFailedError, RequestTimeoutError, UnusableAnswerError
 from data_pipeline.io.http import send
 from tests.data_pipeline.search.families import needed_program
 from tests.support.alarm import time_limit

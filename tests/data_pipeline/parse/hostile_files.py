@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse import text_files
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.stockholm import a3m_to_stockholm, deduplicated, stockholm_to_a3m, without_empty_columns

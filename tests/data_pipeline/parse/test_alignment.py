@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse import alignment as alignment_module
 from data_pipeline.parse import stockholm
 from data_pipeline.parse.alignment import read_alignment

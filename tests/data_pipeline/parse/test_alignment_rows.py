@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse import alignment_rows
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.parse.alignment_rows import AlignmentBuilder, TargetColumns, row_limit

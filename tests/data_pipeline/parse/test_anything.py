@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.errors import MAX_LISTED, InputError
+from data_pipeline.io.errors import MAX_LISTED, InputError
 from tests.data_pipeline.parse.hostile_files import LONG, QUICK, SLOW
 from tests.data_pipeline.parse.seeds import PARSERS, PATH
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.atom_table import (
     MAX_RESIDUES,
     AtomTable,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse import template_hit
 from data_pipeline.parse.template_hit import parse_hhr
 from tests.data_pipeline.parse.hhr_files import read_hhr

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.template_hit import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from tests.data_pipeline.parse.seeds import HMMSEARCH, QUERY

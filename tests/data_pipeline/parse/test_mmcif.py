@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse import mmcif
 from data_pipeline.parse.atom_table import residue_letter
 from data_pipeline.parse.mmcif import parse_mmcif

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse import gemmi_chains
 from data_pipeline.parse.atom_table import residue_letter
 from data_pipeline.parse.gemmi_chains import parse_pdb

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.stockholm import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse import text_files
 from data_pipeline.parse.text_files import content_lines, read_lines, read_text_bytes, split_lines
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.search.cluster_build import ClusterBuild, move_database
 from data_pipeline.search.colabfold_databases import ClusterDatabase
 from tests.data_pipeline.search.recording_program import RecordingProgram

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.alignment_server import ServerOptions
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, ColabfoldTemplates
 from data_pipeline.search.database import database_files

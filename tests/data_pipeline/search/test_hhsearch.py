@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.parse.template_hit import parse_hhr
 from data_pipeline.search.hhsuite import Hhsearch, HhsearchOptions

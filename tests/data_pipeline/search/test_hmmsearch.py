@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.stockholm import a3m_to_stockholm, deduplicated, without_empty_columns
 from data_pipeline.parse.template_hit import parse_hmmsearch
 from data_pipeline.search import fasta_chunks, profile_search

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.parse.stockholm import parse_stockholm
 from data_pipeline.search import fasta_chunks, profile_search

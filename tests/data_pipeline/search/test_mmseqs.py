@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions, cluster_sequences
 from data_pipeline.search.tool import SequenceSearch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search.mmseqs_program import find_mmseqs, mmseqs_release, require_mmseqs
 
 RELEASE_18, RELEASE_17, UNKNOWN = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search.alignment_server import PUBLIC_SERVER, AlignmentServer, ServerOptions
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import RESTYPES, THREE_LETTER
 from data_pipeline.search.alignment_server import ServerOptions

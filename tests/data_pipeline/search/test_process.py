@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.search.process import (
     _CHUNK_BYTES,
     _keep_end,

@@ -7,7 +7,7 @@ import pytest
 from pyhmmer.easel import TextSequence
 from pyhmmer.plan7 import Background, Builder, Pipeline
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.search import profile_search
 from data_pipeline.search.fasta_chunks import FastaChunk, read_fasta_chunks
 from data_pipeline.search.profile_search import AMINO, Hits, search_profiles

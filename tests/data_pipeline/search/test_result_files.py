@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError, SearchError, TooLargeError
+from data_pipeline.io.errors import InputError, SearchError, TooLargeError
 from data_pipeline.search.result_files import ResultFiles
 
 FILE, IDENTITY, QUERY, CONTENT = "hits.sto", "tool 1", b"MKT", b"found"

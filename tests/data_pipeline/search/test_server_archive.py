@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search import server_archive
 from data_pipeline.search.server_archive import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import SearchError, ServerUnavailableError
+from data_pipeline.io.errors import SearchError, ServerUnavailableError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search import server_archive
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions

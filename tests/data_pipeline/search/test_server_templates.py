@@ -8,7 +8,7 @@ import gemmi
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.pipeline import PreparedTarget, Target, prepare
 from data_pipeline.search import mmseqs_server
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from data_pipeline.errors import SearchError, ServerUnavailableError
+from data_pipeline.io.errors import SearchError, ServerUnavailableError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.mmseqs_server import ServerSearch
 from tests.data_pipeline.search.mock_server import Handler, MockServer, archive, failing, mock_server, state

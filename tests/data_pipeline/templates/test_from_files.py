@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import GAP
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files, unused_files
 from data_pipeline.templates.result import RejectionReason, TemplateResult

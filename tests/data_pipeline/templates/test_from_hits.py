@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import GAP, HHBLITS_TO_OUR_AATYPE, RESTYPES
 from data_pipeline.templates.filters import TemplateOptions

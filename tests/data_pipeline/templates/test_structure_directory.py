@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 from data_pipeline.templates.structure_directory import (
     StructureDirectory,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from data_pipeline.residues import GAP
 from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation, augmented_alignment
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.msa import LETTER_TYPES
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from data_pipeline.transforms import alignment_clusters
 from data_pipeline.transforms.alignment_clusters import (
@@ -123,6 +123,6 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> Non
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_pipeline.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("data_pipeline.io.extras.find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"--cluster-msa needs sklearn.*pip install 'helixfold\[conformations\]'"):
         cluster_alignment(np.zeros((2, 3), np.int8), ClusterSettings())

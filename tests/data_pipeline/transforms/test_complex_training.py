@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.labels import ChainLabels
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM37_MASK, GAP, MASKED
 from data_pipeline.transforms.complex_training import complex_example, complex_truth
 from data_pipeline.transforms.crop import crop_labels

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from data_pipeline.config import ConfigError
+from data_pipeline.io.config import ConfigError
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.template_augmentation import (

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import ground_truth
 from data_pipeline.features.sample import SAMPLE_AXES
+from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.crop import crop_labels
 from data_pipeline.transforms.msa import BlockDeletion

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.datasets.store import FeatureStore
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 from helixfold.presets import preset
 from helixfold.results.pdb import to_pdb
 from helixfold.training.log import TrainingLog

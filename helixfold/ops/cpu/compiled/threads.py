@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import cfunc, types
 from numba.extending import intrinsic
 
-from data_pipeline.user_cache import user_cache
+from data_pipeline.io.user_cache import user_cache
 
 # Terms may be added in any order, and a product and a sum be one instruction. NaN and infinity are kept.
 FAST = {"reassoc", "contract", "nsz", "arcp"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from data_pipeline.site_configuration import site_configuration
+from data_pipeline.io.site_configuration import site_configuration
 
 NO_CACHE = "no home directory is known, and so no cache: set HOME or XDG_CACHE_HOME to a directory of yours"
 

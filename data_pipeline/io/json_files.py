@@ -8,8 +8,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import read_file
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import read_file
 
 MAX_JSON_BYTES = 2**24
 # A value takes up to 250 bytes of memory, and as few as three in the file.

@@ -11,7 +11,7 @@ from tests.support.sources import ROOT
 # A package whose import, which precedes every function of a new process, takes long enough to be interrupted.
 CHILD = """
 import os, sys, time
-from data_pipeline.child_processes import end_with_parent, leave_interruptions_to_parent
+from data_pipeline.io.child_processes import end_with_parent, leave_interruptions_to_parent
 os.write(1, b"importing\\n")
 time.sleep(0.5)
 
@@ -25,7 +25,7 @@ def child():
 PARENT = """
 import multiprocessing, os, signal, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from data_pipeline.child_processes import interruptions_postponed
+from data_pipeline.io.child_processes import interruptions_postponed
 
 if __name__ == "__main__":
     from slow_child import child

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 
 def are_installed(*packages: str) -> bool:

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.text_files import read_text_bytes
 
 _MAX_BYTES: Final = 2**20

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
-from data_pipeline.site_configuration import (
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.site_configuration import (
     KEYS,
     SiteConfiguration,
     configuration_files,
     site_configuration,
     without_configuration,
 )
-from data_pipeline.user_cache import user_cache
+from data_pipeline.io.user_cache import user_cache
 from helixfold.weights.cache import parameters_directory
 from tests.support.sources import ROOT
 

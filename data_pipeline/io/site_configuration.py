@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import platformdirs
 
-from data_pipeline.errors import InputError, did_you_mean, printable
 from data_pipeline.io.addresses import is_http_address
-from data_pipeline.toml_files import read_toml
+from data_pipeline.io.errors import InputError, did_you_mean, printable
+from data_pipeline.io.toml_files import read_toml
 
 SITE_FILE = Path("/etc/helixfold.toml")
 USER_FILE: Final = "helixfold.toml"  # in the user's configuration directory

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
-from data_pipeline.file_lock import acquire_lock
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.file_lock import acquire_lock
 
 # A process that locks a file, forks a child that outlives it, and waits.
 HOLDER = """
 import os, sys
 from pathlib import Path
-from data_pipeline.file_lock import acquire_lock
+from data_pipeline.io.file_lock import acquire_lock
 lock = acquire_lock(Path(sys.argv[1]), "in use", timeout=0)
 if os.fork() == 0:
     os.write(1, b"locked\\n")  # by the child, which lets go of the lock as soon as it runs
@@ -29,7 +29,7 @@ sys.stdin.read()
 def test_a_lock_ends_with_a_killed_process_though_its_child_lives(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     command = [sys.executable, "-c", HOLDER, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as run:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"locked\n"
         with pytest.raises(InputError, match=f"{tmp_path}: in use"):

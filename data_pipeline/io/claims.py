@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.files import remove_partial_files, require_unmoved
+from data_pipeline.io.files import remove_partial_files, require_unmoved
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline import claims as module
-from data_pipeline.claims import ClaimFiles, Claims, LostClaimError, SeenFile
+from data_pipeline.io import claims as module
+from data_pipeline.io.claims import ClaimFiles, Claims, LostClaimError, SeenFile
 
 _LAG = 10.0
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, Self
 
-from data_pipeline.errors import InputError, did_you_mean, printable
+from data_pipeline.io.errors import InputError, did_you_mean, printable
 
 # Bounds of settings that occur in several places; no calculation needs more.
 MAX_SEED = 2**62  # random number generators accept it
@@ -82,7 +82,7 @@ class Config:
         A value is parsed as JSON, or else taken as text (`model_1`, `2018-04-30`). All changes are validated together,
         so that settings that must agree can be changed at once.
         """
-        from data_pipeline.json_files import parse_json  # noqa: PLC0415  the bounds above are read by every `--help`
+        from data_pipeline.io.json_files import parse_json  # noqa: PLC0415  the bounds above are read by every `--help`
 
         values = self.to_dict()
         for setting in settings:

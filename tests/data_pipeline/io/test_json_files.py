@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import read_file
-from data_pipeline.json_files import parse_json, read_json
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.files import read_file
+from data_pipeline.io.json_files import parse_json, read_json
 from tests.support.alarm import time_limit
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.zip_archive import ArchiveLimits, open_archive
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.zip_archive import ArchiveLimits, open_archive
 
 MAX_NPZ_BYTES = 8 * 2**30
 _MAX_MEMBERS = 1000

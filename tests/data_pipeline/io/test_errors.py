@@ -7,7 +7,7 @@ from typing import Never
 
 import pytest
 
-from data_pipeline.errors import (
+from data_pipeline.io.errors import (
     MAX_LISTED,
     BatchInputError,
     InputError,

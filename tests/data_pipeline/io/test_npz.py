@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.errors import InputError
-from data_pipeline.npz import read_npz
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.npz import read_npz
 
 
 def npz(**arrays: np.ndarray) -> bytes:

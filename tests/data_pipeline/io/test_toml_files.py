@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.site_configuration import _read
+from data_pipeline.io.toml_files import read_toml
 from data_pipeline.search.database_profile import read_database_profile
-from data_pipeline.site_configuration import _read
-from data_pipeline.toml_files import read_toml
 from helixfold.cluster.site import read_site
 from helixfold.finetune.jobs import read_tasks
 from helixfold.presets import tiny

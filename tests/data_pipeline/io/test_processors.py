@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline import processors
-from data_pipeline.processors import available_processors
+from data_pipeline.io import processors
+from data_pipeline.io.processors import available_processors
 from helixfold.execution.device import limit_threads
 
 

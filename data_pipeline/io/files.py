@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from data_pipeline.errors import DiskFullError, InputError, error_reason
+from data_pipeline.io.errors import DiskFullError, InputError, error_reason
 
 # What a full disk or a used-up quota is called, and how much is written to see if there is one.
 _FULL, _PROBED_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 20

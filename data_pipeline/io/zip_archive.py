@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import require_file
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import require_file
 
 Archive: TypeAlias = zipfile.ZipFile
 Member: TypeAlias = zipfile.ZipInfo

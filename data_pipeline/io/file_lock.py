@@ -5,7 +5,7 @@ from pathlib import Path
 
 from filelock import AcquireReturnProxy, BaseFileLock, FileLock, Timeout
 
-from data_pipeline.errors import InputError
+from data_pipeline.io.errors import InputError
 
 # Errors of file systems that have no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
