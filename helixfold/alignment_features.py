@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from data_pipeline.transforms.msa import CLASSES
+from data_pipeline.sampling.msa import CLASSES
 
 
 def alignment_features(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,8 +12,8 @@ from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError, check_at_least, printable
-from data_pipeline.transforms.complex_training import complex_example
-from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
+from data_pipeline.sampling.complex_training import complex_example
+from data_pipeline.sampling.training import ExampleConfig, TrainingExample, training_example
 
 _MAX_DRAWS = 10  # unusable chains drawn for one example before the store counts as broken
 

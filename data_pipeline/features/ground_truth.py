@@ -16,7 +16,7 @@ from data_pipeline.residues import (
     ATOM37_MASK,
     THREE_LETTER,
 )
-from data_pipeline.transforms.templates import pseudo_beta
+from data_pipeline.sampling.templates import pseudo_beta
 
 # Atoms that a rotation of a planar group by 180 degrees exchanges: the choice of their names is arbitrary.
 # AlphaFold 2, Suppl. Table 3.

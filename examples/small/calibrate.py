@@ -36,9 +36,9 @@ from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import no_templates
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
-from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
-from data_pipeline.transforms.template_augmentation import TemplateAugmentation
-from data_pipeline.transforms.training import training_example
+from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation
+from data_pipeline.sampling.template_augmentation import TemplateAugmentation
+from data_pipeline.sampling.training import training_example
 from helixfold.analysis.metrics import residue_lddt
 from helixfold.config import ModelConfig
 from helixfold.execution.slabs import Slabs

@@ -26,8 +26,8 @@ from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER, RESTYPES, UNKNOWN
+from data_pipeline.sampling.templates import pseudo_beta
 from data_pipeline.structure import Chain
-from data_pipeline.transforms.templates import pseudo_beta
 
 SIMULATED_FILE = "simulated.a3m"
 CONTACT = 8.0  # Angstrom between C-betas

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.io.errors import InputError
-from data_pipeline.transforms import training as examples
+from data_pipeline.sampling import training as examples
 from helixfold.benchmark.measurement import measured_device, peak_of, settle, write_json
 from helixfold.benchmark.options import AblationOptions, AblationPart
 from helixfold.config import ModelConfig

@@ -17,7 +17,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.transforms.training import initial_training
+from data_pipeline.sampling.training import initial_training
 from helixfold.benchmark.options import LoaderOptions
 from helixfold.execution.stages import mean_seconds
 from helixfold.training.loader import TrainingLoader

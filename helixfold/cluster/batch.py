@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
-from data_pipeline.alignment_variants import VariantSettings
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.target_files import directory_in
 from data_pipeline.io.errors import InputError, input_problems
 from data_pipeline.parse.fasta import directory_name
+from data_pipeline.sampling.alignment_variants import VariantSettings
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import ComplexOptions, MemoryLimits, PredictOptions, ScreenOptions, SearchOptions

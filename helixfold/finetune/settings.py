@@ -11,8 +11,8 @@ from typing import Literal
 
 from data_pipeline.io.config import Config, ConfigError
 from data_pipeline.io.errors import choice_problem
-from data_pipeline.transforms.msa import BlockDeletion
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.msa import BlockDeletion
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses
 from helixfold.optim.config import OptimizerConfig

@@ -14,8 +14,8 @@ from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeature
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
-from data_pipeline.transforms import complex_sample
-from data_pipeline.transforms.sample import draw_sample
+from data_pipeline.sampling import complex_sample
+from data_pipeline.sampling.sample import draw_sample
 from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import Method
 from helixfold.folding.residue_offsets import check_offsets, offsets_with_rings, rings_of

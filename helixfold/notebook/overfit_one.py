@@ -14,7 +14,7 @@ from data_pipeline.datasets.examples import StepExamples
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.protein import Protein
-from data_pipeline.transforms.training import training_example
+from data_pipeline.sampling.training import training_example
 from helixfold import presets
 from helixfold.analysis import metrics
 from helixfold.execution.stages import Stages

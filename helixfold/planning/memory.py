@@ -9,7 +9,7 @@ import torch
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError, choice_problem
-from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.execution.available import available_memory, free_disk
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError, Plan, plan, read_available_memory

@@ -20,7 +20,7 @@ from data_pipeline.io.json_files import MAX_JSON_BYTES, MAX_JSON_VALUES, read_js
 from data_pipeline.io.npz import npz_names
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
-from data_pipeline.transforms.templates import pseudo_beta
+from data_pipeline.sampling.templates import pseudo_beta
 from helixfold import __version__
 from helixfold.analysis.metrics import superposition
 from helixfold.folding.options import FoldingOptions

@@ -7,7 +7,7 @@ from typing import Literal
 from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError, added_setting
 from data_pipeline.parse.fasta import MAX_RESIDUES
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.config import ModelConfig, require
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses.config import INTERFACE_TERMS, LossConfig

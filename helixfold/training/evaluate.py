@@ -19,12 +19,12 @@ from data_pipeline.parse.fasta import file_name_problem
 from data_pipeline.parse.text_files import read_text
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, RESTYPES_WITH_X
+from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation
+from data_pipeline.sampling.complex_training import complex_example
+from data_pipeline.sampling.msa import BlockDeletion
+from data_pipeline.sampling.template_augmentation import TemplateAugmentation
+from data_pipeline.sampling.training import ExampleConfig, TrainingExample, training_example
 from data_pipeline.structure import Chain
-from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
-from data_pipeline.transforms.complex_training import complex_example
-from data_pipeline.transforms.msa import BlockDeletion
-from data_pipeline.transforms.template_augmentation import TemplateAugmentation
-from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
 from helixfold.analysis import metrics
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.analysis.residues import LEAST_RESIDUES

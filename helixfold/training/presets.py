@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import did_you_mean
-from data_pipeline.transforms import training as examples
-from data_pipeline.transforms.msa import BlockDeletion
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling import training as examples
+from data_pipeline.sampling.msa import BlockDeletion
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold import presets
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses

@@ -10,10 +10,10 @@ from pathlib import Path
 from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import did_you_mean
-from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
-from data_pipeline.transforms.msa import BlockDeletion
-from data_pipeline.transforms.template_augmentation import TemplateAugmentation
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation
+from data_pipeline.sampling.msa import BlockDeletion
+from data_pipeline.sampling.template_augmentation import TemplateAugmentation
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold import presets
 from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig

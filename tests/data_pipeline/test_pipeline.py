@@ -11,11 +11,11 @@ import pytest
 from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.pipeline import Target, prepare, search_ahead
+from data_pipeline.sampling.sample import SamplingConfig, draw_sample
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.tool import FileFormat
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory
-from data_pipeline.transforms.sample import SamplingConfig, draw_sample
 
 
 class FakeSearch:

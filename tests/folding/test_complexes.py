@@ -9,7 +9,7 @@ import torch
 
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
 from data_pipeline.pipeline import Target, prepare
-from data_pipeline.transforms.complex_sample import complex_sample, draw
+from data_pipeline.sampling.complex_sample import complex_sample, draw
 from helixfold.batch import MultimerBatch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole

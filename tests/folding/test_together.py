@@ -23,7 +23,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from helixfold.presets import tiny
-from tests.data_pipeline.transforms.samples import random_features
+from tests.data_pipeline.sampling.samples import random_features
 from tests.support.folding import fold_one
 from tests.support.networks import tiny_model
 from tests.support.operator_graphs import OperatorRecorder

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.datasets.examples import TrainingDataset
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.batch import Batch
 from helixfold.config import HeadsConfig
 from helixfold.execution.nested import with_tensors_changed

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.transforms.sample import draw_sample
+from data_pipeline.sampling.sample import draw_sample
 from helixfold.planning.executors import AvailableMemory
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.presets import preset
 from helixfold.weights.find import find_models
-from tests.data_pipeline.transforms.samples import random_features
+from tests.data_pipeline.sampling.samples import random_features
 
 CPU = torch.device("cpu")
 

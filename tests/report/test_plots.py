@@ -20,7 +20,7 @@ from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.plot_files import write_alignment, write_coverage, write_plots
 from helixfold.report.plots import coverage_plot, heat_maps, pae_plot, plddt_plot
 from helixfold.results.prediction import ranked, read_finished, write_prediction
-from tests.data_pipeline.transforms.samples import random_features
+from tests.data_pipeline.sampling.samples import random_features
 from tests.support import special_complex
 from tests.support.figures import figure_of
 

@@ -9,7 +9,7 @@ from data_pipeline.complexes.pipeline import PreparedComplex
 from data_pipeline.pipeline import FoundHomologs, PreparedTarget
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UsedTemplate
 from helixfold.report.searches import summary, template_report, templates_of
-from tests.data_pipeline.transforms.samples import random_features
+from tests.data_pipeline.sampling.samples import random_features
 from tests.support.complex_targets import feature_set
 
 

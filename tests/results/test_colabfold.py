@@ -15,7 +15,7 @@ from helixfold import __version__
 from helixfold.folding.prediction import Prediction
 from helixfold.results.colabfold import done_file, model_type, write_colabfold, write_log, write_run
 from helixfold.results.prediction import ranked, read_finished, write_prediction
-from tests.data_pipeline.transforms.samples import random_features
+from tests.data_pipeline.sampling.samples import random_features
 from tests.support import special_complex
 from tests.support.complex_targets import ROWS, feature_set
 

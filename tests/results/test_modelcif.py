@@ -27,7 +27,7 @@ from helixfold.results.mmcif import ModelOrigin, to_mmcif
 from helixfold.results.model_scores import PAE_METRIC, ModelScores
 from helixfold.results.pairwise_errors import CATEGORY, pairwise_errors
 from tests.conftest import SHARED
-from tests.data_pipeline.transforms.samples import random_features
+from tests.data_pipeline.sampling.samples import random_features
 from tests.report.reported import features_of
 from tests.results.proteins import random_protein
 from tests.results.test_mmcif import SIX_NAMES, six_chains

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.optim.config import OptimizerConfig

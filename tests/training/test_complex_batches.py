@@ -15,8 +15,8 @@ from data_pipeline.datasets.examples import ComplexDataset
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import InputError
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.batch import MultimerBatch
 from helixfold.cli.main import main
 from helixfold.execution.whole import Whole

@@ -17,8 +17,8 @@ from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM14_TO_ATOM37, ATOM_ORDER
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.batch import MultimerBatch
 from helixfold.losses.config import complexes, finetuning

@@ -16,10 +16,10 @@ from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
-from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.template_augmentation import TemplateAugmentation
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.template_augmentation import TemplateAugmentation
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.analysis.metrics import superposed_scores
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning

@@ -12,9 +12,9 @@ import torch
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.io.errors import InputError
-from data_pipeline.transforms.msa import deletion_value
-from data_pipeline.transforms.sample import DrawnSample, SamplingConfig, smallest
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.msa import deletion_value
+from data_pipeline.sampling.sample import DrawnSample, SamplingConfig, smallest
+from data_pipeline.sampling.training import ExampleConfig
 from helixfold.batch import Batch, sampled_fields
 from helixfold.execution import nested
 from helixfold.execution.device import in_threads

@@ -21,7 +21,7 @@ from data_pipeline.complexes.feature_file import features_digest, load_features
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.features.assembly import ComplexFeatures
-from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.packing import restore

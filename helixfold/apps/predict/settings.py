@@ -8,9 +8,9 @@ from typing import Any, TextIO
 import torch
 from tqdm import tqdm
 
-from data_pipeline.alignment_variants import WHOLE_ALIGNMENT, AlignmentVariant, VariantSettings
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError
+from data_pipeline.sampling.alignment_variants import WHOLE_ALIGNMENT, AlignmentVariant, VariantSettings
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.options import PredictOptions, ToRelax
 from helixfold.apps.predict.presets import PREDICTION_PRESETS

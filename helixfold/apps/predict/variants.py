@@ -7,26 +7,26 @@ from typing import TypeVar
 
 import numpy as np
 
-from data_pipeline.alignment_variants import (
-    AlignmentVariant,
-    VariantSettings,
-    cluster_variant,
-    cluster_variants,
-    column_mask,
-    single_chain,
-)
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import require
 from data_pipeline.residue_ranges import read_depth, read_ranges, read_window
 from data_pipeline.residues import GAP
-from data_pipeline.transforms.alignment_clusters import (
+from data_pipeline.sampling.alignment_clusters import (
     LEFT_OUT,
     NO_CLUSTER,
     AlignmentClusters,
     ClusterSettings,
     cluster_alignment,
+)
+from data_pipeline.sampling.alignment_variants import (
+    AlignmentVariant,
+    VariantSettings,
+    cluster_variant,
+    cluster_variants,
+    column_mask,
+    single_chain,
 )
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import ConformationOptions

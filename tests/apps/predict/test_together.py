@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.alignment_variants import VariantSettings
+from data_pipeline.sampling.alignment_variants import VariantSettings
 from helixfold.apps.predict import lot, run
 from helixfold.apps.predict.lot import sizes_of_lots
 from helixfold.apps.predict.options import PredictOptions

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.alignment_variants import AlignmentVariant, VariantSettings, masked_columns
 from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residue_ranges import ResidueRange, read_depth, read_ranges, read_window
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
+from data_pipeline.sampling.alignment_variants import AlignmentVariant, VariantSettings, masked_columns
 from helixfold.cli.main import main
 from helixfold.folding import planned
 from helixfold.folding.recycling import FoldingTarget

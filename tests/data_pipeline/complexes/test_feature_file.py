@@ -13,7 +13,7 @@ from data_pipeline.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
-from tests.data_pipeline.transforms.samples import random_features
+from tests.data_pipeline.sampling.samples import random_features
 from tests.support.complex_targets import ROWS, feature_set
 
 A, B = ROWS

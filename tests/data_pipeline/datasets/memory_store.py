@@ -9,7 +9,7 @@ from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
-from tests.data_pipeline.transforms.samples import random_features, random_labels
+from tests.data_pipeline.sampling.samples import random_features, random_labels
 
 
 def entry(

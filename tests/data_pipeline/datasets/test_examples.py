@@ -9,8 +9,8 @@ import pytest
 
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.io.errors import InputError
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig
 from tests.data_pipeline.datasets.memory_store import MemoryStore, small_store
 
 CONFIG = ExampleConfig(crop_size=16, sampling=SamplingConfig(max_msa_clusters=4, max_extra_msa=6, max_templates=2))

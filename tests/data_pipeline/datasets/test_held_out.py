@@ -13,9 +13,9 @@ from data_pipeline.datasets.assembly_record import (
 )
 from data_pipeline.datasets.examples import ComplexDataset, TrainingDataset
 from data_pipeline.io.errors import InputError
-from data_pipeline.transforms.complex_training import ComplexTruth
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig
+from data_pipeline.sampling.complex_training import ComplexTruth
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig
 from tests.data_pipeline.datasets.memory_store import MemoryStore, small_store
 
 

@@ -8,8 +8,8 @@ from scipy.spatial.distance import pdist
 
 from data_pipeline.io.config import ConfigError
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.template_augmentation import (
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.template_augmentation import (
     OWN_STRUCTURE,
     TemplateAugmentation,
     corrupted_copy,
@@ -17,9 +17,9 @@ from data_pipeline.transforms.template_augmentation import (
     example_templates,
     substituted,
 )
-from data_pipeline.transforms.templates import choose_templates
-from data_pipeline.transforms.training import ExampleConfig, training_example
-from tests.data_pipeline.transforms.samples import random_features, random_labels
+from data_pipeline.sampling.templates import choose_templates
+from data_pipeline.sampling.training import ExampleConfig, training_example
+from tests.data_pipeline.sampling.samples import random_features, random_labels
 
 R = 80
 FEATURES, LABELS = random_features(6, R, 5), random_labels(R)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.residues import GAP, MASKED, UNKNOWN
-from data_pipeline.transforms import msa as steps
+from data_pipeline.sampling import msa as steps
 
 STORED = Path(__file__).parents[2] / "parity" / "data" / "pipeline_transforms.npz"
 ALPHAFOLD = {"uniform_prob": 0.1, "profile_prob": 0.1, "same_prob": 0.1}

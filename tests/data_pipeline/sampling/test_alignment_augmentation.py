@@ -5,7 +5,7 @@ import pytest
 
 from data_pipeline.io.config import ConfigError
 from data_pipeline.residues import GAP
-from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation, augmented_alignment
+from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation, augmented_alignment
 
 RNG = np.random.default_rng(0)
 MSA = RNG.integers(0, 21, (200, 50), np.int8)

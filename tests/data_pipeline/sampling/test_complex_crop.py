@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.transforms import crop as crops
-from data_pipeline.transforms.crop import at_interface, contiguous_complex_crop, interface_crop
+from data_pipeline.sampling import crop as crops
+from data_pipeline.sampling.crop import at_interface, contiguous_complex_crop, interface_crop
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6), size=st.integers(1, 100), seed=st.integers(0, 999))

@@ -12,10 +12,10 @@ from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM37_MASK, GAP, MASKED
-from data_pipeline.transforms.complex_training import complex_example, complex_truth
-from data_pipeline.transforms.crop import crop_labels
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import ExampleConfig, TrainingExample
+from data_pipeline.sampling.complex_training import complex_example, complex_truth
+from data_pipeline.sampling.crop import crop_labels
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import ExampleConfig, TrainingExample
 from tests.support.complex_targets import feature_set
 
 CONFIG = ExampleConfig(

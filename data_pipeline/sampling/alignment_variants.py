@@ -18,7 +18,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residue_ranges import Replacement, ResidueRange
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
-from data_pipeline.transforms.alignment_clusters import AlignmentClusters, ClusterSettings
+from data_pipeline.sampling.alignment_clusters import AlignmentClusters, ClusterSettings
 
 _RESIDUE_TYPES: dict[Replacement, int] = {"alanine": RESTYPES.index("A"), "unknown": UNKNOWN}
 # Letters of a selection in the name of a variant; a longer one gets a digest.

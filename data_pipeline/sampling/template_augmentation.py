@@ -15,7 +15,7 @@ from data_pipeline.features.templates import AlignedTemplate, TemplateFeatures, 
 from data_pipeline.io.config import Config, ConfigError, added_setting
 from data_pipeline.io.errors import check_fractions
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES, UNKNOWN
-from data_pipeline.transforms.templates import choose_templates
+from data_pipeline.sampling.templates import choose_templates
 
 OWN_STRUCTURE = "own structure"  # name of a template that is a corrupted copy of the chain itself
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.residues import ATOM_ORDER
-from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
-from tests.data_pipeline.transforms.samples import random_labels
+from data_pipeline.sampling.crop import contiguous_crop, crop_labels, spatial_crop
+from tests.data_pipeline.sampling.samples import random_labels
 
 CA = ATOM_ORDER["CA"]
 

@@ -16,11 +16,11 @@ from data_pipeline.features.schema import Features
 from data_pipeline.io.config import MAX_RECYCLES, Config, ConfigError, added_setting
 from data_pipeline.io.errors import InputError, check_at_least, check_at_most, check_fractions, printable
 from data_pipeline.parse.fasta import MAX_RESIDUES
-from data_pipeline.transforms import msa
-from data_pipeline.transforms.alignment_augmentation import AlignmentAugmentation, augmented_alignment
-from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
-from data_pipeline.transforms.sample import DrawnSample, SamplingConfig, draw
-from data_pipeline.transforms.template_augmentation import TemplateAugmentation, example_templates
+from data_pipeline.sampling import msa
+from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation, augmented_alignment
+from data_pipeline.sampling.crop import contiguous_crop, crop_labels, spatial_crop
+from data_pipeline.sampling.sample import DrawnSample, SamplingConfig, draw
+from data_pipeline.sampling.template_augmentation import TemplateAugmentation, example_templates
 
 
 @dataclass(frozen=True, kw_only=True)

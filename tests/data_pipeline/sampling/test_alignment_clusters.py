@@ -9,8 +9,8 @@ import pytest
 from data_pipeline.features.msa import LETTER_TYPES
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
-from data_pipeline.transforms import alignment_clusters
-from data_pipeline.transforms.alignment_clusters import (
+from data_pipeline.sampling import alignment_clusters
+from data_pipeline.sampling.alignment_clusters import (
     LEFT_OUT,
     NO_CLUSTER,
     SCANNED_EPS,

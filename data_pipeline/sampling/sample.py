@@ -10,7 +10,7 @@ from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.io.config import Config, ConfigError
 from data_pipeline.io.errors import check_at_least, check_at_most, check_fractions
-from data_pipeline.transforms import msa, templates
+from data_pipeline.sampling import msa, templates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residues import ATOM_ORDER, GAP
-from data_pipeline.transforms.complex_sample import complex_sample, draw
-from data_pipeline.transforms.crop import contiguous_complex_crop, crop_labels, interface_crop
-from data_pipeline.transforms.training import ExampleConfig, TrainingExample, chosen_rows, confident, require_labels
+from data_pipeline.sampling.complex_sample import complex_sample, draw
+from data_pipeline.sampling.crop import contiguous_complex_crop, crop_labels, interface_crop
+from data_pipeline.sampling.training import ExampleConfig, TrainingExample, chosen_rows, confident, require_labels
 
 _CA = ATOM_ORDER["CA"]
 

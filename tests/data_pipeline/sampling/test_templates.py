@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.residues import ATOM_ORDER, HHBLITS_TO_OUR_AATYPE, RESTYPES
-from data_pipeline.transforms.templates import choose_templates, pseudo_beta
+from data_pipeline.sampling.templates import choose_templates, pseudo_beta
 
 STORED = Path(__file__).parents[2] / "parity" / "data" / "pipeline_transforms.npz"
 

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Float32, Int, Int8
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.sample import Sample
 from data_pipeline.residues import GAP, MASKED, UNKNOWN
-from data_pipeline.transforms import msa, templates
-from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.sampling import msa, templates
+from data_pipeline.sampling.sample import SamplingConfig
 
 # Residues whose one-hot rows are in memory at a time.
 _COLUMNS = 32

@@ -11,10 +11,10 @@ from data_pipeline.features.ground_truth import ground_truth
 from data_pipeline.features.sample import SAMPLE_AXES
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER
-from data_pipeline.transforms.crop import crop_labels
-from data_pipeline.transforms.msa import BlockDeletion
-from data_pipeline.transforms.sample import SamplingConfig
-from data_pipeline.transforms.training import (
+from data_pipeline.sampling.crop import crop_labels
+from data_pipeline.sampling.msa import BlockDeletion
+from data_pipeline.sampling.sample import SamplingConfig
+from data_pipeline.sampling.training import (
     ExampleConfig,
     TrainingExample,
     confident,
@@ -22,7 +22,7 @@ from data_pipeline.transforms.training import (
     initial_training,
     training_example,
 )
-from tests.data_pipeline.transforms.samples import random_features, random_labels
+from tests.data_pipeline.sampling.samples import random_features, random_labels
 
 SMALL = ExampleConfig(
     crop_size=16,

@@ -8,8 +8,8 @@ import pytest
 
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.residues import MASKED, UNKNOWN
-from data_pipeline.transforms.sample import SamplingConfig, draw, draw_sample, smallest
-from tests.data_pipeline.transforms.samples import random_features
+from data_pipeline.sampling.sample import SamplingConfig, draw, draw_sample, smallest
+from tests.data_pipeline.sampling.samples import random_features
 
 CONFIG = SamplingConfig(max_msa_clusters=6, max_extra_msa=5, max_templates=2)
 

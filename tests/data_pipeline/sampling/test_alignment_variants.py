@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from data_pipeline.alignment_variants import (
+from data_pipeline.features.monomer import monomer_features
+from data_pipeline.io.errors import InputError
+from data_pipeline.parse.a3m import parse_a3m
+from data_pipeline.residue_ranges import read_ranges
+from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
+from data_pipeline.sampling.alignment_clusters import AlignmentClusters, ClusterSettings
+from data_pipeline.sampling.alignment_variants import (
     AlignmentVariant,
     VariantSettings,
     chains_of,
@@ -12,12 +18,6 @@ from data_pipeline.alignment_variants import (
     masked_columns,
     single_chain,
 )
-from data_pipeline.features.monomer import monomer_features
-from data_pipeline.io.errors import InputError
-from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.residue_ranges import read_ranges
-from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
-from data_pipeline.transforms.alignment_clusters import AlignmentClusters, ClusterSettings
 from tests.support.complex_targets import feature_set
 
 CHAIN = monomer_features("one", "MKTA", [parse_a3m(b">q\nMKTA\n>a\nM-wTA\n>b\nGGGG\n>c\nAKT-\n")])

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from tests.data_pipeline.transforms.samples import alphafold_sample
+from tests.data_pipeline.sampling.samples import alphafold_sample
 
 
 @pytest.mark.parity

@@ -8,8 +8,8 @@ from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from data_pipeline.transforms import msa as steps
-from data_pipeline.transforms.templates import pseudo_beta
+from data_pipeline.sampling import msa as steps
+from data_pipeline.sampling.templates import pseudo_beta
 
 STORED = Path(__file__).parents[2] / "parity" / "data" / "pipeline_transforms.npz"
 

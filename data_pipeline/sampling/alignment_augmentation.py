@@ -8,7 +8,7 @@ from jaxtyping import Int, Int8
 from data_pipeline.io.config import Config, ConfigError
 from data_pipeline.io.errors import check_fractions
 from data_pipeline.residues import GAP
-from data_pipeline.transforms.msa import random_rows
+from data_pipeline.sampling.msa import random_rows
 
 
 @dataclass(frozen=True, kw_only=True)

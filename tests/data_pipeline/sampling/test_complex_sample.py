@@ -8,9 +8,9 @@ import pytest
 
 from data_pipeline.features.assembly import ComplexFeatures, complex_features
 from data_pipeline.features.sample import SAMPLE_AXES
-from data_pipeline.transforms import msa
-from data_pipeline.transforms.complex_sample import ComplexSample, Draw, complex_sample, draw
-from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.sampling import msa
+from data_pipeline.sampling.complex_sample import ComplexSample, Draw, complex_sample, draw
+from data_pipeline.sampling.sample import SamplingConfig
 from tests.data_pipeline.features.chains import stored_chain
 
 FILE = Path(__file__).parents[2] / "parity" / "data" / "complex_sample.npz"
