@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.datasets.examples import TrainingDataset
+from data_pipeline.training_sets.examples import TrainingDataset
 from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
@@ -22,7 +22,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.step import forward_losses
-from tests.data_pipeline.datasets.memory_store import small_store
+from tests.data_pipeline.training_sets.memory_store import small_store
 from tests.support.networks import random_batch, tiny_config, tiny_model, to_device
 from tests.support.waiting import HostWaits, no_host_waits
 from tests.training.runs import small_config

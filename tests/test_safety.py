@@ -86,7 +86,7 @@ ROOMS = {
         "helixfold.parallel",
         "helixfold.cli",
         "data_pipeline.io.child_processes",
-        "data_pipeline.datasets.build",
+        "data_pipeline.training_sets.build",
         "helixfold.benchmark.gpu",
         *("helixfold.serve.upload_check", "helixfold.serve.run", "helixfold.serve.worker.process"),
     ),

@@ -25,11 +25,11 @@ from shuffled_columns import shuffled_letters
 from split import ALIGNMENT, SET_ASIDE, read_split
 from stages import Stage, read_stages
 
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import atomic_write
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.model.alphafold import AlphaFold
 from helixfold.training.evaluate import HeldOutScores, evaluate
 from helixfold.training.recipes import last_weights

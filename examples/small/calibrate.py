@@ -30,8 +30,6 @@ from stages import Stage, read_stages
 from torch import Tensor
 from tqdm import tqdm
 
-from data_pipeline.datasets.examples import StepExamples
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import no_templates
 from data_pipeline.io.errors import InputError
@@ -39,6 +37,8 @@ from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.sampling.template_augmentation import TemplateAugmentation
 from data_pipeline.sampling.training import training_example
+from data_pipeline.training_sets.examples import StepExamples
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.analysis.metrics import residue_lddt
 from helixfold.config import ModelConfig
 from helixfold.execution.slabs import Slabs

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from split import SET_ASIDE, read_split
 
-from data_pipeline.datasets.chain_record import encode_record
-from data_pipeline.datasets.index import write_index
-from data_pipeline.datasets.store import DATABASE_FILE, INDEX_FILE, FeatureStore, write_database
 from data_pipeline.io.errors import InputError
+from data_pipeline.training_sets.chain_record import encode_record
+from data_pipeline.training_sets.index import write_index
+from data_pipeline.training_sets.store import DATABASE_FILE, INDEX_FILE, FeatureStore, write_database
 
 SEED = 0
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from manifest import is_copyleft
 from tqdm import tqdm
 
-from data_pipeline.datasets.index import chain_name_problem
-from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
+from data_pipeline.training_sets.index import chain_name_problem
+from data_pipeline.training_sets.record_builder import chain_name
 
 # Of several files with one chain, a clustered one counts: its sequence is that of the experiment.
 FOLDERS = ("train_mmcif", "mmcif", "pdb")

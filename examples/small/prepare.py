@@ -31,13 +31,13 @@ from natural_rows import natural_alignments
 from simulated_homologs import add_simulated
 from split import ALIGNMENT, SET_ASIDE, SINGLE, TEMPLATE, TRAIN, SplitChain, read_split
 
-from data_pipeline.datasets.chain_alignment import alignment_for_chain
-from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
 from data_pipeline.parse.structures import read_structure
+from data_pipeline.training_sets.chain_alignment import alignment_for_chain
+from data_pipeline.training_sets.record_builder import chain_name
 
 EVALUATED = {TEMPLATE: 24, ALIGNMENT: 16, SINGLE: 24}  # targets that are folded during the training
 MAX_TEMPLATES = 8  # of a chain, in the training set

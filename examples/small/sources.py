@@ -20,9 +20,9 @@ from natural_rows import SAMPLES
 from prepare import template_entry
 from split import SplitChain, read_split
 
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import atomic_write
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.training.evaluate import read_names
 
 # Names of chains by the entry that they are of: of the Protein Data Bank, or a target of CASP.

@@ -27,11 +27,11 @@ from families import Relation, best_templates, families_of, find_relations, prot
 from library import LibraryChain, read_library
 from manifest import is_copyleft, rows
 
-from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
 from data_pipeline.parse.structures import read_structure
+from data_pipeline.training_sets.record_builder import chain_name
 
 HERE = Path(__file__).parent
 SPLIT_FILE, COUNTS_FILE = "split.tsv", "split_counts.tsv"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from data_pipeline.datasets.chain_alignment import query_columns
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, UNKNOWN
 from data_pipeline.structure import Chain
+from data_pipeline.training_sets.chain_alignment import query_columns
 
 LEAST_RESIDUES = 3  # fewer do not fix a superposition
 LEAST_EQUAL = 0.4  # share of the shorter chain; some residues of any two proteins can be aligned

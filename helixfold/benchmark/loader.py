@@ -4,13 +4,6 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from data_pipeline.datasets.chain_alignment import alignment_for_chain
-from data_pipeline.datasets.chains import chain_labels
-from data_pipeline.datasets.examples import ComplexDataset, TrainingDataset
-from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.datasets.record_builder import chain_name
-from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults, find_structures
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.schema import Features
@@ -18,6 +11,13 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.sampling.training import initial_training
+from data_pipeline.training_sets.chain_alignment import alignment_for_chain
+from data_pipeline.training_sets.chains import chain_labels
+from data_pipeline.training_sets.examples import ComplexDataset, TrainingDataset
+from data_pipeline.training_sets.index import IndexEntry
+from data_pipeline.training_sets.record_builder import chain_name
+from data_pipeline.training_sets.source_files import AlignmentDirectory, SearchResults, find_structures
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.benchmark.options import LoaderOptions
 from helixfold.execution.stages import mean_seconds
 from helixfold.training.loader import TrainingLoader

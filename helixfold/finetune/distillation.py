@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_pipeline.datasets.clustering import cluster_chains
-from data_pipeline.datasets.source_files import search_results
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
+from data_pipeline.training_sets.clustering import cluster_chains
+from data_pipeline.training_sets.source_files import search_results
 from helixfold.folding.prediction import Prediction
 from helixfold.results.file_table import RANKING, SEARCHES
 from helixfold.results.json_object import JsonObject

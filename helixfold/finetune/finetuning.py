@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 import helixfold
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.json_files import read_json
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.device import AUTO
 from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained, adapter_names
 from helixfold.finetune.result import BEFORE_FILE, FinetuningResult, TargetScores, write_result

@@ -21,10 +21,10 @@ from tqdm import tqdm
 from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.complexes.sequence_files import read_table_targets
 from data_pipeline.complexes.target_files import target_of, with_search_files
-from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import os_errors_as_input_errors, unmoved_directory
 from data_pipeline.io.json_files import read_json
+from data_pipeline.training_sets.chain_sampling import StreamUse, random_stream
 from helixfold.analysis.intervals import Estimate
 from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.execution.available import available_memory

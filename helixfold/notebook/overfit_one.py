@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data_pipeline.datasets.chain_sampling import StreamUse, num_passes, random_stream
-from data_pipeline.datasets.chains import chain_labels
-from data_pipeline.datasets.examples import StepExamples
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.protein import Protein
 from data_pipeline.sampling.training import training_example
+from data_pipeline.training_sets.chain_sampling import StreamUse, num_passes, random_stream
+from data_pipeline.training_sets.chains import chain_labels
+from data_pipeline.training_sets.examples import StepExamples
 from helixfold import presets
 from helixfold.analysis import metrics
 from helixfold.execution.stages import Stages

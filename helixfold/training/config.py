@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError, added_setting
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.sampling.training import ExampleConfig
+from data_pipeline.training_sets.chain_sampling import ChainSelection
 from helixfold.config import ModelConfig, require
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses.config import INTERFACE_TERMS, LossConfig

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.datasets.examples import ChainStore, ComplexStore, StepExamples
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write
 from data_pipeline.parse.fasta import file_name_problem
@@ -25,6 +24,7 @@ from data_pipeline.sampling.msa import BlockDeletion
 from data_pipeline.sampling.template_augmentation import TemplateAugmentation
 from data_pipeline.sampling.training import ExampleConfig, TrainingExample, training_example
 from data_pipeline.structure import Chain
+from data_pipeline.training_sets.examples import ChainStore, ComplexStore, StepExamples
 from helixfold.analysis import metrics
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.analysis.residues import LEAST_RESIDUES

@@ -3,24 +3,24 @@
 import sys
 from pathlib import Path
 
-from data_pipeline.datasets.assembly_record import SKIPPED_ASSEMBLIES_FILE
-from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.cluster_split import (
-    nearest_chains,
-    split_by_cluster,
-    with_joined_clusters,
-    write_split,
-)
-from data_pipeline.datasets.clustering import join_shards
-from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
-from data_pipeline.datasets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors
 from data_pipeline.residues import RESTYPES_WITH_X
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
+from data_pipeline.training_sets.assembly_record import SKIPPED_ASSEMBLIES_FILE
+from data_pipeline.training_sets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.cluster_split import (
+    nearest_chains,
+    split_by_cluster,
+    with_joined_clusters,
+    write_split,
+)
+from data_pipeline.training_sets.clustering import join_shards
+from data_pipeline.training_sets.record_builder import RecordBuilder, TemplateLibrary
+from data_pipeline.training_sets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.results.failures import SOME_FAILED
 from helixfold.standard_streams import optional_output, print_note, print_summary
 from helixfold.training.options import StoreOptions

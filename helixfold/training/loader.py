@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.features.ground_truth import GroundTruth
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.io.child_processes import interruptions_postponed, leave_interruptions_to_parent
 from data_pipeline.io.errors import InputError
 from data_pipeline.sampling.complex_training import ComplexTruth
 from data_pipeline.sampling.sample import ALIGNMENT_AXES, DrawnSample
+from data_pipeline.training_sets.examples import StepExamples, TrainingDataset
 from helixfold.alignment_features import alignment_features
 from helixfold.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.execution.allocator import keep_freed_memory

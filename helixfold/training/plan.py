@@ -8,9 +8,9 @@ from statistics import fmean
 
 import torch
 
-from data_pipeline.datasets.examples import ComplexDataset, TrainingDataset
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import InputError
+from data_pipeline.training_sets.examples import ComplexDataset, TrainingDataset
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import card_of
 from helixfold.parallel.launch import on_ranks

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import did_you_mean
 from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.sampling.msa import BlockDeletion
 from data_pipeline.sampling.template_augmentation import TemplateAugmentation
 from data_pipeline.sampling.training import ExampleConfig
+from data_pipeline.training_sets.chain_sampling import ChainSelection
 from helixfold import presets
 from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 import helixfold
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import printable
 from data_pipeline.io.extras import require
 from data_pipeline.io.files import unmoved_directory
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.device import limit_threads, untried
 from helixfold.ops.card import card_of
 from helixfold.options import CudaGraphs

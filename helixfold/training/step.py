@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
+from data_pipeline.training_sets.chain_sampling import StreamUse, random_stream
 from helixfold.batch import Batch
 from helixfold.execution.device import dtype_on
 from helixfold.execution.graphs import GraphRecorder, Recordings

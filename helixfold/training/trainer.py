@@ -14,9 +14,9 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
-from data_pipeline.datasets.examples import ComplexDataset, ComplexStore, TrainingDataset
 from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import InputError
+from data_pipeline.training_sets.examples import ComplexDataset, ComplexStore, TrainingDataset
 from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of

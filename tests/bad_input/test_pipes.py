@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets.build_cache import BuildCache, store_lock
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.io.errors import InputError
 from data_pipeline.search.result_files import ResultFiles
+from data_pipeline.training_sets.build_cache import BuildCache, store_lock
 from helixfold.apps.predict.record import read_record
 from helixfold.apps.predict.resume import _earlier_timings
 from helixfold.report.files import read_order
@@ -20,7 +20,7 @@ from helixfold.training.log import TrainingLog, read_log
 from helixfold.training.run_files import RunFiles
 from helixfold.weights.download import _read_checksums
 from tests.bad_input.meeting import met
-from tests.data_pipeline.datasets.test_store import write_store
+from tests.data_pipeline.training_sets.test_store import write_store
 from tests.support.alarm import time_limit
 from tests.training.states import ALONE
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.datasets.build import BuildOptions, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.examples import TrainingDataset
-from data_pipeline.datasets.record_builder import RecordBuilder
-from data_pipeline.datasets.source_files import AlignmentDirectory
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import InputError
+from data_pipeline.training_sets.build import BuildOptions, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.examples import TrainingDataset
+from data_pipeline.training_sets.record_builder import RecordBuilder
+from data_pipeline.training_sets.source_files import AlignmentDirectory
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.benchmark.loader import SourceFiles, measure_loader
 from helixfold.cli.main import main
-from tests.data_pipeline.datasets.memory_store import small_store
+from tests.data_pipeline.training_sets.memory_store import small_store
 from tests.training.test_loader import CONFIG
 
 

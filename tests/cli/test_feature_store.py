@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets import clustering
-from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.training_sets import clustering
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.cli.main import main
-from tests.data_pipeline.datasets.training_files import write_a3m, write_training_files
+from tests.data_pipeline.training_sets.training_files import write_a3m, write_training_files
 from tests.support.interruptions import Event, Kill, end
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from helixfold.cli.main import main
-from tests.data_pipeline.datasets.training_files import write_training_files
+from tests.data_pipeline.training_sets.training_files import write_training_files
 from tests.support.interruptions import Ended, Event, Kill, end, temporary_files
 from tests.support.run_values import values
 

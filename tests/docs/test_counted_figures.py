@@ -16,7 +16,7 @@ from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import EXECUTORS, forecast_prediction
 from helixfold.planning.size import PassSize, floor
 from helixfold.presets import preset
-from tests.data_pipeline.datasets.training_files import write_training_files
+from tests.data_pipeline.training_sets.training_files import write_training_files
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {

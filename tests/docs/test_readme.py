@@ -8,7 +8,7 @@ import pytest
 
 from helixfold.cli.main import main
 from helixfold.weights import demonstration
-from tests.data_pipeline.datasets.training_files import write_training_files
+from tests.data_pipeline.training_sets.training_files import write_training_files
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

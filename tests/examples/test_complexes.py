@@ -6,9 +6,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.training.evaluate import read_names
 from tests.examples.scripts import load_script
 from tests.training.complex_stores import COMPLEXES, NAMES, store_of_complexes

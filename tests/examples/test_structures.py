@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from data_pipeline import residues
-from data_pipeline.datasets.build import BuildOptions, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.examples import TrainingDataset
-from data_pipeline.datasets.record_builder import RecordBuilder
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain
+from data_pipeline.training_sets.build import BuildOptions, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.examples import TrainingDataset
+from data_pipeline.training_sets.record_builder import RecordBuilder
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.losses.violations import violations
 from helixfold.training.evaluate import read_names

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets import clustering
-from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.training_sets import clustering
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.cli.main import main
 from helixfold.finetune import distillation
 from helixfold.folding.prediction import Prediction

@@ -26,7 +26,7 @@ from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor
 from helixfold.presets import tiny
-from tests.data_pipeline.datasets.training_files import write_pdb
+from tests.data_pipeline.training_sets.training_files import write_pdb
 from tests.support.complex_targets import feature_set
 from tests.support.folding import fold_one
 from tests.support.networks import tiny_model

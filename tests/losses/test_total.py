@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.datasets.examples import TrainingDataset
 from data_pipeline.sampling.sample import SamplingConfig
 from data_pipeline.sampling.training import ExampleConfig
+from data_pipeline.training_sets.examples import TrainingDataset
 from helixfold.batch import Batch
 from helixfold.config import HeadsConfig
 from helixfold.execution.nested import with_tensors_changed
@@ -24,7 +24,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.presets import tiny
 from helixfold.training.loader import TrainingBatch, pack
-from tests.data_pipeline.datasets.memory_store import small_store
+from tests.data_pipeline.training_sets.memory_store import small_store
 from tests.losses.complexes import a_complex, labels_of_complex, random_truth
 from tests.losses.complexes import outputs_of as complex_outputs
 from tests.support.networks import tiny_model, without_templates

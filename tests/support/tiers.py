@@ -31,7 +31,7 @@ INTEGRATION = (
     "cli/test_weights.py",
     "cluster/test_engine.py",  # imports Parsl
     "cluster/test_run.py",  # nodes of a cluster
-    "data_pipeline/datasets/test_interrupted_steps.py",
+    "data_pipeline/training_sets/test_interrupted_steps.py",
     "data_pipeline/parse/test_anything.py",
     "databases/test_interrupted_steps.py",
     "design/test_interrupted_steps.py",

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from data_pipeline.datasets.build_cache import content_key
-from data_pipeline.datasets.chain_record import encode_record
-from data_pipeline.datasets.index import write_index
-from data_pipeline.datasets.store import write_database
-from tests.data_pipeline.datasets.stored import entry, example
+from data_pipeline.training_sets.build_cache import content_key
+from data_pipeline.training_sets.chain_record import encode_record
+from data_pipeline.training_sets.index import write_index
+from data_pipeline.training_sets.store import write_database
+from tests.data_pipeline.training_sets.stored import entry, example
 
 
 def write_chains(path: Path, count: int = 6) -> Path:

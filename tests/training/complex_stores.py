@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from data_pipeline.datasets.build import BuildOptions, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.record_builder import RecordBuilder
-from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.training_sets.build import BuildOptions, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.record_builder import RecordBuilder
+from data_pipeline.training_sets.store import FeatureStore
 
 COMPLEXES = Path(__file__).parents[2] / "examples" / "complexes"
 NAMES = tuple(path.stem for path in sorted(COMPLEXES.glob("*.cif")))

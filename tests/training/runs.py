@@ -13,7 +13,7 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.training.run_files import RunFiles
 from helixfold.training.trainer import Trainer
-from tests.data_pipeline.datasets.memory_store import small_store
+from tests.data_pipeline.training_sets.memory_store import small_store
 
 STACK = StackConfig(blocks=1, c_m=8, msa_heads=2, pair_heads=2, c_outer=2, c_triangle=4, transition_factor=1)
 MODEL = ModelConfig(

@@ -8,15 +8,15 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from data_pipeline.datasets import clustering
-from data_pipeline.datasets.build import BuildOptions, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.examples import ComplexDataset
-from data_pipeline.datasets.record_builder import RecordBuilder
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import InputError
 from data_pipeline.sampling.sample import SamplingConfig
 from data_pipeline.sampling.training import ExampleConfig
+from data_pipeline.training_sets import clustering
+from data_pipeline.training_sets.build import BuildOptions, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.examples import ComplexDataset
+from data_pipeline.training_sets.record_builder import RecordBuilder
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.batch import MultimerBatch
 from helixfold.cli.main import main
 from helixfold.execution.whole import Whole
@@ -26,7 +26,7 @@ from helixfold.losses.labels import ComplexLabels
 from helixfold.losses.total import total_loss
 from helixfold.training.loader import pack
 from helixfold.training.log import read_log
-from tests.data_pipeline.datasets.assembly_files import write_mmcif
+from tests.data_pipeline.training_sets.assembly_files import write_mmcif
 from tests.support.networks import tiny_multimer_config, with_every_parameter_random
 
 CONFIG = ExampleConfig(

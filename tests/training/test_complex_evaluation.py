@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline.datasets import clustering
-from data_pipeline.datasets.build import BuildOptions, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.record_builder import RecordBuilder
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM14_TO_ATOM37, ATOM_ORDER
 from data_pipeline.sampling.sample import SamplingConfig
 from data_pipeline.sampling.training import ExampleConfig
+from data_pipeline.training_sets import clustering
+from data_pipeline.training_sets.build import BuildOptions, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.record_builder import RecordBuilder
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.batch import MultimerBatch
 from helixfold.losses.config import complexes, finetuning
@@ -28,7 +28,7 @@ from helixfold.training import evaluate as module
 from helixfold.training.config import EvaluationConfig
 from helixfold.training.evaluate import HeldOutScores, deciding_score, evaluate, mean_scores
 from helixfold.training.loader import TrainingBatch
-from tests.data_pipeline.datasets.assembly_files import write_mmcif
+from tests.data_pipeline.training_sets.assembly_files import write_mmcif
 from tests.support.networks import tiny_multimer_config, with_every_parameter_random
 from tests.training.complex_stores import NAMES, store_of_complexes
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.datasets import clustering
-from data_pipeline.datasets.build import BuildOptions, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.training_sets import clustering
+from data_pipeline.training_sets.build import BuildOptions, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.record_builder import RecordBuilder
 from helixfold.cli.main import main
-from tests.data_pipeline.datasets.assembly_files import write_mmcif
+from tests.data_pipeline.training_sets.assembly_files import write_mmcif
 from tests.training.command_runs import Run, check_kills, run_unbroken
 
 OPTIONS = ("--preset=tiny_multimer",)

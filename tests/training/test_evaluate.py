@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.datasets.examples import ChainStore
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.io.config import ConfigError
@@ -20,6 +19,7 @@ from data_pipeline.sampling.alignment_augmentation import AlignmentAugmentation
 from data_pipeline.sampling.sample import SamplingConfig
 from data_pipeline.sampling.template_augmentation import TemplateAugmentation
 from data_pipeline.sampling.training import ExampleConfig
+from data_pipeline.training_sets.examples import ChainStore
 from helixfold.analysis.metrics import superposed_scores
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning
@@ -32,7 +32,7 @@ from helixfold.training import evaluate as module
 from helixfold.training.config import EvaluationConfig
 from helixfold.training.evaluate import HeldOutScores, evaluate, mean_scores, read_names
 from helixfold.training.loader import TrainingBatch
-from tests.data_pipeline.datasets.memory_store import MemoryStore, entry, small_store
+from tests.data_pipeline.training_sets.memory_store import MemoryStore, entry, small_store
 from tests.support.networks import tiny_model
 
 EXAMPLE = ExampleConfig(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.cli.main import main
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import evaluate

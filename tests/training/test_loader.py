@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.io.errors import InputError
 from data_pipeline.sampling.msa import deletion_value
 from data_pipeline.sampling.sample import DrawnSample, SamplingConfig, smallest
 from data_pipeline.sampling.training import ExampleConfig
+from data_pipeline.training_sets.examples import StepExamples, TrainingDataset
 from helixfold.batch import Batch, sampled_fields
 from helixfold.execution import nested
 from helixfold.execution.device import in_threads
 from helixfold.losses.labels import Labels
 from helixfold.training import loader as loading
 from helixfold.training.loader import TrainingBatch, TrainingLoader, pack
-from tests.data_pipeline.datasets.memory_store import small_store
+from tests.data_pipeline.training_sets.memory_store import small_store
 
 CONFIG = ExampleConfig(crop_size=16, sampling=SamplingConfig(max_msa_clusters=4, max_extra_msa=6, max_templates=2))
 CPU = torch.device("cpu")

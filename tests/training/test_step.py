@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from data_pipeline.datasets.examples import TrainingDataset
+from data_pipeline.training_sets.examples import TrainingDataset
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.step import forward_losses
-from tests.data_pipeline.datasets.memory_store import small_store
+from tests.data_pipeline.training_sets.memory_store import small_store
 from tests.support.networks import tiny_model
 from tests.training.runs import small_config
 

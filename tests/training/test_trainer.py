@@ -30,7 +30,7 @@ from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
 from helixfold.weights.checkpoint import read_header
 from helixfold.weights.find import find_models
-from tests.data_pipeline.datasets.memory_store import small_store
+from tests.data_pipeline.training_sets.memory_store import small_store
 from tests.training.runs import small_config, small_run
 
 

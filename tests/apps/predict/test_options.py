@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from data_pipeline.datasets.chains import ChainFilter
+from data_pipeline.training_sets.chains import ChainFilter
 from helixfold.apps.predict import options
 from helixfold.apps.predict.doctor import CARD_NAMES
 from helixfold.apps.predict.options import MemoryLimits, PredictOptions

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets.store import write_database
 from data_pipeline.io import files
 from data_pipeline.io.errors import DiskFullError, InputError
 from data_pipeline.io.files import MovedDirectoryError, atomic_write, read_file, require_unmoved, unmoved_directory
+from data_pipeline.training_sets.store import write_database
 
 
 def names(directory: Path) -> list[str]:

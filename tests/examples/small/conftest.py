@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets.build import BuildOptions, build_store
-from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.training_sets.build import BuildOptions, build_store
+from data_pipeline.training_sets.chains import ChainFilter
+from data_pipeline.training_sets.record_builder import RecordBuilder
 
 PEPTIDES = sorted((Path(__file__).parents[3] / "examples" / "structures").glob("*.pdb"))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.datasets.chain_record import encode_record
-from data_pipeline.datasets.index import write_index
-from data_pipeline.datasets.store import DATABASE_FILE, INDEX_FILE, FeatureStore, write_database
+from data_pipeline.training_sets.chain_record import encode_record
+from data_pipeline.training_sets.index import write_index
+from data_pipeline.training_sets.store import DATABASE_FILE, INDEX_FILE, FeatureStore, write_database
 from tests.examples.small.scripts import small_script
 
 alignment_gain, fewer = small_script("alignment_gain"), small_script("fewer_alignments")

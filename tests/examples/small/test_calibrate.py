@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.residues import GAP, RESTYPES_WITH_X
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import preset

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.io.errors import InputError
+from data_pipeline.training_sets.store import FeatureStore
 from helixfold.presets import preset
 from helixfold.results.pdb import to_pdb
 from helixfold.training.log import TrainingLog

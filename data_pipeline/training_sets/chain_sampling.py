@@ -1,0 +1,166 @@
+"""Random choice of training chains as a function of (seed, step, place in the batch) alone.
+
+A run therefore resumes at any step without replaying earlier ones, and neither the number of workers nor their speed
+changes what is drawn.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import IntEnum
+
+import numpy as np
+from jaxtyping import Float64, Int
+
+from data_pipeline.io.config import Config, ConfigError
+from data_pipeline.io.errors import InputError, check_at_least, check_fractions, check_positive
+from data_pipeline.training_sets.index import IndexEntry
+
+_SEED = 2**128
+_COUNTER = 2**32
+
+
+class StreamUse(IntEnum):
+    """Uses of random streams; streams for different uses are independent."""
+
+    CHOICE = 0
+    TRANSFORM = 1
+    RECYCLING = 2
+    DROPOUT = 3
+
+
+def random_stream(seed: int, use: StreamUse, *counters: int) -> np.random.Generator:
+    """Return the random generator determined by a seed (below 2**128), a use and counters such as step and batch place.
+
+    Raise `ValueError` if the seed or a counter (each below 2**32) is out of range.
+    """
+    if not 0 <= seed < _SEED or not all(0 <= counter < _COUNTER for counter in counters):
+        raise ValueError(f"seed and counters must be at least 0 and below 2**128 and 2**32, got {seed} and {counters}")
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(use), *counters)))
+
+
+def num_passes(seed: int, step: int, max_passes: int) -> int:
+    """Draw the number of recycling iterations of a step uniformly from 1 to `max_passes`.
+
+    It is the same on every rank, because all ranks wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
+    """
+    return 1 + int(random_stream(seed, StreamUse.RECYCLING, step).integers(max_passes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainSelection(Config):
+    """Settings of which chains may be drawn and how experimental and predicted structures are mixed.
+
+    `released_until` and `max_resolution` apply to experimental structures only. With `released_until` set, a structure
+    without a date is excluded, since it might be newer. One without a resolution (NMR) is allowed, as in AlphaFold.
+    """
+
+    released_until: date | None = None
+    max_resolution: float | None = None  # Angstrom
+    # Fraction of examples from the self-distillation set, if the index has one (AlphaFold 2, Suppl. Sec. 1.2.4).
+    distillation_probability: float = 0.75
+    # Fraction of the experimental examples whose alignment has `aligned_rows` rows or more, if there are chains above
+    # and below that number; None does not distinguish them.
+    aligned_probability: float | None = None
+    aligned_rows: int = 16
+
+    def __post_init__(self) -> None:
+        check_fractions(self, "distillation_probability", "aligned_probability", error=ConfigError)
+        check_at_least(self, ConfigError, aligned_rows=2)  # every alignment has 1
+        check_positive(self, "max_resolution", error=ConfigError)
+
+    def admits(self, entry: IndexEntry) -> bool:
+        """Return whether a chain may be drawn."""
+        if entry.is_distillation:
+            return self.distillation_probability > 0
+        if self.distillation_probability == 1:
+            return False
+        if self.released_until is not None and not (entry.release_date and entry.release_date <= self.released_until):
+            return False
+        return self.max_resolution is None or entry.resolution is None or entry.resolution <= self.max_resolution
+
+
+def acceptance(length: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    """Return the probability of accepting chains of these lengths, in residues (AlphaFold 2, Suppl. Sec. 1.2.5)."""
+    return np.clip(length, 256, 512) / 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WeightedChains:
+    """Chains that are drawn with probabilities according to cluster size and length."""
+
+    chains: Int[np.ndarray, "n"]  # positions in the index
+    cumulative: Float64[np.ndarray, "n"]  # sum of the weights up to and including each chain
+
+    @classmethod
+    def of(cls, entries: Sequence[IndexEntry], chains: Sequence[int]) -> "_WeightedChains":
+        sizes = Counter(entries[chain].cluster for chain in chains)
+        size = np.array([sizes[entries[chain].cluster] for chain in chains], np.int64)
+        length = np.array([entries[chain].length for chain in chains], np.int64)
+        return cls(chains=np.array(chains, np.int64), cumulative=np.cumsum(acceptance(length) / size))
+
+    def draw(self, rng: np.random.Generator) -> int:
+        # A random number below 1, times the sum, may round up to the sum itself.
+        place = np.searchsorted(self.cumulative, rng.random() * self.cumulative[-1], side="right")
+        return int(self.chains[min(int(place), len(self.chains) - 1)])
+
+
+class ChainSampler:
+    """Sampler of chains that gives every cluster one weight and prefers long chains.
+
+    A chain's weight is the `acceptance` of its length divided by the number of chains of its cluster that may be drawn
+    (AlphaFold 2, Suppl. Sec. 1.2.4 and 1.2.5). Predicted and experimental structures are sampled separately, mixed by
+    `distillation_probability`; so are large and small alignments if `aligned_probability` is set. Raise `InputError`
+    if no chain may be drawn.
+    """
+
+    def __init__(self, entries: Sequence[IndexEntry], selection: ChainSelection) -> None:
+        admitted = [chain for chain, entry in enumerate(entries) if selection.admits(entry)]
+        predicted = [chain for chain in admitted if entries[chain].is_distillation]
+        experimental = [chain for chain in admitted if not entries[chain].is_distillation]
+        share = selection.distillation_probability if predicted else 0.0
+        if not experimental and share < 1:
+            raise InputError(_why_none(entries, selection))
+        kinds: list[tuple[float, Sequence[int]]] = [(share, predicted)]
+        kinds += [((1 - share) * part, chains) for part, chains in _by_alignment(entries, experimental, selection)]
+        # Pairs of the fraction of all examples and the chains to draw them from.
+        self._lotteries = [(part, _WeightedChains.of(entries, chains)) for part, chains in kinds if part > 0]
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Draw one chain and return its position in the index."""
+        left = rng.random()
+        for share, lottery in self._lotteries[:-1]:
+            if left < share:
+                return lottery.draw(rng)
+            left -= share
+        return self._lotteries[-1][1].draw(rng)
+
+
+def _by_alignment(
+    entries: Sequence[IndexEntry], experimental: Sequence[int], selection: ChainSelection
+) -> list[tuple[float, Sequence[int]]]:
+    """Split experimental chains by `aligned_rows`, with the fraction of each group; one group if there is no split."""
+    aligned = [chain for chain in experimental if entries[chain].msa_rows >= selection.aligned_rows]
+    share = selection.aligned_probability
+    if share is None or not 0 < len(aligned) < len(experimental):
+        return [(1.0, experimental)]
+    alone = [chain for chain in experimental if entries[chain].msa_rows < selection.aligned_rows]
+    return [(share, aligned), (1 - share, alone)]
+
+
+def _why_none(entries: Sequence[IndexEntry], selection: ChainSelection) -> str:
+    if selection.distillation_probability == 1:
+        return "the training set has no predicted chains; add some, or set distillation_probability below 1"
+    experimental = sum(not entry.is_distillation for entry in entries)
+    if not experimental:
+        return (
+            f"the training set has no experimental chains ({len(entries)} in all); "
+            "add some, or set distillation_probability to 1"
+        )
+    limits = (
+        ("released until", selection.released_until),
+        ("resolution at most", selection.max_resolution),
+    )
+    asked = ", ".join(f"{what} {limit}" for what, limit in limits if limit is not None)
+    return f"none of the {experimental} experimental chains meets the selection ({asked}); allow more"

@@ -1,0 +1,165 @@
+"""Training dataset: gives the examples of any step, independently of other steps, ranks and workers."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError, check_at_least, printable
+from data_pipeline.sampling.complex_training import complex_example
+from data_pipeline.sampling.training import ExampleConfig, TrainingExample, training_example
+from data_pipeline.training_sets.assembly_record import AssemblyEntry, LabelledComplex
+from data_pipeline.training_sets.chain_sampling import (
+    ChainSampler,
+    ChainSelection,
+    StreamUse,
+    num_passes,
+    random_stream,
+)
+from data_pipeline.training_sets.index import IndexEntry
+
+_MAX_DRAWS = 10  # unusable chains drawn for one example before the store counts as broken
+
+
+class ChainStore(Protocol):
+    """Protocol for stores of training chains, such as `datasets.store.FeatureStore`."""
+
+    @property
+    def entries(self) -> tuple[IndexEntry, ...]:
+        """Index entries of all chains in the store."""
+
+    def load(self, name: str) -> tuple[Features, ChainLabels]:
+        """Return the features and labels of the chain `name`; raise `InputError` if its record cannot be used."""
+
+
+class ComplexStore(ChainStore, Protocol):
+    """Protocol for stores of training chains that know which of them stand together."""
+
+    @property
+    def assemblies(self) -> tuple[AssemblyEntry, ...]:
+        """Index entries of all assemblies in the store."""
+
+    def load_complex(self, name: str) -> LabelledComplex:
+        """Return the features and labels of the assembly `name`; raise `InputError` if a record cannot be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepExamples:
+    """Examples of one micro-batch of a step's batch, which go through the network together."""
+
+    step: int
+    micro_batch: int  # index within the step
+    examples: tuple[TrainingExample, ...]
+    refused: tuple[str, ...]  # chains that were drawn but cannot be used, with the reason: "name: reason"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingDataset:
+    """Dataset that maps a step and the index of a micro-batch to examples, determined by the seed alone.
+
+    Micro-batch m holds the batch places from m * `batch_size` up to (m + 1) * `batch_size`, and every place has its own
+    random streams. The rank that draws a micro-batch does not matter, so a run resumes exactly on another number of
+    ranks. A chain whose record cannot be used is replaced by the next one drawn from the same stream.
+
+    Chains named in `held_out`, and all chains of their clusters, are never drawn: training on similar chains would
+    spoil an evaluation. Raise `InputError` if no chain is left, and `ValueError` if `batch_size` is above 1 without
+    `config.fixed_shapes`.
+    """
+
+    store: ChainStore
+    config: ExampleConfig = field(default_factory=ExampleConfig)
+    selection: ChainSelection = field(default_factory=ChainSelection)
+    seed: int = 0
+    batch_size: int = 1  # examples of one micro-batch
+    held_out: Collection[str] = ()
+    entries: tuple[IndexEntry, ...] = field(init=False, repr=False, compare=False)  # of the chains that may be drawn
+    _sampler: ChainSampler = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_at_least(self, batch_size=1)
+        if self.batch_size > 1 and not self.config.fixed_shapes:
+            raise ValueError(f"{self.batch_size} examples stack only if config.fixed_shapes is set")
+        entries = self._allowed()
+        object.__setattr__(self, "entries", entries)
+        object.__setattr__(self, "_sampler", ChainSampler(entries, self.selection))
+
+    def _allowed(self) -> tuple[IndexEntry, ...]:
+        """Return the index entries of the chains that may be drawn."""
+        clusters = {entry.cluster for entry in self.store.entries if entry.name in self.held_out}
+        entries = tuple(entry for entry in self.store.entries if entry.cluster not in clusters)
+        if clusters and not entries:
+            raise InputError(
+                f"the {len(self.held_out)} held-out chains and their clusters are all of the training set; "
+                "hold out fewer"
+            )
+        return entries
+
+    def num_passes(self, step: int) -> int:
+        """Return the number of recycling iterations of this step, the same for all its examples."""
+        return num_passes(self.seed, step, self.config.max_passes)
+
+    def draw(self, step: int, micro_batch: int = 0) -> StepExamples:
+        """Draw the examples of one micro-batch of a step; raise `InputError` after 10 unusable chains in a row."""
+        refused: list[str] = []
+        places = range(micro_batch * self.batch_size, (micro_batch + 1) * self.batch_size)
+        examples = tuple(self._draw(step, place, refused) for place in places)
+        return StepExamples(step=step, micro_batch=micro_batch, examples=examples, refused=tuple(refused))
+
+    def _draw(self, step: int, place: int, refused: list[str]) -> TrainingExample:
+        choice = random_stream(self.seed, StreamUse.CHOICE, step, place)
+        for attempt in range(_MAX_DRAWS):
+            name = self.entries[self._sampler.draw(choice)].name
+            transform = random_stream(self.seed, StreamUse.TRANSFORM, step, place, attempt)
+            try:
+                return self._example(name, transform, self.num_passes(step))
+            except InputError as error:
+                refused.append(f"{printable(name)}: {error}")
+            except BaseException as error:
+                # A worker's traceback alone would not name the chain.
+                where = f"chain '{printable(name)}', step {step}, place {place} in the batch"
+                error.add_note(f"while an example was made of {where}")
+                raise
+        raise InputError(
+            f"{_MAX_DRAWS} chains drawn one after the other for step {step}, place {place} cannot be used "
+            f"(the last is {refused[-1]}); check the feature store"
+        )
+
+    def _example(self, chain: str, rng: np.random.Generator, num_passes: int) -> TrainingExample:
+        return training_example(*self.store.load(chain), self.config, rng, num_passes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexDataset(TrainingDataset):
+    """Dataset of complexes: an example is a crop of the assembly of a chain, which is drawn as for single chains.
+
+    `held_out` names assemblies; no assembly with a chain in a cluster of one of their chains is ever drawn.
+    AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.6.
+    """
+
+    store: ComplexStore
+    _assembly_of: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def _allowed(self) -> tuple[IndexEntry, ...]:
+        cluster_of = {entry.name: entry.cluster for entry in self.store.entries}
+        clusters = {
+            cluster_of[chain] for each in self.store.assemblies if each.name in self.held_out for chain in each.chains
+        }
+        found: dict[str, str] = {}
+        for assembly in self.store.assemblies:
+            if not any(cluster_of[chain] in clusters for chain in assembly.chains):
+                for chain in assembly.chains:
+                    found.setdefault(chain, assembly.name)
+        if not found:
+            raise InputError(
+                f"the training set has {len(self.store.assemblies)} assemblies, of which {len(self.held_out)} are held "
+                "out and none is left; build it with --assemblies, or hold out fewer"
+            )
+        object.__setattr__(self, "_assembly_of", found)
+        return tuple(entry for entry in self.store.entries if entry.name in found)
+
+    def _example(self, chain: str, rng: np.random.Generator, num_passes: int) -> TrainingExample:
+        made = self.store.load_complex(self._assembly_of[chain])
+        return complex_example(made.name, made.features, made.labels, self.config, rng, num_passes)

@@ -1,0 +1,206 @@
+"""Read and write feature stores, which hold the training examples (features and labels) of many chains.
+
+A store is a directory with `index.tsv`, the table of its chains (`datasets.index`), and `features.lmdb`, a database
+with one record for each chain (`datasets.chain_record`), or a directory of shards (`shard-0003-of-0010`), each of which
+is such a directory. The database finds records by the keys in the index, not by the names of chains.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.features.schema import Features
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.extras import require
+from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.training_sets.assembly_record import (
+    AssemblyEntry,
+    AssemblyRecord,
+    LabelledComplex,
+    labelled_complex,
+    read_assemblies,
+)
+from data_pipeline.training_sets.chain_record import ChainRecord
+from data_pipeline.training_sets.cluster_files import read_clusters
+from data_pipeline.training_sets.database import Database
+from data_pipeline.training_sets.index import IndexEntry, read_index
+
+INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
+SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them
+
+_SHARD = re.compile(r"shard-(\d{4})-of-(\d{4})")
+_ROOM_PER_RECORD = 8192  # pages of 4096 bytes that are not full, and the tree above them
+_TRANSACTION_BYTES = 64 * 2**20
+
+
+class FeatureStore:
+    """Reader of the training examples in a store, by chain name; `entries` are its index, sorted by name.
+
+    `assemblies` are those of its chains that stand together; there are none if the store was built without them.
+
+    A database file is opened at its first use, so a store may be pickled; processes may be forked.
+    """
+
+    def __init__(
+        self,
+        entries: tuple[IndexEntry, ...],
+        databases: tuple[Path, ...],
+        shards: dict[str, int],
+        assemblies: Mapping[str, tuple[AssemblyEntry, int]],
+    ) -> None:
+        self.entries = entries
+        self.assemblies = tuple(entry for entry, _ in assemblies.values())
+        self._assemblies = dict(assemblies)  # with the index into `databases`
+        self._databases = databases
+        self._shards = shards  # index into `databases` of each chain
+        self._keys = {entry.name: entry.key for entry in entries}
+        self._open: dict[int, Database] = {}
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> "FeatureStore":
+        """Open a store, or all shards of one; raise `InputError` if the directory has none or only a part of it."""
+        directories = store_directories(Path(path))
+        entries: list[IndexEntry] = []
+        shards: dict[str, int] = {}
+        assemblies: dict[str, tuple[AssemblyEntry, int]] = {}
+        for number, directory in enumerate(directories):
+            assemblies |= {entry.name: (entry, number) for entry in read_assemblies(directory)}
+            for entry in read_index(directory / INDEX_FILE):
+                first = shards.setdefault(entry.name, number)
+                if first != number:
+                    raise InputError.at(
+                        directory / INDEX_FILE,
+                        f"'{entry.name}' is also in {directories[first].name}; build the shards from one directory",
+                    )
+                entries.append(entry)
+        joined = Path(path) / SHARD_CLUSTERS_FILE
+        if joined.is_file():
+            clusters = read_clusters(joined)
+            entries = [replace(entry, cluster=clusters.get(entry.name, entry.cluster)) for entry in entries]
+        entries.sort(key=lambda entry: entry.name)
+        for directory in directories:
+            Database(directory / DATABASE_FILE)  # so that a damaged one is refused before anything is written
+        return cls(tuple(entries), tuple(directory / DATABASE_FILE for directory in directories), shards, assemblies)
+
+    def load(self, name: str) -> tuple[Features, ChainLabels]:
+        """Return the features and labels of one chain; raise `InputError` if its record is missing or damaged."""
+        record = self._record(name)
+        return record.features(), record.labels()
+
+    def load_complex(self, name: str) -> LabelledComplex:
+        """Return the features and labels of one assembly; raise `InputError` if a record is missing or damaged."""
+        if name not in self._assemblies:
+            raise InputError(f"there is no assembly '{printable(name)}' in {self._databases[0].parent}")
+        entry, number = self._assemblies[name]
+        content = self._database(number).get(entry.key)
+        problem = "run `helixfold features` again to finish the store"
+        if content is None:
+            raise InputError.at(self._databases[number], f"assembly '{name}' is not in it; {problem}")
+        try:
+            record = AssemblyRecord.unpack(bytes(content))
+        except ValueError as error:
+            raise InputError.at(self._databases[number], f"assembly '{name}' is damaged; {problem}") from error
+        return labelled_complex(record, {chain: self.load(chain) for chain in dict.fromkeys(entry.chains)})
+
+    def labels(self, name: str) -> ChainLabels:
+        """Return only the labels of one chain, without decoding its MSA."""
+        return self._record(name).labels()
+
+    def sequence(self, name: str) -> str:
+        """Return only the sequence of one chain."""
+        return self._record(name).head.sequence
+
+    def _record(self, name: str) -> ChainRecord:
+        if name not in self._keys:
+            raise InputError(f"there is no chain '{printable(name)}' in {self._databases[0].parent}")
+        number = self._shards[name]
+        path = self._databases[number]
+        content = self._database(number).get(self._keys[name])
+        if content is None:
+            raise InputError.at(
+                path, f"'{name}' of the index is not in it; run `helixfold features` again to finish the store"
+            )
+        record = ChainRecord(content, f"{path}, chain '{name}'")
+        if record.head.name != name:
+            raise InputError.at(path, f"'{name}' is filed as '{record.head.name}'; build it again")
+        return record
+
+    def _database(self, number: int) -> Database:
+        if number not in self._open:
+            self._open[number] = Database(self._databases[number])
+        return self._open[number]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+
+def store_directories(path: Path) -> tuple[Path, ...]:
+    """Return a store's directories: the store's own, or those of all its shards."""
+    if (path / INDEX_FILE).is_file():
+        return (path,)
+    with os_errors_as_input_errors(path, "cannot be read as a feature store"):
+        names = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+    found = [match for match in map(_SHARD.fullmatch, names) if match is not None]
+    counts = {int(match[2]) for match in found}
+    if not found:
+        raise InputError.at(path, "there is no index.tsv; is this a feature store, and was it built to the end?")
+    if len(counts) > 1:
+        raise InputError.at(path, "there are shards of different counts; keep those of one run")
+    count = counts.pop()
+    finished = {int(match[1]) for match in found if (path / match[0] / INDEX_FILE).is_file()}
+    if missing := [str(number) for number in range(count) if number not in finished]:
+        raise InputError.at(path, f"of {count} shards these are missing or unfinished: {', '.join(missing[:20])}")
+    return tuple(path / shard_name(number, count) for number in range(count))
+
+
+def has_shards(path: Path) -> bool:
+    """Return whether a directory holds shards."""
+    with os_errors_as_input_errors(path, "cannot be read"):
+        return path.is_dir() and any(_SHARD.fullmatch(name) for name in os.listdir(path))
+
+
+def shard_name(number: int, count: int) -> str:
+    """Return the name of a shard's directory; shards are numbered from 0."""
+    return f"shard-{number:04d}-of-{count:04d}"
+
+
+def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iterable[int]) -> None:
+    """Write records (key as hexadecimal digits, content), in ascending order of keys, as a new database.
+
+    `sizes` are the records' sizes in bytes, for LMDB must know the size of the file beforehand. The database replaces
+    an earlier one when it is complete. Equal records give equal bytes: LMDB lays pages out in the order of writing, and
+    transactions end at fixed sizes.
+    """
+    lmdb = _lmdb()
+    room = _TRANSACTION_BYTES + sum(size + _ROOM_PER_RECORD for size in sizes)
+    try:
+        with atomic_write(path) as temporary:
+            temporary.unlink()
+            with lmdb.open(
+                str(temporary), subdir=False, map_size=room, lock=False, meminit=True, sync=False
+            ) as environment:
+                transaction = environment.begin(write=True)
+                written = 0
+                for key, content in records:
+                    transaction.put(bytes.fromhex(key), content, append=True)
+                    written += len(content)
+                    if written >= _TRANSACTION_BYTES:
+                        transaction.commit()
+                        transaction, written = environment.begin(write=True), 0
+                transaction.commit()
+                environment.sync(True)
+    except lmdb.Error as error:
+        raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
+
+
+def _lmdb() -> Any:
+    """Import LMDB, which is needed for training only and comes with an extra."""
+    require("train", "lmdb", action="a training set")
+    import lmdb  # noqa: PLC0415
+
+    return lmdb
