@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int8
 
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residue_ranges import Replacement, ResidueRange

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.complexes.target_files import read_targets, single_chains
+from data_pipeline.features.complexes.target_files import read_targets, single_chains
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare

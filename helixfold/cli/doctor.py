@@ -28,7 +28,7 @@ def doctor(
     inputs
         Targets, as in `helixfold predict`.
     """
-    from data_pipeline.complexes.target_files import read_targets
+    from data_pipeline.features.complexes.target_files import read_targets
     from data_pipeline.io.site_configuration import without_configuration
     from helixfold.apps.predict.doctor import configuration_facts, facts, report
     from helixfold.apps.predict.search_plan import profile_of, server_of, with_site_sources

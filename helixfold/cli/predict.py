@@ -15,7 +15,7 @@ from helixfold.cli.main import exit_code
 from helixfold.options import MOST_USED
 
 if TYPE_CHECKING:
-    from data_pipeline.complexes.complex_input import AnyTarget
+    from data_pipeline.features.complexes.complex_input import AnyTarget
 
 _EXAMPLES = """more examples:
   helixfold predict --example

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.complexes.target_files import directory_in
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.complex_input import AnyTarget
+from data_pipeline.features.complexes.target_files import directory_in
 from data_pipeline.io.errors import InputError, input_problems
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.sampling.alignment_variants import VariantSettings

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.extras import require
 from helixfold.apps.predict.options import PredictOptions

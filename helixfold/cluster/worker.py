@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError, SearchError
 from helixfold.apps.predict.options import PredictOptions, SearchOptions

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool
 
-from data_pipeline.complexes.pipeline import target_features
+from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.protein import Protein
 from data_pipeline.residues import RESTYPES
 from helixfold.analysis.metrics import superposed_scores

@@ -8,10 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.complexes.pipeline import target_features
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.pipeline import target_features
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import GAP
 from helixfold.batch import Batch, sampled_fields

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES
-from data_pipeline.complexes.target_files import FASTA_SUFFIXES
+from data_pipeline.features.complexes.result_directory import ALIGNMENT_SUFFIXES
+from data_pipeline.features.complexes.target_files import FASTA_SUFFIXES
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import directory_name, read_fasta

@@ -18,9 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from data_pipeline.complexes.pipeline import target_features
-from data_pipeline.complexes.sequence_files import read_table_targets
-from data_pipeline.complexes.target_files import target_of, with_search_files
+from data_pipeline.features.complexes.pipeline import target_features
+from data_pipeline.features.complexes.sequence_files import read_table_targets
+from data_pipeline.features.complexes.target_files import target_of, with_search_files
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import os_errors_as_input_errors, unmoved_directory
 from data_pipeline.io.json_files import read_json

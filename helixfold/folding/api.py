@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
-from data_pipeline.complexes.pipeline import prepare_any
-from data_pipeline.complexes.target_files import read_targets, typed_target
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.features.complexes.pipeline import prepare_any
+from data_pipeline.features.complexes.target_files import read_targets, typed_target
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.config import Method

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.fasta import file_names
 from data_pipeline.parse.structures import read_structure

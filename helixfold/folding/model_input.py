@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.sampling import complex_sample

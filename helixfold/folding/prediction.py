@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.complexes.chain_ids import check_chain_ids
+from data_pipeline.features.complexes.chain_ids import check_chain_ids
 from data_pipeline.protein import Protein
 from helixfold.folding.provenance import Provenance
 from helixfold.options import RepresentationName

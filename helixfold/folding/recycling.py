@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.features.complexes.feature_set import TargetFeatures
 from data_pipeline.features.sample import Sample
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.complexes.complex_input import AnyTarget
-from data_pipeline.complexes.feature_set import TargetFeatures
-from data_pipeline.complexes.pipeline import target_features
+from data_pipeline.features.complexes.complex_input import AnyTarget
+from data_pipeline.features.complexes.feature_set import TargetFeatures
+from data_pipeline.features.complexes.pipeline import target_features
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.stages import Stages
 from helixfold.folding.model_input import model_input

@@ -6,9 +6,9 @@ from itertools import islice
 
 import numpy as np
 
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures, alignment_of
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, alignment_of
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP, RESTYPES_WITH_X_AND_GAP
 from helixfold.presets import Preset

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.feature_file import load_features
-from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.feature_file import load_features
+from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from data_pipeline.complexes.pipeline import PreparedComplex
+from data_pipeline.features.complexes.pipeline import PreparedComplex
 from data_pipeline.pipeline import PreparedTarget
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UsedTemplate
 from helixfold.report.page import counted

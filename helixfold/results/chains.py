@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline import residues
-from data_pipeline.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
+from data_pipeline.features.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
 from data_pipeline.protein import Hydrogens, Protein
 
 _N, _C = residues.ATOM_ORDER["N"], residues.ATOM_ORDER["C"]

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures, alignment_of
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, alignment_of
 from data_pipeline.io.files import system_errors_naming
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP

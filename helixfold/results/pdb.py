@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from data_pipeline import residues
-from data_pipeline.complexes.chain_ids import require_pdb_chain_ids
+from data_pipeline.features.complexes.chain_ids import require_pdb_chain_ids
 from data_pipeline.protein import Hydrogens, Protein
 from helixfold.results.chains import ChainRange, RingBond, iterate_atoms, ring_bonds, split_chains
 

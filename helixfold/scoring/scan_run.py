@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float, Int
 from tqdm import tqdm
 
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.complexes.feature_file import features_digest
-from data_pipeline.complexes.feature_set import TargetFeatures
-from data_pipeline.complexes.target_files import directory_in
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.feature_file import features_digest
+from data_pipeline.features.complexes.feature_set import TargetFeatures
+from data_pipeline.features.complexes.target_files import directory_in
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import require

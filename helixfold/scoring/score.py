@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.complexes.feature_set import TargetFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.io.errors import InputError, did_you_mean

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from data_pipeline.complexes.chain_ids import check_chain_ids, default_chain_ids
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
-from data_pipeline.complexes.pipeline import target_features
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.chain_ids import check_chain_ids, default_chain_ids
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.pipeline import target_features
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.fasta import MAX_RESIDUES, unknown_residues_problem
 from data_pipeline.parse.structures import read_structure

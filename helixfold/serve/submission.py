@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.sequence_files import read_fasta_targets
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.sequence_files import read_fasta_targets
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residues_problem
 from helixfold.serve.job_options import job_options

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_pipeline.complexes.sequence_files import read_fasta_targets
-from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.complexes.target_files import is_sequence
+from data_pipeline.features.complexes.sequence_files import read_fasta_targets
+from data_pipeline.features.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.target_files import is_sequence
 from data_pipeline.io.errors import InputError
 
 

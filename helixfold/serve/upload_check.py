@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from data_pipeline.complexes.target_files import read_targets
+from data_pipeline.features.complexes.target_files import read_targets
 from data_pipeline.io.child_processes import leave_interruptions_to_parent
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.text_files import read_chunks

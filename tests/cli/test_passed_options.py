@@ -301,7 +301,7 @@ def test_status_shows_place_stage_provenance_and_error(server: Server, capsys: p
 def test_doctor_prints_facts_as_lines_or_json(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     record("helixfold.apps.predict.search_plan.profile_of", "profile")
     record("helixfold.apps.predict.search_plan.server_of", "server")
-    read = record("data_pipeline.complexes.target_files.read_targets", ["target"])
+    read = record("data_pipeline.features.complexes.target_files.read_targets", ["target"])
     facts = record("helixfold.apps.predict.doctor.facts", {"cores": 2})
     record("helixfold.apps.predict.doctor.configuration_facts", {"error": None})
     record("helixfold.apps.predict.doctor.report", ["2 cores", "no GPU"])

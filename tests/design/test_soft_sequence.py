@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.complexes.pipeline import target_features
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.pipeline import target_features
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.pipeline import Target
 from helixfold.batch import Batch
 from helixfold.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence

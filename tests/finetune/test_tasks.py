@@ -16,9 +16,9 @@ from jaxtyping import config
 from scipy import stats
 from torch import Tensor
 
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.pipeline import target_features
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.pipeline import target_features
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval

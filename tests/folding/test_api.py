@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.pipeline import prepare_complex
-from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.features.alignment_depth import alignment_depth
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.pipeline import prepare_complex
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target, prepare

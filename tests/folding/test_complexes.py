@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.sampling.complex_sample import complex_sample, draw
 from helixfold.batch import MultimerBatch

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.alignments import EntityAlignment
-from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
-from data_pipeline.complexes.feature_set import RESIDUE_GAP, ComplexFeatureSet
-from data_pipeline.complexes.sequence_files import read_fasta_targets, read_table_targets
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import EntityAlignment
+from data_pipeline.features.complexes.colabfold_a3m import read_complex_a3m
+from data_pipeline.features.complexes.feature_set import RESIDUE_GAP, ComplexFeatureSet
+from data_pipeline.features.complexes.sequence_files import read_fasta_targets, read_table_targets
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.residues import GAP, MASKED
 from scripts.parity.make_colabfold_cases import MODES, MULTIMER, gap_digests

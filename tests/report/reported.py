@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.complexes.chain_ids import default_chain_ids
+from data_pipeline.features.complexes.chain_ids import default_chain_ids
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein

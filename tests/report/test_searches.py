@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.complexes.pipeline import PreparedComplex
+from data_pipeline.features.complexes.pipeline import PreparedComplex
 from data_pipeline.pipeline import FoundHomologs, PreparedTarget
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UsedTemplate
 from helixfold.report.searches import summary, template_report, templates_of

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.result_directory import RESULTS_DIRECTORY
+from data_pipeline.features.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.io import claims
 from helixfold.folding.options import FoldingOptions
 from helixfold.options import RepresentationFormat, RepresentationName

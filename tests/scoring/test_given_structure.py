@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import ATOM_ORDER, GAP
 from helixfold.scoring.score import BinderChains, as_anonymous_template, as_template_of_target

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import RESTYPES

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.pipeline import target_features
+from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
 from helixfold.execution.whole import Whole

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.io.errors import InputError
 from helixfold.scoring.structures import find_structures, read_scored
 from tests.scoring.structure_files import SEQUENCE, protein, write

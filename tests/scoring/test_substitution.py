@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
-from data_pipeline.complexes.pipeline import target_features
-from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.pipeline import target_features
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target
 from helixfold.execution.whole import Whole

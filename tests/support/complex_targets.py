@@ -1,8 +1,8 @@
 """Small complexes that tests share."""
 
-from data_pipeline.complexes.alignments import EntityAlignment, PairMode
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import EntityAlignment, PairMode
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 
 # Sequences of the same alignment, with species by which their rows are paired.

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.features.complexes.feature_set import TargetFeatures
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.stages import Stages
 from helixfold.folding.options import FoldingOptions

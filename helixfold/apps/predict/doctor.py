@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import helixfold
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.addresses import without_password
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors

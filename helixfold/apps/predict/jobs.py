@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.complexes.feature_file import save_features
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.feature_file import save_features
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.parse.fasta import directory_name
 from helixfold.apps.predict.search import prepare_in, write_templates
 from helixfold.apps.predict.settings import RunSettings

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from data_pipeline.complexes.feature_file import features_digest, load_features
-from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.complexes.feature_file import features_digest, load_features
+from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.jobs import Job

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from data_pipeline.complexes.pipeline import target_features
+from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.resume import ResumeStatus

@@ -49,7 +49,7 @@ MsaMode = Literal[
 ]
 DatabasePreset = Literal["full_dbs", "reduced_dbs"]
 OutputFormat = Literal["helixfold", "colabfold", "packed"]
-# Equal to `data_pipeline.complexes.alignments.PairMode`, which takes long to load.
+# Equal to `data_pipeline.features.complexes.alignments.PairMode`, which takes long to load.
 PairMode = Literal["unpaired_paired", "paired", "unpaired"]
 # Equal to `data_pipeline.search.alignment_server.PairStrategy`.
 PairStrategy = Literal["greedy", "complete"]

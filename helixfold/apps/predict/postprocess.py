@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.complexes.feature_file import load_features
+from data_pipeline.features.complexes.feature_file import load_features
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.record import model_origin, read_record

@@ -12,9 +12,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.feature_file import features_digest
-from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.feature_file import features_digest
+from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import sha256_of
 from data_pipeline.io.json_files import read_json

@@ -7,7 +7,7 @@ from pathlib import Path
 import gemmi
 import torch
 
-from data_pipeline.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
+from data_pipeline.features.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein

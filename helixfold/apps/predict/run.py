@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from data_pipeline.complexes.complex_input import AnyTarget
+from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError, input_problems
 from data_pipeline.io.files import remove_partial_files

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.complexes.feature_file import load_features, save_features
-from data_pipeline.complexes.feature_set import TargetFeatures
-from data_pipeline.complexes.paired_search import search_pairs_ahead
-from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
-from data_pipeline.complexes.target_files import TargetNames, directory_in
 from data_pipeline.features.alphafold_pickle import features_from_pickle
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.feature_file import load_features, save_features
+from data_pipeline.features.complexes.feature_set import TargetFeatures
+from data_pipeline.features.complexes.paired_search import search_pairs_ahead
+from data_pipeline.features.complexes.pipeline import PreparedComplex, prepare_any
+from data_pipeline.features.complexes.target_files import TargetNames, directory_in
 from data_pipeline.features.schema import Features
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError, InputProblems, SearchError, input_problems, printable

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.io.addresses import without_password
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.processors import available_processors

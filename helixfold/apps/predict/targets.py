@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_pipeline.complexes.alignment_files import NAMES, require_directories
-from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.pulldown import PulldownComplex, read_pulldown
-from data_pipeline.complexes.target_files import (
+from data_pipeline.features.complexes.alignment_files import NAMES, require_directories
+from data_pipeline.features.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
+from data_pipeline.features.complexes.pulldown import PulldownComplex, read_pulldown
+from data_pipeline.features.complexes.target_files import (
     INPUT_SUFFIXES,
     TargetNames,
     alignments_of,

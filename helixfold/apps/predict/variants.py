@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import require
 from data_pipeline.residue_ranges import read_depth, read_ranges, read_window

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.io.extras import are_installed
 from data_pipeline.io.files import read_file

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
-from data_pipeline.complexes.feature_file import load_features
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.colabfold_a3m import read_complex_a3m
+from data_pipeline.features.complexes.feature_file import load_features
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.parse.alignment import read_alignment
 from helixfold.cli.main import main
 from helixfold.results.colabfold import model_type

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.feature_file import load_features
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.feature_file import load_features
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, PAIRED_FILE, UNIREF_FILE
 from helixfold.cli.main import main
 from tests.data_pipeline.search.mock_server import Handler, MockServer, archive

@@ -10,12 +10,12 @@ import gemmi
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.alignments import EntityAlignment
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.feature_file import load_features
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
-from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.complexes.target_files import read_targets
+from data_pipeline.features.complexes.alignments import EntityAlignment
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.feature_file import load_features
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.target_files import read_targets
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.pipeline import Target

@@ -6,7 +6,7 @@ from pathlib import Path
 import gemmi
 import pytest
 
-from data_pipeline.complexes.target_files import TargetNames, read_targets
+from data_pipeline.features.complexes.target_files import TargetNames, read_targets
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import directory_name

@@ -9,7 +9,7 @@ import pytest
 import torch
 from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 
-from data_pipeline.complexes.feature_file import features_digest
+from data_pipeline.features.complexes.feature_file import features_digest
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.gemmi_chains import parse_pdb
 from helixfold import __version__

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.complexes.target_files import typed_target
+from data_pipeline.features.complexes.target_files import typed_target
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.site_configuration import without_configuration
 from data_pipeline.pipeline import Target

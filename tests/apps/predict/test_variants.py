@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.features.complexes.feature_set import TargetFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare

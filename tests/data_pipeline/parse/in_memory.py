@@ -2,8 +2,8 @@
 
 from unittest.mock import patch
 
-from data_pipeline.complexes.sequence_files import read_table_targets
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.sequence_files import read_table_targets
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.parse import alignment, csv_table, fasta
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.fasta import FastaRecord

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.features.assembly import Chain
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.msa import LETTER_TYPES, single_sequence
 from data_pipeline.features.pairing import PairedRows, PairingRows

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_pipeline.complexes.chain_ids import check_chain_ids, default_chain_ids
+from data_pipeline.features.complexes.chain_ids import check_chain_ids, default_chain_ids
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.fasta import MAX_RESIDUES, check_sequence, unknown_residues_problem
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.complexes.alignment_files import complex_of_a3m, is_complex_a3m, with_alignments
-from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.pipeline import PreparedComplex, prepare_any
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignment_files import complex_of_a3m, is_complex_a3m, with_alignments
+from data_pipeline.features.complexes.complex_input import ChainAlignmentFiles, ComplexInput
+from data_pipeline.features.complexes.pipeline import PreparedComplex, prepare_any
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import PreparedTarget, Target
 

@@ -12,11 +12,11 @@ from os import PathLike
 
 import numpy as np
 
-from data_pipeline.complexes.chain_ids import check_chain_ids
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.features import schema
 from data_pipeline.features.assembly import MAX_TEMPLATES, ChainNumbers, ComplexFeatures
+from data_pipeline.features.complexes.chain_ids import check_chain_ids
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.features.schema import Features, advised, array_shape, write_arrays
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.io.errors import InputError, printable

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.complex_input import ChainAlignmentFiles
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.complex_input import ChainAlignmentFiles
 from data_pipeline.io.files import without_suffix
 
 ALIGNMENT_SUFFIXES = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".aln", ".aln.gz")

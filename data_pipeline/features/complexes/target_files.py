@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_pipeline.complexes.alignment_files import (
+from data_pipeline.features.complexes.alignment_files import (
     A3M_SUFFIXES,
     NAMES,
     NAMES_OF_CHAINS,
@@ -16,13 +16,21 @@ from data_pipeline.complexes.alignment_files import (
     require_directories,
     with_alignments,
 )
-from data_pipeline.complexes.alignments import PairMode
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
-from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.result_directory import ALIGNMENT_SUFFIXES, RESULTS_DIRECTORY, alignments_of_single_chain
-from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import PairMode
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
+from data_pipeline.features.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
+from data_pipeline.features.complexes.result_directory import (
+    ALIGNMENT_SUFFIXES,
+    RESULTS_DIRECTORY,
+    alignments_of_single_chain,
+)
+from data_pipeline.features.complexes.sequence_files import (
+    read_complex_of_records,
+    read_fasta_targets,
+    read_table_targets,
+)
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import (

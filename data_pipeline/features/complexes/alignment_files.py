@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_pipeline.complexes.colabfold_a3m import is_complex_header, read_complex_a3m
-from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.result_directory import (
+from data_pipeline.features.complexes.colabfold_a3m import is_complex_header, read_complex_a3m
+from data_pipeline.features.complexes.complex_input import ChainAlignmentFiles, ComplexInput
+from data_pipeline.features.complexes.result_directory import (
     ALIGNMENT_SUFFIXES,
     alignments_of_single_chain,
     chain_directories,
     read_directory,
 )
-from data_pipeline.complexes.target import ComplexTarget, Entity
+from data_pipeline.features.complexes.target import ComplexTarget, Entity
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.alignment_rows import MAX_ALIGNMENT_BYTES

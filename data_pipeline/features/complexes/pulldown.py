@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from os import PathLike, fspath
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError, InputProblems, input_problems, printable
 from data_pipeline.parse.csv_table import read_rows
 from data_pipeline.parse.fasta import filesystem_key, read_fasta, target_name_problem

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.alignments import EntityAlignment
-from data_pipeline.complexes.feature_file import load_features, save_features
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import EntityAlignment
+from data_pipeline.features.complexes.feature_file import load_features, save_features
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError
 from tests.data_pipeline.sampling.samples import random_features

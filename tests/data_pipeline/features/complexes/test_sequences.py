@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.complexes.chain_ids import MAX_CHAINS, default_chain_ids, require_pdb_chain_ids
-from data_pipeline.complexes.chain_sequences import ChainSequenceError, split_chains
-from data_pipeline.complexes.sequence_files import (
+from data_pipeline.features.complexes.chain_ids import MAX_CHAINS, default_chain_ids, require_pdb_chain_ids
+from data_pipeline.features.complexes.chain_sequences import ChainSequenceError, split_chains
+from data_pipeline.features.complexes.sequence_files import (
     read_complex_of_records,
     read_fasta_targets,
     read_table_targets,
 )
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import FastaRecord
 from data_pipeline.residues import RESTYPES

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES, ChainSequenceError, split_chains
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES, ChainSequenceError, split_chains
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError, InputProblems, input_problems
 from data_pipeline.parse.csv_table import no_table_record, read_rows, table_record
 from data_pipeline.parse.fasta import (

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.complexes.alignments import EntityAlignment
-from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
-from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
-from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
-from data_pipeline.complexes.paired_search import paired_alignments
+from data_pipeline.features.complexes.alignments import EntityAlignment
+from data_pipeline.features.complexes.colabfold_a3m import read_complex_a3m
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.paired_search import paired_alignments
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.pairing import PairingRows, species_of
 from data_pipeline.parse.a3m import Alignment

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.alignments import EntityAlignment
-from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
-from data_pipeline.complexes.pipeline import prepare_complex, target_features
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import EntityAlignment
+from data_pipeline.features.complexes.complex_input import ChainAlignmentFiles, ComplexInput
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.pipeline import prepare_complex, target_features
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment, parse_a3m

@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.complexes.alignments import EntityAlignment, PairMode, chains_of
-from data_pipeline.complexes.chain_ids import ONLY_CHAIN
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.features.assembly import MAX_TEMPLATES, Chain, ComplexFeatures, complex_features, paired_rows
+from data_pipeline.features.complexes.alignments import EntityAlignment, PairMode, chains_of
+from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.schema import Features
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.features.templates import AlignedTemplate, TemplateFeatures, stack_templates

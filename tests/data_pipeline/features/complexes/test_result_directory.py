@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.alignment_files import with_alignments
-from data_pipeline.complexes.alignments import EntityAlignment
-from data_pipeline.complexes.complex_input import ComplexInput
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
-from data_pipeline.complexes.pipeline import prepare_complex
-from data_pipeline.complexes.target import ComplexTarget
-from data_pipeline.complexes.target_files import with_search_files
+from data_pipeline.features.complexes.alignment_files import with_alignments
+from data_pipeline.features.complexes.alignments import EntityAlignment
+from data_pipeline.features.complexes.complex_input import ComplexInput
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.pipeline import prepare_complex
+from data_pipeline.features.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.target_files import with_search_files
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.pipeline import Target, prepare

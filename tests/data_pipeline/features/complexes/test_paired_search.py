@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.complexes.paired_search import paired_alignments, search_pairs_ahead
+from data_pipeline.features.complexes.paired_search import paired_alignments, search_pairs_ahead
 from data_pipeline.io.errors import SearchError, TooLargeError
 from data_pipeline.search.plan import PairingStep
 from data_pipeline.search.result_files import ResultFiles
@@ -140,7 +140,7 @@ def test_rows_that_no_longer_fit_are_neither_searched_again_nor_stored(
     def too_large(*_: object, **__: object) -> None:
         raise TooLargeError("read fewer rows")
 
-    monkeypatch.setattr("data_pipeline.complexes.paired_search.parse_a3m", too_large)
+    monkeypatch.setattr("data_pipeline.features.complexes.paired_search.parse_a3m", too_large)
     with pytest.raises(TooLargeError, match="read fewer rows"):
         pair.pair()
     assert pair.tool.runs == 1

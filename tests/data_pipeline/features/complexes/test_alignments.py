@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.complexes.alignments import EntityAlignment, chains_of
-from data_pipeline.complexes.colabfold_a3m import complex_a3m_from_lines, is_complex_header, read_complex_a3m
-from data_pipeline.complexes.feature_set import ComplexFeatureSet
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import EntityAlignment, chains_of
+from data_pipeline.features.complexes.colabfold_a3m import complex_a3m_from_lines, is_complex_header, read_complex_a3m
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
 

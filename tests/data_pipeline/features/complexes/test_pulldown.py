@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.complexes import pulldown
-from data_pipeline.complexes.pulldown import PulldownComplex, read_pulldown
+from data_pipeline.features.complexes import pulldown
+from data_pipeline.features.complexes.pulldown import PulldownComplex, read_pulldown
 from data_pipeline.io.errors import InputError
 
 BAITS = ">p53\nMKV\n>sp|P1|HEAVY_HUMAN light's partner\nACDE\n>light\nGHI\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.complexes.target_files import read_targets
+from data_pipeline.features.complexes.target_files import read_targets
 from data_pipeline.io.errors import BatchInputError, InputError, InputProblems
 
 GOOD = "MKTAYIAKQR"

@@ -1,6 +1,6 @@
 """Read the chains of a complex from one line of text: chains stand between colons, copies are numbered by `*`."""
 
-from data_pipeline.complexes.chain_ids import MAX_CHAINS
+from data_pipeline.features.complexes.chain_ids import MAX_CHAINS
 from data_pipeline.parse.fasta import MAX_RESIDUES, find_invalid_letter
 
 CHAIN_SEPARATOR, COPIES = ":", "*"

@@ -14,9 +14,9 @@ from os import PathLike
 
 import numpy as np
 
-from data_pipeline.complexes.alignments import EntityAlignment
-from data_pipeline.complexes.chain_ids import MAX_CHAINS
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import EntityAlignment
+from data_pipeline.features.complexes.chain_ids import MAX_CHAINS
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.a3m import Alignment, checked_rows

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.complexes.alignments import PairMode
-from data_pipeline.complexes.complex_input import ChainAlignmentFiles, ComplexInput
-from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
-from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.alignments import PairMode
+from data_pipeline.features.complexes.complex_input import ChainAlignmentFiles, ComplexInput
+from data_pipeline.features.complexes.pipeline import PreparedComplex, prepare_complex
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.search.database_profile import read_database_profile
 from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan, plan_searches
-from tests.data_pipeline.complexes.test_paired_search import Pairing
+from tests.data_pipeline.features.complexes.test_paired_search import Pairing
 from tests.data_pipeline.search.families import random_protein, relative
 from tests.data_pipeline.search.test_plan import backbone
 from tests.data_pipeline.templates.structures import QUERY, make_chain, make_structure, write

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from data_pipeline.complexes.alignments import PairMode
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.target import ComplexTarget, Entity
+from data_pipeline.features.complexes.alignments import PairMode
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.target import ComplexTarget, Entity
 from data_pipeline.parse.fasta import filesystem_key
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
