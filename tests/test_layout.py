@@ -27,7 +27,7 @@ FLOORS = [
     ("helixfold.planning", "helixfold.analysis"),
     ("helixfold.folding", "helixfold.results", "helixfold.training"),
     (
-        "helixfold.databases",
+        "data_pipeline.search",
         "helixfold.report",
         "helixfold.apps",
         "helixfold.finetune",

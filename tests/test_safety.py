@@ -61,7 +61,11 @@ ROOMS = {
     "subprocess": ("data_pipeline.search.process", "notebooks.fold_on_colab"),
     "ctypes": ("helixfold.execution.allocator", "helixfold.ops.cpu.compiled.threads"),
     "tarfile": (
-        *("helixfold.weights.download", "helixfold.databases.download", "data_pipeline.search.server_archive"),
+        *(
+            "helixfold.weights.download",
+            "data_pipeline.search.database_download",
+            "data_pipeline.search.server_archive",
+        ),
         "helixfold.serve.worker.tasks",  # which writes archives and reads none
     ),
     "zipfile": (

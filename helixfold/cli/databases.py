@@ -35,7 +35,7 @@ def download(
     url
         Mirror of ColabFold's files.
     """
-    from helixfold.databases.download import DOWNLOADS, SERVER, download_databases
+    from data_pipeline.search.database_download import DOWNLOADS, SERVER, download_databases
 
     if not names:
         for name, each in DOWNLOADS.items():
@@ -115,9 +115,9 @@ def check(path: Annotated[Path, Parameter(name="PATH")], /) -> int:
     path
         Profile (TOML) or directory, as for `helixfold predict --databases`.
     """
+    from data_pipeline.search.database_check import check_databases
     from data_pipeline.search.database_profile import read_database_profile
     from data_pipeline.search.process import PACKAGES, find_program
-    from helixfold.databases.check import check_databases
 
     programs = {name for name in PACKAGES if find_program(name) is not None}
     profile = read_database_profile(path, programs)

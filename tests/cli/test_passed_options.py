@@ -156,7 +156,7 @@ def test_databases_are_built_under_the_names_that_searches_look_for(
 
 
 def test_databases_are_listed_or_downloaded(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
-    calls = record("helixfold.databases.download.download_databases", [OUT / "a"])
+    calls = record("data_pipeline.search.database_download.download_databases", [OUT / "a"])
     assert run("databases download --url http://mirror") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["uniref30_2302", "colabfold_envdb_202108", "pdb100_230517"]
@@ -175,7 +175,7 @@ def test_one_incomplete_database_fails_the_check(
     profile = SimpleNamespace(notes=["no templates"])
     read = record("data_pipeline.search.database_profile.read_database_profile", profile)
     record("data_pipeline.search.process.find_program")
-    record("helixfold.databases.check.check_databases", [("first", problem), ("second", None)])
+    record("data_pipeline.search.database_check.check_databases", [("first", problem), ("second", None)])
     assert main(["databases", "check", "a"]) == (0 if problem is None else 1)
     assert read[0][0] == (A, set())  # no program is installed
     assert capsys.readouterr().out.splitlines() == [

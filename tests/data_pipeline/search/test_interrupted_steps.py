@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.search import download as module
 from data_pipeline.search.cluster_build import move_database
-from helixfold.databases import download as module
-from helixfold.databases.download import DOWNLOADS, download_databases
-from tests.databases.test_databases import ARCHIVE, HASTY, NAME, database_files, download
+from data_pipeline.search.database_download import DOWNLOADS, download_databases
+from tests.data_pipeline.search.test_database_download import ARCHIVE, HASTY, NAME, database_files, download
 from tests.support.interruptions import check_kills, states
 from tests.weights.server import Behaviour, serving
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.databases.check import check_index
+from data_pipeline.search.database_check import check_index
 
 FIRST, LAST = "0\t0\t40\n", "1\t40\t60\n"
 

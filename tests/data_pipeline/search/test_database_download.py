@@ -12,10 +12,10 @@ import pytest
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.remote_file import DownloadError, RetryPolicy
+from data_pipeline.search.database_check import check_databases
+from data_pipeline.search.database_download import DOWNLOADS, download_databases
 from data_pipeline.search.database_profile import read_database_profile
 from helixfold.cli.main import main
-from helixfold.databases.check import check_databases
-from helixfold.databases.download import DOWNLOADS, download_databases
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
 from tests.data_pipeline.search.recording_program import RecordingProgram
 from tests.weights.server import Behaviour, serving
@@ -126,7 +126,7 @@ def test_sequences_are_converted_and_the_conversion_is_not_repeated(
 ) -> None:
     script = ': > members; : > members.index; printf "\\0\\0\\0\\0" > members.dbtype'
     program = RecordingProgram(tmp_path, "mmseqs", script)
-    monkeypatch.setattr("helixfold.databases.download.require_mmseqs", lambda _: program.path)
+    monkeypatch.setattr("data_pipeline.search.database_download.require_mmseqs", lambda _: program.path)
     name, output = "pdb100_230517", tmp_path / "output"
     content = gzip.compress(b">1abc_A\nMKV\n>2abc_A\nMK\n")
     assert download(Behaviour(content=content), output, name) == output / name
