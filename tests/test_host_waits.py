@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from data_pipeline.training_sets.examples import TrainingDataset
-from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ModelConfig
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig

@@ -17,7 +17,7 @@ from data_pipeline.search.mmseqs import Mmseqs
 from helixfold.benchmark import precision
 from helixfold.cli.main import main
 from helixfold.finetune.adapted import base_file
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.serve.worker import tasks
 from helixfold.serve.worker.options import WorkerOptions
 from helixfold.weights.checkpoint import save_checkpoint

@@ -9,14 +9,14 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.search.alignment_server import ServerOptions
 from data_pipeline.search.database_profile import read_database_profile
 from helixfold.cluster.site import read_site
-from helixfold.config import ModelConfig
 from helixfold.design.options import DesignOptions
 from helixfold.evaluation.benchmark_table import read_benchmark
 from helixfold.finetune.jobs import read_tasks
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.residue_offsets import rings_of
+from helixfold.model.config import ModelConfig
+from helixfold.model.presets import preset, tiny
 from helixfold.planning.memory import MemoryOptions
-from helixfold.presets import preset, tiny
 from helixfold.scoring.mutations import TargetChains
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.training.presets import training_preset

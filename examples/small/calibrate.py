@@ -40,9 +40,9 @@ from data_pipeline.sampling.training import training_example
 from data_pipeline.training_sets.examples import StepExamples
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.analysis.metrics import residue_lddt
-from helixfold.config import ModelConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ModelConfig
 from helixfold.training.loader import pack
 from helixfold.training.recipes import last_weights
 from helixfold.training.step import forward

@@ -41,7 +41,7 @@ from verdicts import (
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import atomic_write
 from data_pipeline.training_sets.store import FeatureStore
-from helixfold.config import ModelConfig
+from helixfold.model.config import ModelConfig
 from helixfold.weights.checkpoint import read_header
 from helixfold.weights.load import read_shapes
 

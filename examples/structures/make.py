@@ -19,14 +19,14 @@ from data_pipeline import residues, stereochemistry
 from data_pipeline.io.files import atomic_write
 from data_pipeline.protein import Protein
 from data_pipeline.residue_geometry import IDEAL_ATOMS
-from helixfold.geometry.atoms import (
+from helixfold.model.geometry.atoms import (
     atom14_from_rigid_groups,
     atom14_mask,
     atom14_to_atom37,
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.rigid import rigid_from_three_points
+from helixfold.model.geometry.rigid import rigid_from_three_points
 from helixfold.results.pdb import to_pdb
 
 OXYGEN, SIDE_CHAIN = 3, 5  # slots of atom14; from the latter on, atoms turn with the rotamer

@@ -22,7 +22,6 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.sampling import training as examples
 from helixfold.benchmark.measurement import measured_device, peak_of, settle, write_json
 from helixfold.benchmark.options import AblationOptions, AblationPart
-from helixfold.config import ModelConfig
 from helixfold.execution.allocator import keep_few_kernels, keeping_freed_memory
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -34,7 +33,9 @@ from helixfold.losses import config as losses
 from helixfold.losses.config import LossConfig
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import IN_FLOAT32
+from helixfold.model.config import ModelConfig
 from helixfold.model.outputs import Outputs
+from helixfold.model.presets import preset
 from helixfold.model.update import Context, ContextInput, Stream, Update
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
@@ -43,7 +44,6 @@ from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.executors import executor
 from helixfold.planning.size import dtype_name
-from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
 
 Results = Mapping[str, Tensor]

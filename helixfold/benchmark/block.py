@@ -22,9 +22,9 @@ from helixfold.benchmark.options import BlockOptions, CommonOptions
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
+from helixfold.model.presets import preset
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.presets import preset
 
 Streams = tuple[Tensor, Tensor, Tensor, Tensor]
 

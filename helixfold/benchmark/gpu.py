@@ -38,11 +38,11 @@ from helixfold.benchmark.model import PEERS
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE
 from helixfold.benchmark.ops import PACKAGES
 from helixfold.benchmark.options import BlockOptions, CommonOptions, ModelOptions, OpsOptions, Size, StepOptions, Way
-from helixfold.config import ConfigError
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.stages import mean_seconds, synchronize
+from helixfold.model.config import ConfigError
 from helixfold.ops.card import card_of
 from helixfold.ops.triton.attention_tiles import LARGEST_TILE, program_count, tile_size
 from helixfold.ops.triton.language import Kernel, cdiv, watched

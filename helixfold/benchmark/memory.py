@@ -17,7 +17,6 @@ from data_pipeline.io.errors import InputError
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.measurement import PLAIN, held_memory, reason_of_failure, settle, write_json
 from helixfold.benchmark.options import Computation, MemoryBenchmarkOptions, MemoryPart
-from helixfold.config import ModelConfig, of_blocks
 from helixfold.design.memory import StepNeeds, step_needs
 from helixfold.design.options import DesignDtype, DesignOptions
 from helixfold.design.task import hallucination
@@ -27,6 +26,8 @@ from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
 from helixfold.model import confidence
+from helixfold.model.config import ModelConfig, of_blocks
+from helixfold.model.presets import Preset, preset
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
@@ -37,7 +38,6 @@ from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.size import PassSize, floor, gib
 from helixfold.planning.training import KEPT_BLOCKS
-from helixfold.presets import Preset, preset
 from helixfold.weights.untrained import untrained_model
 
 PREDICTION: MemoryPart = "prediction"

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from data_pipeline.io.errors import SearchError
-from helixfold.batch import Batch
 from helixfold.benchmark.measurement import (
     PLAIN,
     WHOLE,
@@ -30,11 +29,12 @@ from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Outputs
+from helixfold.model.presets import PRESETS, Preset, preset
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from helixfold.planning.prediction import META
-from helixfold.presets import PRESETS, Preset, preset
 from helixfold.verification.runs import MISSING, run_deepmind
 from helixfold.weights.untrained import untrained_model
 

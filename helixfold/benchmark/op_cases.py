@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark.measurement import Work
-from helixfold.config import of_blocks
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import of_blocks
+from helixfold.model.presets import preset
 from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.attention import attention
 from helixfold.ops.constants import LINE
@@ -24,7 +25,6 @@ from helixfold.ops.linear import layer_norm, linear, multiply
 from helixfold.ops.residual import add_change
 from helixfold.ops.structure.point_attention import point_attention
 from helixfold.planning.prediction import META
-from helixfold.presets import preset
 
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]
 # Names of the cases that peers also implement.

@@ -25,7 +25,7 @@ from helixfold.options import (
 )
 
 _MULTIMER = ("_multimer_v3", "_multimer_v2", "_multimer")
-# Equal to the names of `helixfold.presets.PRESETS`, which takes long to load, as do the modules below.
+# Equal to the names of `helixfold.model.presets.PRESETS`, which takes long to load, as do the modules below.
 MODELS = (
     *(f"model_{index}{suffix}" for suffix in ("", "_ptm", *_MULTIMER) for index in range(1, 6)),
     *("small", "tiny", "tiny_multimer"),

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer, random_streams
 from helixfold.benchmark.op_cases import Shape
 from helixfold.benchmark.options import PassOptions
-from helixfold.config import StackConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -22,13 +20,15 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
+from helixfold.model.batch import Batch
+from helixfold.model.config import StackConfig
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, outer_mask
 from helixfold.model.outputs import Outputs
+from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import recorded
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, add_together
-from helixfold.presets import preset
 
 if TYPE_CHECKING:
     from helixfold.ops.triton.compiled import CompiledKernel

@@ -23,12 +23,12 @@ from helixfold.apps.predict.variants import expected_variants, variant_settings
 from helixfold.cluster.forecast import card_of_pool, forecast_of_pool, forecast_of_search, memory_for_tensors
 from helixfold.cluster.schedule import PoolForecast, Schedule
 from helixfold.cluster.site import Pool, Site, read_site
-from helixfold.config import Method
 from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
+from helixfold.model.config import Method
+from helixfold.model.presets import Preset
 from helixfold.options import DtypeOrAuto, given, values_of
 from helixfold.planning.memory import MemoryOptions
-from helixfold.presets import Preset
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.file_table import FEATURES, RANKING
 from helixfold.results.packed import PackedResults

@@ -13,15 +13,15 @@ import torch
 
 from helixfold.cluster.schedule import PoolForecast
 from helixfold.cluster.site import Pool
-from helixfold.config import ModelConfig
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on
+from helixfold.model.config import ModelConfig
+from helixfold.model.presets import Preset
 from helixfold.ops.card import CARDS, Card
 from helixfold.planning.duration import pass_work
 from helixfold.planning.executors import AvailableMemory, longest
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.size import PassSize
-from helixfold.presets import Preset
 
 # Share of a GPU's memory that is left for tensors, and what a process takes of a node's memory beside them.
 _MEMORY_LEFT, _PROCESS = 0.92, 2**30

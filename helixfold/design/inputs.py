@@ -14,15 +14,15 @@ from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import GAP
-from helixfold.batch import Batch, sampled_fields
 from helixfold.design.losses import DesignPass, KnownAtoms
 from helixfold.design.sequence import DesignedSequence
 from helixfold.design.soft_sequence import AMINO_ACIDS, with_sequence
 from helixfold.design.task import FREE, DesignTask
 from helixfold.folding.model_input import ModelInput, batch_of, draw, model_input
-from helixfold.geometry.atoms import pseudo_beta
+from helixfold.model.batch import Batch, sampled_fields
+from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.outputs import Outputs
-from helixfold.presets import Preset
+from helixfold.model.presets import Preset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,11 @@ from torch.nn.functional import one_hot
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.batch import Batch
 from helixfold.design.sequence import DesignedSequence
-from helixfold.geometry.atoms import pseudo_beta
+from helixfold.model.batch import Batch
 from helixfold.model.confidence import plddt, predicted_aligned_error
 from helixfold.model.evoformer import outer_mask
+from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
 from helixfold.model.outputs import Outputs
 

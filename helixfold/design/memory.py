@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from data_pipeline.io.errors import InputError, printable
-from helixfold.config import ModelConfig
 from helixfold.design.options import DesignOptions
 from helixfold.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients, with_sequence
 from helixfold.design.task import DesignTask
@@ -20,11 +19,12 @@ from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import plddt, predicted_aligned_error
+from helixfold.model.config import ModelConfig
+from helixfold.model.presets import Preset
 from helixfold.ops.card import Card, card_of, described
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.size import PassSize, gib
 from helixfold.planning.training import beside_tensors, prepared_products
-from helixfold.presets import Preset
 
 if TYPE_CHECKING:
     from helixfold.weights.find import ReadyModel

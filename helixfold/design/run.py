@@ -12,7 +12,6 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.parse.fasta import directory_name
 from helixfold.apps.predict.screen import logged_screen
-from helixfold.config import Method
 from helixfold.design import files
 from helixfold.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
 from helixfold.design.designer import Designer
@@ -22,6 +21,7 @@ from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
+from helixfold.model.config import Method
 from helixfold.ops.card import card_of
 from helixfold.options import values_of
 from helixfold.planning.training import KEPT_BLOCKS

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from data_pipeline.residues import RESTYPES
-from helixfold.batch import Batch, MultimerBatch
 from helixfold.execution.recompute import MethodReplacement, replace_method
-from helixfold.geometry.frames import BackboneFrames
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch, MultimerBatch
 from helixfold.model.embedders import MSA_CHANNELS
+from helixfold.model.geometry.frames import BackboneFrames
 from helixfold.model.outputs import Outputs
 from helixfold.model.templates import TEMPLATE_TYPES
 from helixfold.model.update import Executor

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Int
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM37_MASK
-from helixfold.batch import Batch, MultimerBatch, batch_of_one
-from helixfold.config import Method
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.losses.labels import ComplexLabels, Labels
+from helixfold.model.batch import Batch, MultimerBatch, batch_of_one
+from helixfold.model.config import Method
 
 
 def random_batch(

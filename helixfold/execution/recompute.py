@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from helixfold.config import Config, ConfigError, require
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import Config, ConfigError, require
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 from helixfold.ops.recomputed import Intermediates, intermediates
 

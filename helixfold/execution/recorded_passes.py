@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
-from helixfold.batch import Batch
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Folded, Recycled, nothing_recycled
 from helixfold.model.update import Executor
 from helixfold.ops.card import Card, card_of

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helixfold.config import require
 from helixfold.execution.allocator import return_free_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.spilled_stream import SpilledStream
+from helixfold.model.config import require
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import card_of, described, is_described
 from helixfold.ops.residual import Residual

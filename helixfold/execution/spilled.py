@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from helixfold.config import ConfigError
 from helixfold.execution.counter import counted_as_offloaded
 from helixfold.execution.slabs import Held, Slabs, row_slices
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
+from helixfold.model.config import ConfigError
 from helixfold.model.update import Stream, as_tensor
 from helixfold.ops.card import card_of, is_described
 

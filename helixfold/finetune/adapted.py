@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.io.errors import InputError
-from helixfold.config import ModelConfig
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
+from helixfold.model.config import ModelConfig
+from helixfold.model.presets import Preset
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.presets import Preset
 from helixfold.weights.adapters import changed_parameters
 from helixfold.weights.find import find_parameters
 from helixfold.weights.load import load_weights

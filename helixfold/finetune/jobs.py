@@ -9,7 +9,7 @@ from data_pipeline.io.toml_files import read_toml
 from data_pipeline.parse.fasta import file_name_problem
 from helixfold.finetune.finetuning import Task
 from helixfold.finetune.settings import LEARNING_RATES, FinetuneConfig, finetuning
-from helixfold.presets import Preset
+from helixfold.model.presets import Preset
 from helixfold.weights.low_rank import LowRankConfig
 
 _LOW_RANK = ("rank", "alpha", "targets", "rank_stabilised", "decomposed")

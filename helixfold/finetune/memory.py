@@ -7,11 +7,11 @@ from functools import cache
 
 import torch
 
-from helixfold.config import ModelConfig
 from helixfold.execution.device import dtype_on
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.finetune.adapted import HEADS
 from helixfold.finetune.settings import FinetuneConfig
+from helixfold.model.config import ModelConfig
 from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
 from helixfold.parallel.mesh import Layout

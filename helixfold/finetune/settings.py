@@ -15,8 +15,8 @@ from data_pipeline.sampling.msa import BlockDeletion
 from data_pipeline.sampling.training import ExampleConfig
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses
+from helixfold.model.presets import Preset
 from helixfold.optim.config import OptimizerConfig
-from helixfold.presets import Preset
 from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.weights.low_rank import LowRankConfig
 

@@ -42,11 +42,11 @@ from helixfold.folding.model_input import ModelInput, batch_of, draw, model_inpu
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import predicted_aligned_error
 from helixfold.model.outputs import Folded
+from helixfold.model.presets import Preset
 from helixfold.model.update import Executor, as_tensor
 from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
-from helixfold.presets import Preset
 from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.report.plots import new_figure, to_png
 from helixfold.results.lock import only_run

@@ -19,7 +19,6 @@ from data_pipeline.features.complexes.pipeline import prepare_any
 from data_pipeline.features.complexes.target_files import read_targets, typed_target
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
-from helixfold.config import Method
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
@@ -30,11 +29,12 @@ from helixfold.folding.planned import fold_planned
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_in, templates_read
+from helixfold.model.config import Method
+from helixfold.model.presets import Preset
 from helixfold.ops.card import card_of
 from helixfold.options import CudaGraphs
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.size import dtype_name
-from helixfold.presets import Preset
 from helixfold.weights.adapters import WeightedAdapter
 from helixfold.weights.find import ReadyModel, find_models
 

@@ -16,10 +16,10 @@ from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.sampling import complex_sample
 from data_pipeline.sampling.sample import draw_sample
-from helixfold.batch import Batch, MultimerBatch
-from helixfold.config import Method
 from helixfold.folding.residue_offsets import check_offsets, offsets_with_rings, rings_of
-from helixfold.presets import Preset
+from helixfold.model.batch import Batch, MultimerBatch
+from helixfold.model.config import Method
+from helixfold.model.presets import Preset
 
 _BATCHES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
 _RESIDUE_GAP_NOTE: Final = (

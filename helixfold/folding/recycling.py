@@ -13,7 +13,6 @@ from data_pipeline.features.complexes.feature_set import TargetFeatures
 from data_pipeline.features.sample import Sample
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.batch import Batch
 from helixfold.execution.device import dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size
 from helixfold.execution.stages import Stages
@@ -22,12 +21,13 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.readout import mean_plddt, predicted_protein, prediction_of, representation, sample_of
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled, nothing_recycled
+from helixfold.model.presets import Preset
 from helixfold.model.update import Executor, as_tensor
 from helixfold.ops.card import card_of
 from helixfold.options import RepresentationName
-from helixfold.presets import Preset
 
 # Kinds of devices that compute while the host does something else.
 _DRAW_AHEAD = ("cuda",)

@@ -11,7 +11,7 @@ from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, alignment_of
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP, RESTYPES_WITH_X_AND_GAP
-from helixfold.presets import Preset
+from helixfold.model.presets import Preset
 
 
 @dataclass(frozen=True, kw_only=True)

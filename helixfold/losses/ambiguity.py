@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from data_pipeline.features.ground_truth import ATOM14_IS_AMBIGUOUS
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.rigid_groups import RigidGroups
 from helixfold.losses.labels import Labels
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.rigid_groups import RigidGroups
 
 # The range of four atom14 slots that contains the ambiguous atoms of all residue types.
 _SLOTS = np.flatnonzero(ATOM14_IS_AMBIGUOUS.sum(0))

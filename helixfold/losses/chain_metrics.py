@@ -13,11 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.geometry.atoms import pseudo_beta
-from helixfold.geometry.rigid import length
 from helixfold.losses.heads import LDDT_LIMITS, distance_errors
 from helixfold.losses.labels import Labels
 from helixfold.model.evoformer import outer_mask
+from helixfold.model.geometry.atoms import pseudo_beta
+from helixfold.model.geometry.rigid import length
 from helixfold.model.outputs import PredictedStructure
 
 METRICS = ("chain_lddt_ca", "interface_lddt_ca", "native_contacts")

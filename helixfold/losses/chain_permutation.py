@@ -17,9 +17,9 @@ from torch import Tensor
 from data_pipeline.features.assembly import ChainNumbers
 from data_pipeline.features.ground_truth import ATOM14_ALTERNATIVE
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.batch import MultimerBatch
-from helixfold.geometry.tables import per_residue
 from helixfold.losses.labels import ComplexLabels, Labels
+from helixfold.model.batch import MultimerBatch
+from helixfold.model.geometry.tables import per_residue
 from helixfold.model.outputs import PredictedStructure
 
 _CA, _CB = ATOM_ORDER["CA"], ATOM_ORDER["CB"]

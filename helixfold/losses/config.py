@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from data_pipeline.io.config import added_setting
-from helixfold.config import Config, ConfigError, Method, require
+from helixfold.model.config import Config, ConfigError, Method, require
 
 TERMS = (
     "backbone_fape",

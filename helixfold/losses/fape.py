@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from data_pipeline.residue_geometry import PSI_GROUP
 from data_pipeline.residues import UNKNOWN
-from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.ambiguity import RenamedTruth
+from helixfold.model.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.structure.aligned_errors import ChainPairs, aligned_errors
 

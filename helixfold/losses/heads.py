@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.labels import Labels
 from helixfold.model.confidence import aligned_error_breaks
 from helixfold.model.evoformer import outer_mask
+from helixfold.model.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
 
 _CA = ATOM_ORDER["CA"]

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.geometry.rigid import length
-from helixfold.geometry.torsions import Torsions
 from helixfold.losses.heads import masked_mean
+from helixfold.model.geometry.rigid import length
+from helixfold.model.geometry.torsions import Torsions
 
 # Added to a squared length before the root, and to counts (DeepMind's program).
 _LENGTH_FLOOR = 1e-6

@@ -9,8 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.batch import Batch, MultimerBatch, with_chains
-from helixfold.geometry.observed import groups_and_chis_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.chain_metrics import centre_of_mass_loss, chain_metrics
 from helixfold.losses.chain_permutation import permuted_labels
@@ -28,6 +26,8 @@ from helixfold.losses.heads import (
 from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
 from helixfold.losses.violations import violation_loss
+from helixfold.model.batch import Batch, MultimerBatch, with_chains
+from helixfold.model.geometry.observed import groups_and_chis_from_atom37
 from helixfold.model.outputs import Outputs
 
 _BACKBONE_GROUP = 0

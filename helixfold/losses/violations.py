@@ -18,9 +18,9 @@ from torch.nn.functional import pad
 from data_pipeline import stereochemistry as norms
 from data_pipeline.residues import ATOM14_NAMES, ATOM14_TO_ATOM37, RESTYPES, UNKNOWN
 from data_pipeline.stereochemistry import distance_bounds
-from helixfold.batch import Batch, MultimerBatch
-from helixfold.geometry.rigid import length
 from helixfold.losses.labels import Labels
+from helixfold.model.batch import Batch, MultimerBatch
+from helixfold.model.geometry.rigid import length
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.card import card_of
 from helixfold.ops.mask_bias import unmasked

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from helixfold.batch import Batch
-from helixfold.config import Method, ModelConfig, StructureConfig, TemplateConfig
-from helixfold.geometry.atoms import pseudo_beta
+from helixfold.model.batch import Batch
+from helixfold.model.config import Method, ModelConfig, StructureConfig, TemplateConfig
 from helixfold.model.embedders import ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
 from helixfold.model.evoformer import EvoformerStack, outer_mask
+from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.heads import Heads
 from helixfold.model.layers import Linear
 from helixfold.model.multimer import MultimerPointAttention, MultimerTemplateEmbedder, multimer_input_embedder

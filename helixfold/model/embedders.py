@@ -8,9 +8,9 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from helixfold.batch import Batch
-from helixfold.config import MSA_LETTERS
-from helixfold.geometry.atoms import DistanceBins, distogram
+from helixfold.model.batch import Batch
+from helixfold.model.config import MSA_LETTERS
+from helixfold.model.geometry.atoms import DistanceBins, distogram
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.ops.look_up import look_up
 

@@ -4,7 +4,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from helixfold.config import StackConfig
+from helixfold.model.config import StackConfig
 from helixfold.model.layers import Transition
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
 from helixfold.model.outer_product_mean import OuterProductMean

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from helixfold.config import ModelConfig
+from helixfold.model.config import ModelConfig
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Folded, Logits, PredictedStructure
 from helixfold.model.update import Executor, Stream, transposed

@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from helixfold.batch import Batch, MultimerBatch, with_chains
-from helixfold.config import StructureConfig, TemplateConfig
-from helixfold.geometry.atoms import distogram
-from helixfold.geometry.torsions import chis_from_atom37
+from helixfold.model.batch import Batch, MultimerBatch, with_chains
+from helixfold.model.config import StructureConfig, TemplateConfig
 from helixfold.model.embedders import MAX_SEPARATION, InputEmbedder, clipped_difference, separations
+from helixfold.model.geometry.atoms import distogram
+from helixfold.model.geometry.torsions import chis_from_atom37
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.point_attention import PointAttention, Projections, initial_point_weights
 from helixfold.model.template_frames import BACKBONE_ATOMS, directions

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.config import ModelConfig
+from helixfold.model.config import ModelConfig
 from helixfold.model.stream import Stream
 from helixfold.model.update import Executor
 

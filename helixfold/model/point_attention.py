@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from helixfold.config import StructureConfig
-from helixfold.geometry.rigid import Rigid
+from helixfold.model.config import StructureConfig
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.layers import Linear
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.shared_parameters import LinearUse, copies, linear_once, linear_uses

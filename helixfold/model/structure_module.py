@@ -8,9 +8,9 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from helixfold.config import StructureConfig
-from helixfold.geometry import atoms
-from helixfold.geometry.frames import BackboneFrames
+from helixfold.model.config import StructureConfig
+from helixfold.model.geometry import atoms
+from helixfold.model.geometry.frames import BackboneFrames
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import PredictedStructure
 from helixfold.model.point_attention import InvariantPointAttention, PairInput, PointAttention

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.batch import Batch
-from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid, rigid_from_three_points
+from helixfold.model.batch import Batch
+from helixfold.model.geometry.frames import BackboneFrames
+from helixfold.model.geometry.rigid import Rigid, rigid_from_three_points
 
 BACKBONE_ATOMS = slice(ATOM_ORDER["N"], ATOM_ORDER["C"] + 1)  # N, CA and C
 _LEAST_DISTANCE = 1e-6

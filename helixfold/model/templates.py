@@ -8,10 +8,10 @@ from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from helixfold.batch import Batch
-from helixfold.config import TemplateConfig
-from helixfold.geometry.atoms import DistanceBins, distogram
-from helixfold.geometry.torsions import torsions_from_atom37
+from helixfold.model.batch import Batch
+from helixfold.model.config import TemplateConfig
+from helixfold.model.geometry.atoms import DistanceBins, distogram
+from helixfold.model.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from helixfold.model.template_frames import BACKBONE_ATOMS, directions
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication

@@ -15,13 +15,13 @@ from data_pipeline.sampling.training import training_example
 from data_pipeline.training_sets.chain_sampling import StreamUse, num_passes, random_stream
 from data_pipeline.training_sets.chains import chain_labels
 from data_pipeline.training_sets.examples import StepExamples
-from helixfold import presets
 from helixfold.analysis import metrics
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
+from helixfold.model import presets
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.optim.flat import FlatOptimizer

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from helixfold.config import Config, require
+from helixfold.model.config import Config, require
 
 Clipping = Literal["none", "sample", "global", "adagc"]
 Method = Literal["adam", "muon"]

@@ -22,8 +22,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import InputError
-from helixfold.config import ModelConfig, require
 from helixfold.execution.device import pick_device
+from helixfold.model.config import ModelConfig, require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,12 @@ from functools import cache
 
 import torch
 
-from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.stages import mean_seconds
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ModelConfig
 from helixfold.ops.dispatch import forced
 from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize

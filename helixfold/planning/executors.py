@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from helixfold.config import ModelConfig
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, free_disk, limit_memory
 from helixfold.execution.recorded_passes import bucket_size
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
+from helixfold.model.config import ModelConfig
 from helixfold.ops.card import Card
 from helixfold.planning.prediction import EXECUTORS, forecast_prediction
 from helixfold.planning.size import Forecast, PassSize, gib

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
-from helixfold.config import ConfigError
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.available import available_memory
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.model.config import ConfigError
 from helixfold.parallel.collectives import BETWEEN_BRANCHES
 from helixfold.parallel.gradients import BUCKET_ELEMENTS
 from helixfold.parallel.mesh import Layout, Mesh, layouts

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from helixfold.config import of_blocks
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import of_blocks
 from helixfold.ops.card import CARDS, Card, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer

@@ -11,11 +11,11 @@ from data_pipeline.features.schema import Features
 from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.execution.available import available_memory, free_disk
+from helixfold.model.presets import Preset
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError, Plan, plan, read_available_memory
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import PassSize, gib
-from helixfold.presets import Preset
 from helixfold.standard_streams import print_detail
 from helixfold.weights.find import ReadyModel
 

@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from data_pipeline.io.errors import choice_problem
-from helixfold.batch import Batch, sampled_fields
-from helixfold.config import ModelConfig, of_blocks
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import LEAST_ELEMENTS, Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
-from helixfold.geometry.frames import BackboneFrames
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch, sampled_fields
+from helixfold.model.config import ModelConfig, of_blocks
+from helixfold.model.geometry.frames import BackboneFrames
 from helixfold.model.outputs import nothing_recycled
 from helixfold.model.structure_module import StructureModule
 from helixfold.model.update import Executor

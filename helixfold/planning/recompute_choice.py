@@ -10,8 +10,8 @@ from dataclasses import fields, replace
 
 import torch
 
-from helixfold.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
+from helixfold.model.config import ConfigError
 from helixfold.planning.size import gib
 from helixfold.planning.training import TrainingNeeds, part_costs
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helixfold.config import ModelConfig
+from helixfold.model.config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

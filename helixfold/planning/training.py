@@ -16,8 +16,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch
-from helixfold.config import ModelConfig, of_blocks
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
@@ -26,6 +24,8 @@ from helixfold.losses.config import LossConfig, initial_training
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
+from helixfold.model.config import ModelConfig, of_blocks
 from helixfold.model.outputs import Recycled, nothing_recycled
 from helixfold.model.update import Stream
 from helixfold.ops.card import CARDS, Card, described

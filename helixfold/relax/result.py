@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from data_pipeline.protein import Hydrogens, Protein
-from helixfold import config
+from helixfold.model import config
 from helixfold.relax.flaws import Flaws
 
 

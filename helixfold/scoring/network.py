@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.io.errors import InputError
-from helixfold.config import Method
 from helixfold.execution.device import AUTO, DTYPES, cast_trunk, limit_threads, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES, passes_on
 from helixfold.execution.stages import Stages
@@ -15,10 +14,11 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.planned import fold_planned, fold_together
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
+from helixfold.model.config import Method
+from helixfold.model.presets import PRESETS, Preset
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.presets import PRESETS, Preset
 from helixfold.scoring.options import NetworkOptions
 from helixfold.standard_streams import print_note
 from helixfold.weights.find import ReadyModel, find_models, find_parameters

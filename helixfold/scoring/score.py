@@ -28,7 +28,7 @@ from helixfold.analysis.scores import compared
 from helixfold.folding.initial_guess import recycled_atoms
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.presets import PRESETS, Preset
+from helixfold.model.presets import PRESETS, Preset
 from helixfold.scoring.structures import ScoredStructure
 
 _BACKBONE_AND_BETA = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]

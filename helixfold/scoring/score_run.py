@@ -24,10 +24,10 @@ from helixfold import __version__
 from helixfold.analysis.correlation import spearman
 from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_references
-from helixfold.config import Method
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.presets import Preset
+from helixfold.model.config import Method
+from helixfold.model.presets import Preset
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
 from helixfold.results.driver import Run, driven

@@ -16,7 +16,7 @@ from data_pipeline.io.errors import InputError, error_reason
 from data_pipeline.io.file_lock import NO_LOCKS, acquire_lock
 from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.io.json_files import read_json
-from helixfold.config import ConfigError
+from helixfold.model.config import ConfigError
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.checkpoint_files import (
     DamagedError,

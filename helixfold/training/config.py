@@ -8,11 +8,11 @@ from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError,
 from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.sampling.training import ExampleConfig
 from data_pipeline.training_sets.chain_sampling import ChainSelection
-from helixfold.config import ModelConfig, require
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses.config import INTERFACE_TERMS, LossConfig
+from helixfold.model.config import ModelConfig, require
+from helixfold.model.presets import Preset
 from helixfold.optim.config import OptimizerConfig, OuterConfig
-from helixfold.presets import Preset
 from helixfold.results.record import RunRecord, require_same_settings
 
 # Settings that may change when a run resumes: they affect its length, memory and evaluations, not what it computes.

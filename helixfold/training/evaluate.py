@@ -28,9 +28,7 @@ from data_pipeline.training_sets.examples import ChainStore, ComplexStore, StepE
 from helixfold.analysis import metrics
 from helixfold.analysis.complexes import compare_complexes
 from helixfold.analysis.residues import LEAST_RESIDUES
-from helixfold.batch import Batch, MultimerBatch, with_chains
 from helixfold.execution.slabs import Slabs
-from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.chain_permutation import permuted_labels
 from helixfold.losses.config import LossConfig
@@ -38,7 +36,9 @@ from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.losses.total import total_loss
 from helixfold.losses.violations import violations
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch, MultimerBatch, with_chains
 from helixfold.model.confidence import plddt, tm_of_alignments
+from helixfold.model.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.model.outputs import Outputs
 from helixfold.parallel.mesh import Mesh
 from helixfold.results.pdb import to_pdb

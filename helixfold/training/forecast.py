@@ -7,11 +7,11 @@ from functools import cache
 
 import torch
 
-from helixfold.config import ModelConfig
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import DTYPES, dtype_on
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ModelConfig
 from helixfold.ops.card import CARDS, Card
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.layouts import Workload

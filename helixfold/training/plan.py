@@ -12,6 +12,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.training_sets.examples import ComplexDataset, TrainingDataset
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.model.presets import with_parallel_blocks
 from helixfold.ops.card import card_of
 from helixfold.parallel.launch import on_ranks
 from helixfold.planning.layouts import (
@@ -27,7 +28,6 @@ from helixfold.planning.layouts import (
 )
 from helixfold.planning.machines import MACHINES, PUBLISHED, Machine
 from helixfold.planning.size import PassSize, dtype_name, gib
-from helixfold.presets import with_parallel_blocks
 from helixfold.training.config import TrainingConfig
 from helixfold.training.forecast import workload
 from helixfold.training.options import PlanOptions

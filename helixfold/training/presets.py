@@ -9,9 +9,9 @@ from data_pipeline.sampling import training as examples
 from data_pipeline.sampling.msa import BlockDeletion
 from data_pipeline.sampling.sample import SamplingConfig
 from data_pipeline.sampling.training import ExampleConfig
-from helixfold import presets
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses
+from helixfold.model import presets
 from helixfold.optim import config as optimizers
 from helixfold.optim.config import OptimizerConfig
 from helixfold.training.config import EvaluationConfig, TrainingConfig

@@ -14,10 +14,10 @@ from data_pipeline.sampling.msa import BlockDeletion
 from data_pipeline.sampling.template_augmentation import TemplateAugmentation
 from data_pipeline.sampling.training import ExampleConfig
 from data_pipeline.training_sets.chain_sampling import ChainSelection
-from helixfold import presets
-from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses
+from helixfold.model import presets
+from helixfold.model.config import ModelConfig
 from helixfold.optim.config import MuonConfig, OptimizerConfig
 from helixfold.training.config import EvaluationConfig, TrainingConfig
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from data_pipeline.training_sets.chain_sampling import StreamUse, random_stream
-from helixfold.batch import Batch
 from helixfold.execution.device import dtype_on
 from helixfold.execution.graphs import GraphRecorder, Recordings
 from helixfold.execution.recorded_passes import refusal_of_graphs
@@ -17,6 +16,7 @@ from helixfold.losses.config import LossConfig
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import Losses, total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Outputs, Recycled, nothing_recycled
 from helixfold.model.update import Executor
 from helixfold.ops.card import Card, card_of

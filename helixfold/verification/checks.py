@@ -10,7 +10,7 @@ from torch import Tensor
 
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import sha256_of
-from helixfold.presets import Preset
+from helixfold.model.presets import Preset
 from helixfold.weights.download import PUBLISHED_SHA256
 from helixfold.weights.load import file_format, load_weights, read_shapes, require_shapes
 from helixfold.weights.npz import NpzArrays, open_npz

@@ -17,14 +17,14 @@ import torch
 
 from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.io.files import require_file
-from helixfold.batch import Batch, batch_of_one, sampled_fields
 from helixfold.execution.device import DTYPES, pick_device
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
-from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch, batch_of_one, sampled_fields
+from helixfold.model.geometry.atoms import pseudo_beta
+from helixfold.model.presets import Preset
 from helixfold.planning.size import dtype_name
-from helixfold.presets import Preset
 from helixfold.standard_streams import print_note
 from helixfold.verification.checks import Check, Findings, Table, check_file
 from helixfold.verification.runs import (

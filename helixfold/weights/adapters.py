@@ -16,7 +16,7 @@ from torch import Tensor
 
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.json_files import parse_json
-from helixfold.config import ConfigError
+from helixfold.model.config import ConfigError
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight
 from helixfold.weights.tensor_file import digest_of, open_tensors, read_tensors, write_tensors
 

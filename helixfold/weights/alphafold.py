@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from helixfold.config import ModelConfig
+from helixfold.model.config import ModelConfig
 from helixfold.weights.conversion import ParameterMapping, to_ours, to_theirs
 from helixfold.weights.table import table
 

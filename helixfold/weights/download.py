@@ -20,7 +20,7 @@ from data_pipeline.io.files import atomic_write, remove_partial_files, sha256_of
 from data_pipeline.io.json_files import read_json
 from data_pipeline.io.remote_file import DEFAULT_RETRY, DownloadError, RemoteFile, RetryPolicy, fetch, require_address
 from data_pipeline.io.user_cache import NO_CACHE
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.load import require_shapes
 from helixfold.weights.npz import open_npz

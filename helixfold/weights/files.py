@@ -11,8 +11,8 @@ from torch import Tensor
 
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import require_file, sha256_of
-from helixfold import presets
-from helixfold.presets import PRESETS
+from helixfold.model import presets
+from helixfold.model.presets import PRESETS
 from helixfold.standard_streams import optional_output, print_summary
 from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.adapters import WeightedAdapter, with_adapters

@@ -13,9 +13,9 @@ from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.io.site_configuration import site_configuration
 from data_pipeline.io.user_cache import NO_CACHE
-from helixfold.config import Method
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import PRESETS, Preset, preset
+from helixfold.model.config import Method
+from helixfold.model.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.cache import parameters_directory

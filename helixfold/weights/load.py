@@ -13,9 +13,9 @@ from torch import Tensor
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import require_file
 from data_pipeline.io.zip_archive import damage_as_input_error
-from helixfold.config import ConfigError, ModelConfig, of_blocks
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import PRESETS
+from helixfold.model.config import ConfigError, ModelConfig, of_blocks
+from helixfold.model.presets import PRESETS
 from helixfold.standard_streams import print_detail
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header

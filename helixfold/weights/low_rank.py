@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError, printable
-from helixfold.config import Config, require
+from helixfold.model.config import Config, require
 
 # Names of the tensors of a changed weight, after the name of its linear map.
 LORA_A, LORA_B, MAGNITUDE = "lora_a", "lora_b", "magnitude"

@@ -14,7 +14,7 @@ from torch import Tensor
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write
 from data_pipeline.io.zip_archive import ArchiveLimits, open_archive
-from helixfold.config import ModelConfig
+from helixfold.model.config import ModelConfig
 from helixfold.weights.conversion import IDENTITY, ParameterMapping, to_ours, to_theirs
 from helixfold.weights.table import table
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from helixfold.config import Method, ModelConfig, StackConfig, TemplateConfig, TriangleProjections
+from helixfold.model.config import Method, ModelConfig, StackConfig, TemplateConfig, TriangleProjections
 from helixfold.weights.conversion import IDENTITY, TRANSPOSE, Axes, from_heads, head_bias, to_heads
 
 

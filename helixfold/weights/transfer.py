@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from data_pipeline.io.errors import InputError, did_you_mean, printable
-from helixfold.config import MSA_LETTERS, ConfigError, ModelConfig, StructureConfig
+from helixfold.model.config import MSA_LETTERS, ConfigError, ModelConfig, StructureConfig
 from helixfold.model.embedders import MAX_SEPARATION
 from helixfold.model.multimer import ANGLE_CHANNELS, CHAIN_DIFFERENCES, SEPARATIONS
+from helixfold.model.presets import PRESETS
 from helixfold.model.templates import TEMPLATE_BINS, TEMPLATE_TYPES
-from helixfold.presets import PRESETS
 from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.load import file_shapes, load_weights, matching_presets, model_shapes, read_shapes
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from helixfold.config import ModelConfig
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ModelConfig
 
 
 def untrained_model(config: ModelConfig, seed: int) -> AlphaFold:

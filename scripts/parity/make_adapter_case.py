@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
 
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights.adapters import AdapterCard, WeightedAdapter, save_adapter
 from helixfold.weights.demonstration import NAME, WEIGHTS
 from helixfold.weights.files import merge

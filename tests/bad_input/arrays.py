@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from data_pipeline.features.monomer import monomer_features
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights import alphafold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model

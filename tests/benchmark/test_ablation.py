@@ -31,8 +31,8 @@ from helixfold.cli.main import main
 from helixfold.execution import recompute, spilled
 from helixfold.execution.slabs import Slabs
 from helixfold.losses.config import initial_training
+from helixfold.model.presets import tiny
 from helixfold.ops.dispatch import Backend, Op
-from helixfold.presets import tiny
 from tests.support.forked_ranks import fork_ranks
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")

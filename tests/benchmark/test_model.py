@@ -16,8 +16,8 @@ from helixfold.benchmark.options import CommonOptions, ModelOptions, Way
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.presets import preset
 from helixfold.ops.dispatch import forced
-from helixfold.presets import preset
 from helixfold.verification.runs import deepmind_features
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features

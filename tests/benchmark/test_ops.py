@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch
 from helixfold.benchmark.block import block_flops
 from helixfold.benchmark.measurement import BenchmarkDevice, Readings, Work, measure, peak_of
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.benchmark.ops import _ways, absent, peers_of
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Representations
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import Backend, operator

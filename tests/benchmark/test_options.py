@@ -4,8 +4,8 @@ from typing import get_args
 
 from helixfold.benchmark.options import GPUS, MODELS, CheckpointPolicy
 from helixfold.execution.recompute import Keep
+from helixfold.model.presets import PRESETS
 from helixfold.ops.card import CARDS
-from helixfold.presets import PRESETS
 
 
 def test_repeated_names_are_those_of_the_modules() -> None:

@@ -9,7 +9,7 @@ import pytest
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.file_lock import acquire_lock
 from helixfold.cli.main import main
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.training import checkpoint
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
 from helixfold.training.stopping import StopRequest
@@ -193,7 +193,7 @@ def test_stages_of_a_recipe_follow_each_other_and_go_on(
     tiny = preset("tiny")
     assert tiny.model.template is not None
     starting = replace(tiny.model, template=replace(tiny.model.template, initial_frames=True))
-    monkeypatch.setattr("helixfold.presets.small", lambda: replace(tiny, model=starting))
+    monkeypatch.setattr("helixfold.model.presets.small", lambda: replace(tiny, model=starting))
     output = tmp_path / "runs"
     words = ["train", str(store), "--recipe", "small", "--output", str(output), *SHORT, "--set", "example.max_passes=1"]
     with monkeypatch.context() as stopping:

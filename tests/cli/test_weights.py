@@ -6,7 +6,7 @@ import torch
 
 from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.files import convert, download, inspect

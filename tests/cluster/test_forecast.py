@@ -6,7 +6,7 @@ import pytest
 
 from helixfold.cluster import forecast
 from helixfold.cluster.site import Pool
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 
 POOL = Pool(name="fold", memory=2**32, cores=4)
 PRESETS = [preset(name) for name in ("tiny", "tiny_multimer", "small")]

@@ -14,7 +14,7 @@ from helixfold.design.designer import Designer
 from helixfold.design.options import DesignOptions
 from helixfold.design.run import loss_weights
 from helixfold.design.sources import binder_of, chain_of, partial_of, residues_of
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.report.designs import CheckLine, DesignLine, ranked
 from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.npz import write_npz

@@ -21,8 +21,8 @@ from helixfold.design.sequence import designed_sequence
 from helixfold.design.task import DesignTask
 from helixfold.design.trajectory import Trajectory, begun, generator
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.model.presets import tiny, tiny_multimer
 from helixfold.ops.card import CARDS
-from helixfold.presets import tiny, tiny_multimer
 from helixfold.weights.find import ReadyModel
 from tests.support.networks import tiny_config, with_every_parameter_random
 
@@ -254,7 +254,7 @@ def test_a_backbone_that_is_predicted_has_no_loss() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("preset", [tiny(), tiny_multimer()], ids=lambda preset: preset.name)
 def test_a_binder_sees_its_target(preset: object) -> None:
-    from helixfold.presets import Preset  # noqa: PLC0415
+    from helixfold.model.presets import Preset  # noqa: PLC0415
     from helixfold.weights.untrained import untrained_model  # noqa: PLC0415
 
     assert isinstance(preset, Preset)

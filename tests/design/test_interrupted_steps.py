@@ -8,7 +8,7 @@ from jaxtyping import config
 
 from helixfold.cli.main import main
 from helixfold.design import run as design_run
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model

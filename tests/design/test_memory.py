@@ -10,8 +10,8 @@ from helixfold.design import task
 from helixfold.design.memory import StepNeeds, _counted, check_memory, step_needs
 from helixfold.design.options import DesignOptions
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.model.presets import tiny
 from helixfold.ops.card import CARDS
-from helixfold.presets import tiny
 from helixfold.weights.find import ReadyModel
 from tests.support.networks import tiny_model
 

@@ -11,7 +11,6 @@ from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInp
 from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.pipeline import Target
-from helixfold.batch import Batch
 from helixfold.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.recompute import Choice, RecomputeConfig, recompute
@@ -19,9 +18,10 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.folding.model_input import batch_of, draw, model_input
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Outputs
+from helixfold.model.presets import Preset, tiny, tiny_multimer
 from helixfold.ops.dispatch import forced
-from helixfold.presets import Preset, tiny, tiny_multimer
 from tests.support.networks import (
     random_batch,
     random_complex,

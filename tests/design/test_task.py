@@ -13,7 +13,7 @@ from helixfold.design import task
 from helixfold.design.inputs import task_input, task_target
 from helixfold.design.sequence import DesignedSequence
 from helixfold.design.task import FREE, DesignTask
-from helixfold.presets import tiny, tiny_multimer
+from helixfold.model.presets import tiny, tiny_multimer
 
 HAIRPIN = Path(__file__).parents[2] / "examples" / "structures" / "hairpin_short.pdb"
 (CHAIN,) = read_structure(HAIRPIN).chains

@@ -11,11 +11,11 @@ from helixfold.benchmark.op_cases import Shape
 from helixfold.benchmark.passes import parts
 from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import EXECUTORS, forecast_prediction
 from helixfold.planning.size import PassSize, floor
-from helixfold.presets import preset
 from tests.data_pipeline.training_sets.training_files import write_training_files
 
 ROOT = Path(__file__).parents[2]

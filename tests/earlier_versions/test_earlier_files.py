@@ -16,7 +16,7 @@ import pytest
 from data_pipeline.parse.gemmi_chains import parse_pdb
 from helixfold.cli.app import application
 from helixfold.cli.main import main
-from helixfold.config import ConfigError
+from helixfold.model.config import ConfigError
 from helixfold.training.config import TrainingConfig
 from helixfold.training.presets import training_preset
 

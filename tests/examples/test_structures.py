@@ -17,8 +17,8 @@ from data_pipeline.training_sets.chains import ChainFilter
 from data_pipeline.training_sets.examples import TrainingDataset
 from data_pipeline.training_sets.record_builder import RecordBuilder
 from data_pipeline.training_sets.store import FeatureStore
-from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.losses.violations import violations
+from helixfold.model.geometry.torsions import torsions_from_atom37
 from helixfold.training.evaluate import read_names
 from tests.examples.scripts import load_script
 

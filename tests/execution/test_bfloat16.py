@@ -11,8 +11,8 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.presets import tiny
 from helixfold.model.update import ContextInput, Update
-from helixfold.presets import tiny
 from helixfold.training import presets
 from helixfold.training.step import forward_losses
 from tests.losses.test_total import training_batch

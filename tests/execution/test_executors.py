@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch
 from helixfold.execution import spilled
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.update import Executor, Stream
 from tests.support.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 

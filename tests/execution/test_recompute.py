@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from helixfold.config import ConfigError
 from helixfold.execution import recompute as subject
 from helixfold.execution.recompute import DrawnOnce, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import finetuning
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ConfigError
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Update
 from helixfold.ops.dispatch import forced

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from helixfold.batch import Batch
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.nested import tensors
 from helixfold.execution.recorded_passes import (
@@ -18,6 +17,7 @@ from helixfold.execution.recorded_passes import (
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Recycled, nothing_recycled
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced, recorded_backends

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helixfold.config import ConfigError
 from helixfold.execution import recorded_passes
 from helixfold.execution.graphs import Recordings
 from helixfold.execution.nested import tensors, with_tensors_changed
@@ -30,6 +29,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.losses.labels import ComplexLabels
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ConfigError
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.update import Update
 from helixfold.ops.card import CARDS

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from helixfold.config import StackConfig
 from helixfold.execution import slabs
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
+from helixfold.model.config import StackConfig
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack
 from helixfold.model.layers import Transition
 from helixfold.model.triangle import TriangleMultiplication

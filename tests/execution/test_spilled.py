@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from helixfold.config import ConfigError
 from helixfold.execution import spilled, spilled_stream
 from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.spilled import Lane, Spilled
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
 from helixfold.execution.stages import peak_memory, reset_peak_memory
+from helixfold.model.config import ConfigError
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.update import transposed
 from tests.support.live import Live

@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helixfold.config import OuterProductPosition
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.whole import Whole
 from helixfold.finetune.adapted import FrozenParameters, LowRankTrained
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import OuterProductPosition
 from helixfold.model.update import Executor
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize

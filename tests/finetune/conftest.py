@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.presets import Preset
+from helixfold.model.presets import Preset
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 from tests.finetune.runs import PRESET

@@ -10,10 +10,10 @@ from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTr
 from helixfold.finetune.memory import number_bytes, parameter_bytes, run_memory
 from helixfold.finetune.settings import AdapterKind, finetuning
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.trained import AllParameters, Trained
-from helixfold.presets import preset
 from helixfold.training.forecast import parameter_count
 from helixfold.weights.low_rank import LowRankConfig
 from helixfold.weights.untrained import untrained_model

@@ -15,8 +15,8 @@ from helixfold.finetune.memory import number_bytes, parameter_bytes
 from helixfold.finetune.options import FinetuneOptions
 from helixfold.finetune.settings import FinetuneConfig, finetuning
 from helixfold.finetune.task_table import TaskRow, read_table
+from helixfold.model.presets import preset, tiny, tiny_multimer
 from helixfold.ops.constants import LINE
-from helixfold.presets import preset, tiny, tiny_multimer
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LowRankConfig
 

@@ -23,12 +23,12 @@ from helixfold.folding import planned
 from helixfold.folding.api import load_model, predict
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
+from helixfold.model.presets import PRESETS, tiny
 from helixfold.model.update import Executor
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.prediction import forecast_prediction
-from helixfold.presets import PRESETS, tiny
 from helixfold.results.prediction import write_prediction
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models

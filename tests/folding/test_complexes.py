@@ -10,7 +10,6 @@ import torch
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.sampling.complex_sample import complex_sample, draw
-from helixfold.batch import MultimerBatch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.folding.model_input import model_input
@@ -18,9 +17,10 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import MultimerBatch
+from helixfold.model.presets import Preset, small, tiny, tiny_multimer
 from helixfold.model.update import Executor
 from helixfold.planning.memory import FeatureRows
-from helixfold.presets import Preset, small, tiny, tiny_multimer
 from helixfold.weights.find import find_models
 from tests.support.complex_targets import feature_set
 from tests.support.folding import fold_one

@@ -11,7 +11,6 @@ import torch
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.batch import Batch
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
@@ -23,9 +22,10 @@ from helixfold.folding.model_input import draw, model_input
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Recycled
+from helixfold.model.presets import tiny
 from helixfold.model.update import Executor
-from helixfold.presets import tiny
 from tests.data_pipeline.training_sets.training_files import write_pdb
 from tests.support.complex_targets import feature_set
 from tests.support.folding import fold_one

@@ -13,7 +13,6 @@ import torch
 from data_pipeline.features.sample import Sample
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target, prepare
-from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
@@ -23,9 +22,10 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import distance_change
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.outputs import Folded, Recycled
+from helixfold.model.presets import tiny
 from helixfold.model.update import Executor, as_tensor
-from helixfold.presets import tiny
 from helixfold.results.prediction import write_prediction
 from helixfold.weights.find import find_models
 from tests.model.ptm import ptm_of

@@ -25,8 +25,8 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.folding.residue_offsets import check_offsets, offsets_with_rings, ring_offsets, rings_of
+from helixfold.model.presets import Preset, tiny, tiny_multimer
 from helixfold.model.update import Executor
-from helixfold.presets import Preset, tiny, tiny_multimer
 from helixfold.weights.untrained import untrained_model
 from tests.support.complex_targets import feature_set
 from tests.support.folding import fold_one

@@ -20,9 +20,9 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import STAGES, FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.presets import tiny
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.presets import tiny
 from tests.data_pipeline.sampling.samples import random_features
 from tests.support.folding import fold_one
 from tests.support.networks import tiny_model

@@ -16,13 +16,13 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.config import finetuning
 from helixfold.losses.total import total_loss
 from helixfold.model.outputs import Recycled
+from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
-from helixfold.presets import preset
 from helixfold.training.step import RecordedGradients
 from helixfold.weights.untrained import untrained_model
 from tests.gpu.devices import on_devices

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer, random_streams
 from helixfold.benchmark.measurement import replayed
 from helixfold.execution import spilled
@@ -19,6 +18,7 @@ from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions
 from helixfold.losses.config import finetuning
 from helixfold.losses.total import total_loss
+from helixfold.model.batch import Batch
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer

@@ -11,15 +11,15 @@ from torch.nn.functional import normalize
 from data_pipeline.features.ground_truth import ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import RESTYPES
-from helixfold.geometry.atoms import (
+from helixfold.losses.labels import Labels
+from helixfold.model.geometry.atoms import (
     atom14_from_rigid_groups,
     atom14_mask,
     atom14_to_atom37,
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.rigid import Rigid, rigid_from_tensor
-from helixfold.losses.labels import Labels
+from helixfold.model.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import ATOM37_MASK, RESTYPES, UNKNOWN
-from helixfold.batch import MultimerBatch
 from helixfold.execution.whole import Whole
 from helixfold.losses.labels import ComplexLabels, Labels
+from helixfold.model.batch import MultimerBatch
 from helixfold.model.outputs import Outputs
 from tests.losses.chains import labels_from
 from tests.support.networks import random_complex, tiny_multimer_config, with_every_parameter_random

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import RenamedTruth, alternative_is_better, renamed_truth
 from helixfold.losses.fape import sidechain_fape
 from helixfold.losses.labels import Labels
+from helixfold.model.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.model.outputs import PredictedStructure
 from tests.losses.chains import (
     SEQUENCE,

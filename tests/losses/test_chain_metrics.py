@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.batch import MultimerBatch
 from helixfold.losses.chain_metrics import METRICS, chain_metrics
 from helixfold.losses.config import LossConfig
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
+from helixfold.model.batch import MultimerBatch
 from helixfold.model.outputs import PredictedStructure
 from tests.losses.complexes import a_complex, labels_of_complex, outputs_of, random_truth
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.heads import (
     aligned_error_loss,
     experimentally_resolved_loss,
@@ -16,6 +15,7 @@ from helixfold.losses.heads import (
     lddt_ca,
     lddt_loss,
 )
+from helixfold.model.geometry.rigid import Rigid, rigid_from_tensor
 from tests.losses.chains import a_motion, labels_of, moved, random_structure, residue_types
 
 CA = ATOM_ORDER["CA"]

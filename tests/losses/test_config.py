@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from helixfold.config import ConfigError
 from helixfold.losses.config import INTERFACE_TERMS, TERMS, LossConfig, complexes, finetuning, initial_training
+from helixfold.model.config import ConfigError
 
 
 def test_the_stages_have_alphafolds_weights() -> None:

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.fape import (
     FramesAndPoints,
@@ -20,6 +18,8 @@ from helixfold.losses.fape import (
     sidechain_fape,
 )
 from helixfold.losses.labels import Labels
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from tests.losses.chains import (

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch, MultimerBatch
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.losses.config import LossConfig, complexes, finetuning
 from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.losses.total import Losses, total_loss
+from helixfold.model.batch import Batch, MultimerBatch
 from helixfold.model.outputs import Logits, Outputs, PredictedStructure, Representations
 from tests.losses.chains import labels_of, random_structure, residue_types
 from tests.losses.complexes import labels_of_complex

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from data_pipeline.residues import CHI_PI_PERIODIC, RESTYPES
-from helixfold.geometry.torsions import Torsions, torsions_from_atom37
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
+from helixfold.model.geometry.torsions import Torsions, torsions_from_atom37
 from tests.losses.chains import labels_of, random_structure, residue_types
 
 FIRST_CHI = 3

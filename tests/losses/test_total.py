@@ -11,8 +11,6 @@ from torch import Tensor
 from data_pipeline.sampling.sample import SamplingConfig
 from data_pipeline.sampling.training import ExampleConfig
 from data_pipeline.training_sets.examples import TrainingDataset
-from helixfold.batch import Batch
-from helixfold.config import HeadsConfig
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.whole import Whole
 from helixfold.losses import total
@@ -21,8 +19,10 @@ from helixfold.losses.config import TERMS as ALL_TERMS
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import Losses, total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
+from helixfold.model.config import HeadsConfig
 from helixfold.model.outputs import Outputs
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.training.loader import TrainingBatch, pack
 from tests.data_pipeline.training_sets.memory_store import small_store
 from tests.losses.complexes import a_complex, labels_of_complex, random_truth

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, RESTYPES
-from helixfold.batch import Batch
 from helixfold.execution.counter import Counter
-from helixfold.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
-from helixfold.geometry.rigid import Rigid
 from helixfold.losses import violations as module
 from helixfold.losses.labels import Labels
 from helixfold.losses.violations import Violations, clashes, violation_loss, violations
+from helixfold.model.batch import Batch
+from helixfold.model.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.card import CARDS, described
 from tests.parity.test_functions import Function

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.config import OuterProductPosition
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import OuterProductPosition
 from helixfold.model.outputs import Outputs
 from helixfold.ops.dispatch import forced, recorded
 from tests.support.networks import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from helixfold.batch import Batch
+from helixfold.model.batch import Batch
 from helixfold.model.embedders import RECYCLED_BINS, ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
 from helixfold.model.multimer import multimer_input_embedder
 from tests.support.networks import random_batch, random_complex

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.config import OuterProductPosition, StackConfig
 from helixfold.execution.whole import Whole
+from helixfold.model.config import OuterProductPosition, StackConfig
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, outer_mask
 from helixfold.model.update import ContextInput, Update
 from helixfold.ops.cpu import products

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.layers import LayerNorm
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 
 # Standard deviations of the weights that start random, by distribution, as measured on DeepMind's program at model_1's
 # sizes (haiku's initialisation, three seeds). All other weights start at zero.

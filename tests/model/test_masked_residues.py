@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from helixfold.batch import Batch, MultimerBatch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.geometry.rigid import Rigid
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch, MultimerBatch
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
 from helixfold.model.multimer import MultimerPointAttention

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from helixfold.config import StructureConfig
 from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.whole import Whole
-from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid
+from helixfold.model.config import StructureConfig
+from helixfold.model.geometry.frames import BackboneFrames
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm
 from helixfold.model.point_attention import InvariantPointAttention, PairInput
 from helixfold.model.structure_module import Angles, StructureModule

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-from helixfold.batch import Batch, sampled_fields
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.geometry.atoms import atom14_from_rigid_groups, atom14_mask, rigid_groups_from_torsions
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.torsions import torsions_from_atom37
+from helixfold.model.batch import Batch, sampled_fields
+from helixfold.model.geometry.atoms import atom14_from_rigid_groups, atom14_mask, rigid_groups_from_torsions
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm
 from helixfold.model.outputs import Recycled
 from helixfold.model.point_attention import InvariantPointAttention, PairInput

@@ -11,13 +11,13 @@ from torch.nn.functional import normalize
 
 from data_pipeline.io.config import ConfigError
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.batch import Batch
-from helixfold.config import ModelConfig, TemplateConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.geometry.rigid import Rigid
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
+from helixfold.model.config import ModelConfig, TemplateConfig
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.template_frames import backbone_frames, initial_frames
 from helixfold.model.templates import template_pair_features
 from helixfold.ops.structure.quaternions import quaternion_to_rotation

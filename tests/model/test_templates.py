@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.batch import Batch, sampled_fields
-from helixfold.config import TemplateConfig
 from helixfold.execution.whole import Whole
+from helixfold.model.batch import Batch, sampled_fields
+from helixfold.model.config import TemplateConfig
 from helixfold.model.layers import LayerNorm
 from helixfold.model.templates import TemplateEmbedder, TemplatePointwiseAttention, template_pair_features
 from helixfold.ops.card import CARDS, described

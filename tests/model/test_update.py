@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from helixfold.config import StackConfig, TemplateConfig
+from helixfold.model.config import StackConfig, TemplateConfig
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.templates import TemplatePairBlock
 from helixfold.model.update import Context, Update, transposed

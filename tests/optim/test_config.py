@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from helixfold.config import ConfigError
+from helixfold.model.config import ConfigError
 from helixfold.optim.config import AdaGCConfig, OptimizerConfig, finetuning
 
 

@@ -9,8 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helixfold.batch import MultimerBatch
-from helixfold.config import OuterProductPosition
 from helixfold.execution import spilled
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.slabs import Slabs
@@ -21,7 +19,9 @@ from helixfold.losses.config import complexes, finetuning
 from helixfold.losses.labels import ComplexLabels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import MultimerBatch
 from helixfold.model.confidence import aligned_error
+from helixfold.model.config import OuterProductPosition
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.parallel.parallelize import parallelize

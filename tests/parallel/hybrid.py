@@ -15,8 +15,6 @@ import torch.distributed as dist
 from jaxtyping import config
 from torch import Tensor
 
-from helixfold.batch import Batch
-from helixfold.config import OuterProductPosition
 from helixfold.execution import spilled
 from helixfold.execution.random_inputs import random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
@@ -27,7 +25,9 @@ from helixfold.losses.config import initial_training
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.confidence import aligned_error, expected_distances
+from helixfold.model.config import OuterProductPosition
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor

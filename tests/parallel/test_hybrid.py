@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from helixfold.config import OuterProductPosition
 from helixfold.execution.recompute import Keep
+from helixfold.model.config import OuterProductPosition
 from helixfold.parallel.collectives import Kind
 from tests.parallel import hybrid
 from tests.training.ranks import Ranks

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.config import OuterProductPosition
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import OuterProductPosition
 from helixfold.model.update import Executor
 from helixfold.parallel import axial
 from helixfold.parallel.collectives import Channel, Kind, _Done

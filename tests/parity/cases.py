@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch, MultimerBatch
-from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
-from helixfold.geometry.rigid import rigid_from_tensor
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch, MultimerBatch
+from helixfold.model.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+from helixfold.model.geometry.rigid import rigid_from_tensor
 from helixfold.model.outputs import Outputs, PredictedStructure, Recycled
 from helixfold.ops.precision import to_float32
 from helixfold.weights.load import load_weights

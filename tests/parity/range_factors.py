@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from helixfold.batch import Batch
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.attention import SelfAttention
+from helixfold.model.batch import Batch
 from helixfold.model.layers import LayerNorm
 from helixfold.model.msa import MSAGlobalColumnAttention
 from helixfold.ops.linear import layer_norm

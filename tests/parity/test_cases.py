@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import with_chains
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.folding.recycling import distance_change
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import with_chains
 from helixfold.model.outputs import Outputs, Recycled
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from helixfold.batch import Batch
 from helixfold.design.losses import (
     ContactLoss,
     DesignPass,
@@ -24,6 +23,7 @@ from helixfold.execution.recompute import RecomputeConfig, recompute, restore_me
 from helixfold.execution.whole import Whole
 from helixfold.folding.residue_offsets import ring_offsets
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
 from helixfold.model.confidence import plddt, predicted_aligned_error
 from scripts.parity.make_design_cases import RECYCLES, SETTINGS, WEIGHTS, cyclic_offsets
 from tests.parity.cases import DATA, deviation, read_case

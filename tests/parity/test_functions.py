@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.geometry.atoms import (
+from helixfold.model.embedders import RECYCLED_BINS
+from helixfold.model.geometry.atoms import (
     DistanceBins,
     atom14_from_rigid_groups,
     atom14_to_atom37,
@@ -13,11 +14,10 @@ from helixfold.geometry.atoms import (
     pseudo_beta,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid, rigid_from_three_points
-from helixfold.geometry.tables import per_residue
-from helixfold.geometry.torsions import torsions_from_atom37
-from helixfold.model.embedders import RECYCLED_BINS
+from helixfold.model.geometry.frames import BackboneFrames
+from helixfold.model.geometry.rigid import Rigid, rigid_from_three_points
+from helixfold.model.geometry.tables import per_residue
+from helixfold.model.geometry.torsions import torsions_from_atom37
 from helixfold.model.templates import TEMPLATE_BINS
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from tests.parity.cases import DATA, deviation

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from helixfold.execution.whole import Whole
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import alternative_is_better, renamed_truth
 from helixfold.losses.config import LossConfig
 from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error
 from helixfold.losses.heads import lddt_ca
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.model.outputs import Outputs
 from helixfold.weights.alphafold import from_state_dict
 from tests.parity.cases import DATA, Case, batch_from_deepmind

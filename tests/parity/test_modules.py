@@ -9,13 +9,13 @@ import torch
 from einops import einsum
 from torch import Tensor, nn
 
-from helixfold.batch import Batch
-from helixfold.config import ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
-from helixfold.geometry.rigid import Rigid
+from helixfold.model.batch import Batch
+from helixfold.model.config import ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.model.evoformer import EvoformerBlock
+from helixfold.model.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm, Transition
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
 from helixfold.model.outer_product_mean import OuterProductMean

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helixfold.presets import tiny, tiny_multimer
+from helixfold.model.presets import tiny, tiny_multimer
 from helixfold.verification.verify import fixed_batches
 from tests.parity.range_factors import (
     LARGEST_LOGIT,

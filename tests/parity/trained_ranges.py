@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from helixfold.batch import Batch
-from helixfold.config import ModelConfig
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import preset
+from helixfold.model.batch import Batch
+from helixfold.model.config import ModelConfig
+from helixfold.model.presets import preset
 from helixfold.weights.alphafold import from_state_dict, to_state_dict
 from helixfold.weights.demonstration import NAME, WEIGHTS
 from helixfold.weights.load import load_weights

@@ -7,20 +7,20 @@ import torch
 from torch import Tensor
 
 from helixfold.benchmark.measurement import peak_beyond, settle
-from helixfold.config import of_blocks
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import of_blocks
 from helixfold.model.evoformer import EvoformerStack
+from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import KEPT_BLOCKS, beside_tensors
-from helixfold.presets import preset
 
 PRESET = "model_1"
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from helixfold.config import ModelConfig
 from helixfold.execution.recompute import Choice, RecomputeConfig
+from helixfold.model.config import ModelConfig
 from helixfold.planning.layouts import Workload
 from helixfold.planning.links import Line, Links
 from helixfold.planning.machines import MACHINES, Machine, Rates

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from helixfold.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
+from helixfold.model.config import ConfigError
+from helixfold.model.presets import preset, tiny
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning import duration, layouts, machines, recompute_choice, training
@@ -30,7 +31,6 @@ from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.recompute_choice import least_needed, no_room, settled
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import PARTS, Direction, PartCost, TrainingNeeds
-from helixfold.presets import preset, tiny
 
 GIB = 2**30
 SIZE = PassSize(residues=64, msa_rows=8, extra_rows=16, templates=0, dtype=torch.float32)

@@ -15,12 +15,12 @@ from helixfold.losses.labels import ComplexLabels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
+from helixfold.model.presets import tiny, tiny_multimer
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import Pass, TrainingNeeds, beside_tensors
-from helixfold.presets import tiny, tiny_multimer
 
 SIZE = PassSize(residues=48, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)
 CPU = torch.device("cpu")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helixfold.model.presets import preset
 from helixfold.planning import duration
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.size import PassSize
-from helixfold.presets import preset
 
 CPU = torch.device("cpu")
 SIZE = PassSize(residues=96, msa_rows=4, extra_rows=4, templates=0, dtype=torch.float32)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.config import ModelConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
+from helixfold.model.config import ModelConfig
 from helixfold.ops.card import CARDS
 from helixfold.planning import executors
 from helixfold.planning.executors import (

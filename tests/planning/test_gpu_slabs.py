@@ -10,11 +10,11 @@ from helixfold.execution.counter import Counter
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock
+from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS, described
 from helixfold.planning.executors import AvailableMemory, Plan, plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import META
-from helixfold.presets import preset
 
 MODEL = preset("model_1_ptm")
 H200 = CARDS["h200"]

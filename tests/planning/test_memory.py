@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from data_pipeline.sampling.sample import draw_sample
+from helixfold.model.presets import preset
 from helixfold.planning.executors import AvailableMemory
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.presets import preset
 from helixfold.weights.find import find_models
 from tests.data_pipeline.sampling.samples import random_features
 

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from helixfold.config import StackConfig
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model import evoformer
+from helixfold.model.config import StackConfig
 from helixfold.model.evoformer import EvoformerBlock, Streams
 from helixfold.model.update import Executor, Stream, Update
 from helixfold.ops.card import CARDS

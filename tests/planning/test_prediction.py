@@ -8,9 +8,7 @@ from statistics import mean
 import pytest
 import torch
 
-from helixfold.batch import Batch
 from helixfold.benchmark.measurement import settle
-from helixfold.config import Method, ModelConfig
 from helixfold.execution import slabs
 from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
 from helixfold.execution.counter import Counter
@@ -20,13 +18,15 @@ from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch
+from helixfold.model.config import Method, ModelConfig
 from helixfold.model.outputs import nothing_recycled
+from helixfold.model.presets import preset
 from helixfold.model.update import Executor
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.planning import prediction
 from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
 from helixfold.planning.size import PassSize, floor
-from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
 from tests.support.live import Live
 from tests.support.networks import random_complex, tiny_config, tiny_multimer_config

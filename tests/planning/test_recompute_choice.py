@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import torch
 
-from helixfold.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.model.config import ConfigError
+from helixfold.model.presets import tiny
 from helixfold.ops.card import CARDS
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.recompute_choice import least_needed, no_room, settled
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, part_costs
-from helixfold.presets import tiny
 
 AUTO, NONE = RecomputeConfig.everywhere("auto"), RecomputeConfig.everywhere("none")
 INITIAL = TrainingNeeds(

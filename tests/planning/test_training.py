@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
-from helixfold.geometry.tables import table
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ModelConfig
+from helixfold.model.geometry.tables import table
 from helixfold.model.outputs import nothing_recycled
+from helixfold.model.presets import preset, tiny
 from helixfold.ops import sizes
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.parallel.launch import on_ranks
@@ -26,7 +27,6 @@ from helixfold.parallel.mesh import Layout
 from helixfold.planning.prediction import META, forecast_prediction
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs
-from helixfold.presets import preset, tiny
 from tests.planning.extra_msa_stack import PRESET, StackPass, peak_in_plain_pytorch
 from tests.support.forked_ranks import fork_ranks
 from tests.support.networks import tiny_config

@@ -12,7 +12,7 @@ from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
 from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.scoring import network, scan_run
 from helixfold.scoring.mutations import TargetChains, read_mutant
 from helixfold.scoring.scan_run import MEASURES, changes_of, map_data

@@ -17,7 +17,7 @@ from helixfold.analysis.metrics import residue_lddt
 from helixfold.cli.main import main
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.scoring import network
 from helixfold.scoring.mutations import Mutant, TargetChains, read_mutant
 from helixfold.scoring.network import Network, _load

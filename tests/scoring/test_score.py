@@ -15,7 +15,7 @@ from data_pipeline.residues import ATOM_ORDER
 from helixfold.cli.main import main
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction, PredictionIdentity
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.scoring import network
 from helixfold.scoring.score import (
     BinderChains,

@@ -16,7 +16,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target
 from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.scoring.mutations import TargetChains, read_mutant
 from helixfold.scoring.scan_run import hidden, marginal, mutated, residue_log_likelihoods
 from tests.support.complex_targets import feature_set

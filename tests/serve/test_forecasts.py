@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from helixfold.execution.device import AUTO, DTYPES, settled_dtype
+from helixfold.model.presets import preset
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, plan
 from helixfold.planning.memory import FeatureRows
-from helixfold.presets import preset
 from helixfold.serve.forecast_curve import forecast
 from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.queue.workers import WorkerOffers

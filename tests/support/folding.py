@@ -10,8 +10,8 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.presets import Preset
 from helixfold.model.update import Executor
-from helixfold.presets import Preset
 
 
 def fold_one(

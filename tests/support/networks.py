@@ -6,12 +6,12 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from helixfold.batch import Batch, MultimerBatch
-from helixfold.config import ModelConfig, OuterProductPosition, StackConfig
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.losses.labels import Labels
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import tiny, tiny_multimer
+from helixfold.model.batch import Batch, MultimerBatch
+from helixfold.model.config import ModelConfig, OuterProductPosition, StackConfig
+from helixfold.model.presets import tiny, tiny_multimer
 from helixfold.weights.untrained import untrained_model
 
 Tensors = TypeVar("Tensors", Batch, Labels)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from helixfold.config import ModelConfig
+from helixfold.model.config import ModelConfig
 from helixfold.ops.card import CARDS, Card
 from helixfold.planning.executors import AvailableMemory, Plan, plan
 from helixfold.planning.prediction import EXECUTORS

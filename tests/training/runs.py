@@ -6,8 +6,8 @@ from typing import Any
 
 from data_pipeline.sampling.sample import SamplingConfig
 from data_pipeline.sampling.training import ExampleConfig
-from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.model.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.config import EvaluationConfig, TrainingConfig

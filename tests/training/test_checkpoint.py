@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.config import ConfigError
+from helixfold.model.config import ConfigError
 from helixfold.training import checkpoint, checkpoint_files
 from helixfold.training.checkpoint import Checkpoints, Restored
 from tests.training.states import (

@@ -17,13 +17,13 @@ from data_pipeline.training_sets.chains import ChainFilter
 from data_pipeline.training_sets.examples import ComplexDataset
 from data_pipeline.training_sets.record_builder import RecordBuilder
 from data_pipeline.training_sets.store import FeatureStore
-from helixfold.batch import MultimerBatch
 from helixfold.cli.main import main
 from helixfold.execution.whole import Whole
 from helixfold.losses.chain_metrics import METRICS
 from helixfold.losses.config import complexes, finetuning
 from helixfold.losses.labels import ComplexLabels
 from helixfold.losses.total import total_loss
+from helixfold.model.batch import MultimerBatch
 from helixfold.training.loader import pack
 from helixfold.training.log import read_log
 from tests.data_pipeline.training_sets.assembly_files import write_mmcif

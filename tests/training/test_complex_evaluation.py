@@ -20,9 +20,9 @@ from data_pipeline.training_sets.chains import ChainFilter
 from data_pipeline.training_sets.record_builder import RecordBuilder
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.analysis.complexes import compare_complexes
-from helixfold.batch import MultimerBatch
 from helixfold.losses.config import complexes, finetuning
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import MultimerBatch
 from helixfold.model.outputs import Outputs
 from helixfold.training import evaluate as module
 from helixfold.training.config import EvaluationConfig

@@ -15,10 +15,10 @@ from data_pipeline.sampling.msa import deletion_value
 from data_pipeline.sampling.sample import DrawnSample, SamplingConfig, smallest
 from data_pipeline.sampling.training import ExampleConfig
 from data_pipeline.training_sets.examples import StepExamples, TrainingDataset
-from helixfold.batch import Batch, sampled_fields
 from helixfold.execution import nested
 from helixfold.execution.device import in_threads
 from helixfold.losses.labels import Labels
+from helixfold.model.batch import Batch, sampled_fields
 from helixfold.training import loader as loading
 from helixfold.training.loader import TrainingBatch, TrainingLoader, pack
 from tests.data_pipeline.training_sets.memory_store import small_store

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig, Recomputed
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.config import ConfigError
 from helixfold.ops.card import CARDS, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer

@@ -3,7 +3,7 @@
 import pytest
 
 from helixfold.losses.config import INTERFACE_TERMS
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.training.config import TrainingConfig
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
 

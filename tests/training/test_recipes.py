@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from helixfold.cli.main import main
-from helixfold.config import ConfigError
-from helixfold.presets import preset
+from helixfold.model.config import ConfigError
+from helixfold.model.presets import preset
 from helixfold.training.presets import TRAINING_PRESETS
 from helixfold.training.recipes import RECIPES, recipe, stage_runs
 from helixfold.weights.load import model_shapes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.config import ConfigError
+from helixfold.model.config import ConfigError
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import Mesh
 from helixfold.training import run_dtype

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import RESTYPES
-from helixfold.batch import Batch, with_chains
 from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import preset, tiny
+from helixfold.model.batch import Batch, with_chains
+from helixfold.model.presets import preset, tiny
 from helixfold.verification import verify as verification
 from helixfold.verification.runs import Run, run_network
 from helixfold.verification.verify import PublishedRun, check_published, fixed_batches, published_run

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_pipeline.io.errors import InputError
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.load import load_weights, model_shapes
 from helixfold.weights.npz import open_npz, write_npz

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.config import ModelConfig, StackConfig
-from helixfold.presets import preset
+from helixfold.model.config import ModelConfig, StackConfig
+from helixfold.model.presets import preset
 from helixfold.weights.checkpoint import load_checkpoint, read_header, save_checkpoint
 from helixfold.weights.load import load_weights
 from helixfold.weights.untrained import untrained_model

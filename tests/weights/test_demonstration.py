@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.files import convert

@@ -10,7 +10,7 @@ import pytest
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.remote_file import DownloadError, RetryPolicy
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights import alphafold
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.download import (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.weights import demonstration, files
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.files import convert, download, inspect, merge, preset_of_file

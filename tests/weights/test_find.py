@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.config import Method
-from helixfold.presets import Preset
+from helixfold.model.config import Method
+from helixfold.model.presets import Preset
 from helixfold.weights import demonstration, find
 from helixfold.weights.find import find_models
 

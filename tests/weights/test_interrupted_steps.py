@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.files import convert
 from helixfold.weights.load import load_weights

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.config import StackConfig
-from helixfold.presets import preset
+from helixfold.model.config import StackConfig
+from helixfold.model.presets import preset
 from helixfold.weights.load import file_format, file_shapes, load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model
@@ -140,7 +140,7 @@ def test_a_full_size_file_needs_little_more_memory_than_it_has_bytes(tmp_path: P
     write_npz(tmp_path / "params.npz", arrays)
     del arrays
     program = (
-        "import resource, sys; from helixfold.presets import preset; from helixfold.weights import load;"
+        "import resource, sys; from helixfold.model.presets import preset; from helixfold.weights import load;"
         "config = preset('model_1_ptm').model; load.file_shapes(config, 'npz');"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; load.load_weights(sys.argv[1], config);"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)"

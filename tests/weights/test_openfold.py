@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.load import load_weights
 from helixfold.weights.openfold import current_name, read_pt, write_pt

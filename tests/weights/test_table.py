@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.config import ModelConfig, StackConfig, StructureConfig
-from helixfold.presets import PRESETS, preset
+from helixfold.model.config import ModelConfig, StackConfig, StructureConfig
+from helixfold.model.presets import PRESETS, preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.conversion import ParameterMapping, differences
 from helixfold.weights.load import file_shapes, model_shapes

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.batch import Batch, MultimerBatch
-from helixfold.config import ModelConfig
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import preset, tiny, tiny_multimer
+from helixfold.model.batch import Batch, MultimerBatch
+from helixfold.model.config import ModelConfig
+from helixfold.model.presets import preset, tiny, tiny_multimer
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.load import model_shapes
 from helixfold.weights.transfer import initial_weights, multimer_parameters

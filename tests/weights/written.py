@@ -5,8 +5,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from helixfold.config import ModelConfig
-from helixfold.presets import tiny
+from helixfold.model.config import ModelConfig
+from helixfold.model.presets import tiny
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.npz import write_npz

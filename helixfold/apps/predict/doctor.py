@@ -32,10 +32,10 @@ from helixfold.apps.predict.relaxation import INSTALL
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import refusal_of_graphs
+from helixfold.model.presets import PRESETS
 from helixfold.ops.card import CARDS, card_of
 from helixfold.ops.cpu import loops
 from helixfold.planning.executors import AvailableMemory, read_available_memory
-from helixfold.presets import PRESETS
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
 from helixfold.report.page import counted

@@ -40,10 +40,10 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.provenance import Provenance, recorded_command
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_read
+from helixfold.model.presets import Preset
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, Plan, fit_together
 from helixfold.planning.memory import FeatureRows
-from helixfold.presets import Preset
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
 from helixfold.results.file_table import FEATURES

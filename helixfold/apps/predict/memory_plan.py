@@ -16,13 +16,13 @@ from helixfold.apps.predict.resume import ResumeStatus
 from helixfold.apps.predict.screen import format_estimate
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.folding.model_input import model_input
+from helixfold.model.presets import Preset
 from helixfold.ops.card import Card
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, Plan, longest, plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import dtype_name, gib
-from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED
 

@@ -37,16 +37,16 @@ from helixfold.apps.predict.search import (
 from helixfold.apps.predict.settings import Part, RunSettings, folding_of
 from helixfold.apps.predict.targets import Batch, read_jobs
 from helixfold.apps.predict.variants import variant_settings
-from helixfold.config import Method
 from helixfold.execution import allocator
 from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untried
 from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
+from helixfold.model.config import Method
+from helixfold.model.presets import Preset
 from helixfold.ops.card import card_of
 from helixfold.options import values_of
 from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size
 from helixfold.planning.memory import MemoryOptions
-from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
 from helixfold.results.colabfold import write_log, write_run

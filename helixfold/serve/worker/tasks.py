@@ -26,11 +26,11 @@ from helixfold.apps.predict.run import run
 from helixfold.apps.predict.search_plan import plan_of
 from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
 from helixfold.folding.options import FoldingOptions
+from helixfold.model.presets import Preset
 from helixfold.ops.card import Card, card_of
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory
 from helixfold.planning.memory import FeatureRows
-from helixfold.presets import Preset
 from helixfold.report.files import read_order
 from helixfold.report.tables import mark_of
 from helixfold.results.confidence import read_prediction

@@ -25,7 +25,7 @@ from helixfold.apps.predict.screen import _Copied, _Log, logged_screen
 from helixfold.apps.predict.settings import RunSettings, folding_of
 from helixfold.cli.main import main
 from helixfold.folding.options import FoldingOptions
-from helixfold.presets import tiny
+from helixfold.model.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 from tests.apps.predict.conftest import SEQUENCE, Runs, positions

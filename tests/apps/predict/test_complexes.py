@@ -176,7 +176,7 @@ def test_a_complex_too_large_for_memory_fails_alone(fasta: Path, runs: Runs) -> 
 def test_models_that_cannot_be_ranked_together_are_refused(fasta: Path, tmp_path: Path) -> None:
     from helixfold.apps.predict.jobs import Job  # noqa: PLC0415
     from helixfold.apps.predict.run import _check_ranking  # noqa: PLC0415 (only here)
-    from helixfold.presets import preset  # noqa: PLC0415
+    from helixfold.model.presets import preset  # noqa: PLC0415
 
     jobs = [Job(target=target) for target in read_targets([fasta])]
     _check_ranking(jobs, [preset("model_1"), preset("model_2")])

@@ -17,13 +17,13 @@ from helixfold.cli.main import main
 from helixfold.cli.relax import relax
 from helixfold.execution.device import AUTO, DTYPES
 from helixfold.folding.options import FoldingOptions
+from helixfold.model.presets import PRESETS
 from helixfold.ops.card import CARDS
 from helixfold.options import ComputeDtype, Dtype, DtypeOrAuto, Executor, values_of
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.machines import MACHINES
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.prediction import EXECUTORS
-from helixfold.presets import PRESETS
 from helixfold.relax.result import RelaxOptions
 from helixfold.training.options import PlanOptions, StoreOptions, TrainingPreset, TrainOptions
 from helixfold.training.plan import Hardware

@@ -20,7 +20,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.folding import planned
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models

@@ -19,6 +19,7 @@ from helixfold.execution.graphs import Recordings
 from helixfold.execution.recorded_passes import Passes
 from helixfold.folding import planned
 from helixfold.folding.options import FoldingOptions
+from helixfold.model.presets import tiny
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Layout, Mesh
@@ -26,7 +27,6 @@ from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import RESERVE, AvailableMemory, Plan, fit_together
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import PassSize
-from helixfold.presets import tiny
 from tests.support.operator_graphs import OperatorRecorder
 
 pytestmark = pytest.mark.usefixtures("quick")

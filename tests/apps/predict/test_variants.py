@@ -20,7 +20,7 @@ from data_pipeline.sampling.alignment_variants import AlignmentVariant, VariantS
 from helixfold.cli.main import main
 from helixfold.folding import planned
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.presets import Preset
+from helixfold.model.presets import Preset
 from tests.apps.predict.conftest import SEQUENCE, Runs
 from tests.support.complex_targets import feature_set
 

@@ -11,7 +11,7 @@ from data_pipeline.residues import GAP, RESTYPES_WITH_X
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from tests.examples.small.scripts import small_script
 from tests.support.networks import random_batch, with_every_parameter_random, without_templates
 

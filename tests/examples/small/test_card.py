@@ -10,7 +10,7 @@ import pytest
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.training_sets.store import FeatureStore
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from helixfold.results.pdb import to_pdb
 from helixfold.training.log import TrainingLog
 from helixfold.training.presets import training_preset

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_pipeline.residues import RESTYPES_WITH_X
-from helixfold.geometry.observed import observed_geometry
+from helixfold.model.geometry.observed import observed_geometry
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 

@@ -19,7 +19,7 @@ from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import GAP
 from data_pipeline.search.plan import AlignmentStep, PairingStep, SearchPlan
 from helixfold.folding.templates import templates_read
-from helixfold.presets import preset
+from helixfold.model.presets import preset
 from tests.support.complex_targets import ROWS, alignment_of_species
 from tests.support.sources import ROOT
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data_pipeline import residues
 from data_pipeline.residue_geometry import CHI1_GROUP, PSI_GROUP
-from helixfold.geometry.rigid import Rigid, rigid_from_three_points
+from helixfold.model.geometry.rigid import Rigid, rigid_from_three_points
 
 _BACKBONE_ATOMS = [residues.ATOM_ORDER[name] for name in ("C", "CA", "N")]
 _PSI_ATOMS = [residues.ATOM_ORDER[name] for name in ("CA", "C", "O")]

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from data_pipeline import residues
-from helixfold.geometry.atoms import (
+from helixfold.model.embedders import RECYCLED_BINS
+from helixfold.model.geometry.atoms import (
     DistanceBins,
     atom14_from_rigid_groups,
     atom14_mask,
@@ -18,9 +19,8 @@ from helixfold.geometry.atoms import (
     pseudo_beta,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid
-from helixfold.model.embedders import RECYCLED_BINS
+from helixfold.model.geometry.frames import BackboneFrames
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.templates import TEMPLATE_BINS
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.config import (
+from helixfold.model.config import (
     ConfigError,
     HeadsConfig,
     ModelConfig,
@@ -15,7 +15,7 @@ from helixfold.config import (
     StructureConfig,
     TemplateConfig,
 )
-from helixfold.presets import PRESETS, preset
+from helixfold.model.presets import PRESETS, preset
 
 
 @pytest.mark.parametrize("name", PRESETS)

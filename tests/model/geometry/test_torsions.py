@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from data_pipeline import residues
-from helixfold.geometry.atoms import (
+from helixfold.model.geometry.atoms import (
     atom14_from_rigid_groups,
     atom14_to_atom37,
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.torsions import Torsions, chis_from_atom37, torsions_from_atom37
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.torsions import Torsions, chis_from_atom37, torsions_from_atom37
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 N, CA, C, OXYGEN = (residues.ATOM_ORDER[name] for name in ("N", "CA", "C", "O"))

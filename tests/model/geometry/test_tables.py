@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from data_pipeline import residues
-from helixfold.geometry.tables import per_residue
+from helixfold.model.geometry.tables import per_residue
 
 
 def test_every_residue_gets_the_row_of_its_type() -> None:

@@ -7,17 +7,17 @@ import torch
 from torch.nn.functional import normalize
 
 from data_pipeline import residues
-from helixfold.geometry.atoms import (
+from helixfold.model.geometry.atoms import (
     atom14_from_rigid_groups,
     atom14_to_atom37,
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.observed import groups_and_chis_from_atom37
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
+from helixfold.model.geometry.observed import groups_and_chis_from_atom37
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
-from tests.geometry.test_torsions import SIDE_CHAINS, SYMMETRIC
+from tests.model.geometry.test_torsions import SIDE_CHAINS, SYMMETRIC
 
 AATYPE = torch.arange(21)[None]
 PSI, CHI1 = 3, 4

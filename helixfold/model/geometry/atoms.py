@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from data_pipeline import residues
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.tables import per_residue
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.tables import per_residue
 
 _CA, _CB = residues.ATOM_ORDER["CA"], residues.ATOM_ORDER["CB"]
 _GLYCINE = residues.RESTYPES.index("G")

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from helixfold.geometry.rigid_groups import group_tables
-from helixfold.geometry.tables import table
+from helixfold.model.geometry.rigid_groups import group_tables
+from helixfold.model.geometry.tables import table
 from helixfold.ops.triton.structure.observed_geometry import observed
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from helixfold.geometry.rigid import Rigid
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.ops.structure.quaternions import quaternion_to_rotation, rotation_to_quaternion
 from helixfold.ops.structure.update_frames import update_frames
 

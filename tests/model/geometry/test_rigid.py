@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helixfold.geometry.rigid import Rigid, rigid_from_three_points
+from helixfold.model.geometry.rigid import Rigid, rigid_from_three_points
 from helixfold.ops.structure.quaternions import quaternion_multiply, quaternion_to_rotation
 
 few = settings(max_examples=40, deadline=None, derandomize=True)

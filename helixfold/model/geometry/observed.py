@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from helixfold.geometry.rigid import Rigid
-from helixfold.geometry.rigid_groups import RigidGroups, rigid_groups_from_atom37
-from helixfold.geometry.torsions import Torsions, chis_from_atom37
+from helixfold.model.geometry.rigid import Rigid
+from helixfold.model.geometry.rigid_groups import RigidGroups, rigid_groups_from_atom37
+from helixfold.model.geometry.torsions import Torsions, chis_from_atom37
 from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -24,7 +24,7 @@ def _refusal_of_triton(card: Card, aatype: Tensor, positions: Tensor, mask: Tens
     Backend(
         name="triton",
         kinds=("cuda",),
-        run="helixfold.geometry.observed_kernel:observed_geometry_triton",
+        run="helixfold.model.geometry.observed_kernel:observed_geometry_triton",
         refusal=_refusal_of_triton,
     )
 )

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid
+from helixfold.model.geometry.frames import BackboneFrames
+from helixfold.model.geometry.rigid import Rigid
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 few = settings(max_examples=25, deadline=None, derandomize=True)

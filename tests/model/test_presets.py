@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from helixfold.config import ConfigError, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
-from helixfold.presets import PRESETS, preset
+from helixfold.model.config import ConfigError, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+from helixfold.model.presets import PRESETS, preset
 
 # AlphaFold 2, Suppl. Table 5: templates, extra sequences. Models 1.1.1, 1.1.2, 1.2.1, 1.2.2, 1.2.3.
 FINE_TUNED = {1: (True, 5120), 2: (True, 1024), 3: (False, 5120), 4: (False, 5120), 5: (False, 1024)}

@@ -10,7 +10,7 @@ from typing import Any
 from data_pipeline.io.config import MAX_RECYCLES, Config, ConfigError, added_setting, require
 from data_pipeline.io.errors import did_you_mean, printable
 from data_pipeline.sampling.sample import SamplingConfig
-from helixfold.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+from helixfold.model.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 
 # Angstrom, the unit of translations in AlphaFold-Multimer's structure module.
 MULTIMER_POSITION_SCALE = 20.0

@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline import residues
-from helixfold.geometry.rigid import rigid_from_three_points, unit
-from helixfold.geometry.tables import per_residue
+from helixfold.model.geometry.rigid import rigid_from_three_points, unit
+from helixfold.model.geometry.tables import per_residue
 
 _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
 

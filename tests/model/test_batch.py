@@ -8,7 +8,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from data_pipeline.features.sample import Sample
-from helixfold.batch import Batch, sampled_fields
+from helixfold.model.batch import Batch, sampled_fields
 
 
 def random_sample(*, residues: int = 6, rows: int = 3, extra: int = 4, templates: int = 2) -> Sample:
