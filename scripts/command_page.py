@@ -11,7 +11,7 @@ from helixfold.apps.predict.compat import foreign_options, is_refused
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import GROUPS, application
 from helixfold.cli.help import default_of, description_of, groups_of, name_of, usage_of, value_of
-from helixfold.options import Traits, traits_of
+from helixfold.runtime.options import Traits, traits_of
 
 PAGE = Path(__file__).parents[1] / "docs/command_line.md"
 _COMMON = "Common options"

@@ -10,11 +10,11 @@ SOURCES = files("data_pipeline", "helixfold", "scripts")
 FLOORS = [
     ("data_pipeline",),
     (
-        "helixfold.annotations",
-        "helixfold.openmp",
-        "helixfold.interruption",
-        "helixfold.options",
-        "helixfold.standard_streams",
+        "helixfold.runtime.annotations",
+        "helixfold.runtime.openmp",
+        "helixfold.runtime.interruption",
+        "helixfold.runtime.options",
+        "helixfold.runtime.standard_streams",
         "helixfold.model.config",
         "helixfold.model.geometry",
         "helixfold.ops",

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.options import EXAMPLE
-from helixfold.options import (
+from helixfold.runtime.annotations import Group, Parameter
+from helixfold.runtime.options import (
     MAX_PROCESSES,
     Directory,
     Dtype,

@@ -12,8 +12,8 @@ import helixfold
 from data_pipeline.io.errors import InputError, choice_problem, did_you_mean
 from helixfold.cli.command import Command, CommonOptions, ConfigFile
 from helixfold.cli.help import help_page, show_default
-from helixfold.imports import collecting_no_garbage
-from helixfold.standard_streams import print_detail, set_verbosity
+from helixfold.runtime.imports import collecting_no_garbage
+from helixfold.runtime.standard_streams import print_detail, set_verbosity
 
 # The commands by group. The chosen command is imported from the module of its name, which defines `app`.
 GROUPS = {

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 from cyclopts import App, Argument, ArgumentCollection, Group, Parameter, Token
 
 from data_pipeline.io.errors import InputError, did_you_mean, printable
-from helixfold.options import File, option_group
+from helixfold.runtime.options import File, option_group
 
 
 @option_group(Group.create_ordered("Common options", sort_key=9))

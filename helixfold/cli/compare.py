@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from helixfold.cli.command import Command
-from helixfold.standard_streams import optional_output
+from helixfold.runtime.standard_streams import optional_output
 
 DIFFERENT = 1
 app = Command(

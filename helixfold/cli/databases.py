@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from helixfold.cli.command import Command
-from helixfold.options import Output, Workers
-from helixfold.standard_streams import print_summary
+from helixfold.runtime.options import Output, Workers
+from helixfold.runtime.standard_streams import print_summary
 
 app = Command(
     name="databases",

@@ -8,7 +8,7 @@ from cyclopts import Group, Parameter
 
 from helixfold.cli.command import Command
 from helixfold.design.options import DesignCommand
-from helixfold.options import reads, whole_number
+from helixfold.runtime.options import reads, whole_number
 
 _USUAL = DesignCommand()
 _Length = Annotated[int, reads(whole_number(2, 2000), "N")]

@@ -9,8 +9,8 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.extras import require
 from helixfold.cli.command import Command
 from helixfold.evaluation.options import BenchmarkOptions
-from helixfold.options import MOST_USED, Output, given
-from helixfold.standard_streams import optional_output, print_note, print_summary
+from helixfold.runtime.options import MOST_USED, Output, given
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 _USUAL = BenchmarkOptions()
 _EXAMPLES = """more examples:

@@ -9,8 +9,8 @@ from cyclopts import Parameter
 from data_pipeline.io.errors import InputError, input_problems
 from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
 from helixfold.cli.command import Command
-from helixfold.options import MOST_USED, File, Output, given, option_group, part_of_all, reads, values_of
-from helixfold.standard_streams import print_summary
+from helixfold.runtime.options import MOST_USED, File, Output, given, option_group, part_of_all, reads, values_of
+from helixfold.runtime.standard_streams import print_summary
 from helixfold.training.options import StoreOptions
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from helixfold.cli.command import Command
-from helixfold.options import File, MemorySize, Output
-from helixfold.standard_streams import optional_output, print_summary
+from helixfold.runtime.options import File, MemorySize, Output
+from helixfold.runtime.standard_streams import optional_output, print_summary
 
 app = Command(
     name="fetch",

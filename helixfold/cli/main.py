@@ -13,10 +13,10 @@ from types import CodeType
 from typing import NoReturn
 
 from data_pipeline.io.errors import InputError, SearchError, printable
-from helixfold.imports import collecting_no_garbage
-from helixfold.interruption import INTERRUPTED, Interruption, say_interrupted
-from helixfold.openmp import sleep_while_waiting
-from helixfold.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
+from helixfold.runtime.imports import collecting_no_garbage
+from helixfold.runtime.interruption import INTERRUPTED, Interruption, say_interrupted
+from helixfold.runtime.openmp import sleep_while_waiting
+from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
 _LONGEST = 4000  # characters of an error message
 FAILED, WRONG_INPUT = 1, 2

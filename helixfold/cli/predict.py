@@ -12,7 +12,7 @@ from helixfold.apps.predict.compat import CompatibilityOptions, listing, resolve
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.command import Command
 from helixfold.cli.main import exit_code
-from helixfold.options import MOST_USED
+from helixfold.runtime.options import MOST_USED
 
 if TYPE_CHECKING:
     from data_pipeline.features.complexes.complex_input import AnyTarget
@@ -64,16 +64,16 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
         from helixfold.cluster.run import run as run_on_cluster
 
         return run_on_cluster(options, given_targets)
-    from helixfold.imports import collecting_no_garbage
+    from helixfold.runtime.imports import collecting_no_garbage
 
     with collecting_no_garbage():
         from helixfold.apps.predict.devices import processes
         from helixfold.apps.predict.run import run
         from helixfold.apps.predict.runner import close
-        from helixfold.apps.predict.screen import logged_screen
         from helixfold.parallel.launch import launch
         from helixfold.results.lock import LOCK_FILE
-        from helixfold.standard_streams import optional_output
+        from helixfold.runtime.screen import logged_screen
+        from helixfold.runtime.standard_streams import optional_output
 
     started = processes(options.devices, options.device, options.ranks_per_target)
     if started is None:

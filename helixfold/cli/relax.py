@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from helixfold.cli.command import Command
-from helixfold.options import Integer, Number, Output
+from helixfold.runtime.options import Integer, Number, Output
 
 app = Command(
     name="relax", usage="helixfold relax STRUCTURE... [--output DIR] [options]\nexample: helixfold relax model.pdb"

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from data_pipeline.io.errors import InputError
 from helixfold.cli.command import Command
-from helixfold.standard_streams import optional_output, print_note, print_summary
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 app = Command(
     name="report", usage="helixfold report DIRECTORY [--reference FILE...]\nexample: helixfold report predictions/"

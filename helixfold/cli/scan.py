@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from helixfold.cli.command import Command
-from helixfold.options import MOST_USED
+from helixfold.runtime.options import MOST_USED
 from helixfold.scoring.options import ScanOptions
 
 _EXAMPLES = """more examples:
@@ -39,10 +39,10 @@ def scan(
         Sequences to predict: FASTA files, tables (.csv, .tsv with columns id and sequence), a3m alignments, directories
         of such files, or sequences typed here.
     """
-    from helixfold.imports import collecting_no_garbage
+    from helixfold.runtime.imports import collecting_no_garbage
 
     with collecting_no_garbage():
-        from helixfold.apps.predict.screen import logged_screen
+        from helixfold.runtime.screen import logged_screen
         from helixfold.scoring.scan_run import scan as run
 
     with logged_screen(options.log_file):

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from helixfold.cli.command import Command
-from helixfold.options import MOST_USED
+from helixfold.runtime.options import MOST_USED
 from helixfold.scoring.options import ScoreOptions
 
 _EXAMPLES = """more examples:
@@ -38,10 +38,10 @@ def score(
     structures
         PDB or mmCIF files (.gz too), or directories of them, with one subdirectory per target if there are several.
     """
-    from helixfold.imports import collecting_no_garbage
+    from helixfold.runtime.imports import collecting_no_garbage
 
     with collecting_no_garbage():
-        from helixfold.apps.predict.screen import logged_screen
+        from helixfold.runtime.screen import logged_screen
         from helixfold.scoring.score_run import score as run
 
     with logged_screen(options.log_file):

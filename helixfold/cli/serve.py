@@ -10,12 +10,12 @@ from cyclopts import Parameter
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import require
-from helixfold.annotations import Group
 from helixfold.cli.command import Command
-from helixfold.options import Day, Directory, File, MemorySize, Number, Positive, option_group
+from helixfold.runtime.annotations import Group
+from helixfold.runtime.options import Day, Directory, File, MemorySize, Number, Positive, option_group
+from helixfold.runtime.standard_streams import optional_output
 from helixfold.serve.settings import DATA, ListeningOptions, ServeSettings
 from helixfold.serve.worker.options import WorkerOptions
-from helixfold.standard_streams import optional_output
 
 _WORK = Path("helixfold-worker")
 _EXTRA = ("fastapi", "prometheus_client", "uvicorn", "python_multipart")

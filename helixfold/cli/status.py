@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from helixfold.cli.command import Command
-from helixfold.options import File
-from helixfold.standard_streams import optional_output
+from helixfold.runtime.options import File
+from helixfold.runtime.standard_streams import optional_output
 
 app = Command(
     name="status",

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from helixfold.cli.command import Command
-from helixfold.options import File, Offer, option_group, reads, whole_number
+from helixfold.runtime.options import File, Offer, option_group, reads, whole_number
+from helixfold.runtime.standard_streams import optional_output
 from helixfold.serve.job_options import OF_PREDICT, OFFERS
-from helixfold.standard_streams import optional_output
 
 # Options are named as in predict, but for those whose values differ and whose names mean files here.
 _NAMES = {

@@ -8,7 +8,7 @@ from cyclopts import Group, Parameter
 
 from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.cli.command import Command
-from helixfold.options import ComputeDtype, Dtype, Output
+from helixfold.runtime.options import ComputeDtype, Dtype, Output
 
 _Model = Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name", alias="--preset")]
 app = Command(

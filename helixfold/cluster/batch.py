@@ -27,11 +27,11 @@ from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
-from helixfold.options import DtypeOrAuto, given, values_of
 from helixfold.planning.memory import MemoryOptions
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.file_table import FEATURES, RANKING
 from helixfold.results.packed import PackedResults
+from helixfold.runtime.options import DtypeOrAuto, given, values_of
 from helixfold.weights.find import find_parameters
 
 # Options that say how one machine divides its work, or whose files concern all targets.

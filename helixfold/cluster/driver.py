@@ -26,7 +26,7 @@ from helixfold.cluster.schedule import PoolForecast, Schedule
 from helixfold.cluster.worker import Candidate, Standing, Work, work
 from helixfold.results.failures import write_failures
 from helixfold.results.file_table import CLUSTER
-from helixfold.standard_streams import print_note
+from helixfold.runtime.standard_streams import print_note
 
 # Tasks of a pool in a row that may end without having done anything, by whether they said why.
 _MOST_PROBLEMS, _MOST_LOST = 3, 10

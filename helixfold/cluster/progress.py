@@ -12,13 +12,13 @@ from typing import Final
 
 from data_pipeline.io.errors import InputError, printable
 from helixfold import __version__
-from helixfold.apps.predict.screen import format_duration
 from helixfold.report.page import counted, page
 from helixfold.results.failures import failures_in
 from helixfold.results.file_table import CLUSTER, FAILURES, FEATURES, INDEX, PACKED, RANKING, STATUS_PAGE
 from helixfold.results.json_object import JsonObject
 from helixfold.results.packed import PackedResults
 from helixfold.results.writing import to_json, write_file
+from helixfold.runtime.screen import format_duration
 
 STATUS_FILE: Final = "status.json"
 # After this time without a new status, the driver has ended or cannot write.

@@ -21,7 +21,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import are_installed
 from data_pipeline.io.site_configuration import VARIABLE
 from helixfold.cluster.site import Pool, Site
-from helixfold.standard_streams import VERBOSITY
+from helixfold.runtime.standard_streams import VERBOSITY
 
 # The program that each queue is asked by.
 SUBMITTERS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}

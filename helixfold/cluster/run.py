@@ -9,7 +9,6 @@ from data_pipeline.io.claims import Claims
 from data_pipeline.io.extras import require
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.runner import close_batch
-from helixfold.apps.predict.screen import format_duration, format_estimate, logged_screen
 from helixfold.apps.predict.search import check_earlier
 from helixfold.cluster.batch import read_batch
 from helixfold.cluster.schedule import Schedule
@@ -18,7 +17,8 @@ from helixfold.report.pulldown import write_entries
 from helixfold.results.failures import SOME_FAILED
 from helixfold.results.file_table import CLUSTER_LOCK
 from helixfold.results.lock import locked_directory, only_run
-from helixfold.standard_streams import optional_output, print_summary
+from helixfold.runtime.screen import format_duration, format_estimate, logged_screen
+from helixfold.runtime.standard_streams import optional_output, print_summary
 
 
 def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.io.toml_files import read_toml
 from helixfold.ops.card import CARDS
-from helixfold.options import memory_size
+from helixfold.runtime.options import memory_size
 
 Provider = Literal["local", "slurm", "pbs", "lsf", "kubernetes"]
 _MOST_NODES = 10_000

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED
 from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.residues import RESTYPES
-from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.options import ScreenOptions
-from helixfold.options import Integer, MemorySize, Number, Output, option_group, reads, whole_number
+from helixfold.runtime.annotations import Group, Parameter
+from helixfold.runtime.options import Integer, MemorySize, Number, Output, option_group, reads, whole_number
 
 Optimizer = Literal["sgd", "adam"]
 GradientsThrough = Literal["all", "last"]

@@ -11,7 +11,6 @@ from typing import Any
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.parse.fasta import directory_name
-from helixfold.apps.predict.screen import logged_screen
 from helixfold.design import files
 from helixfold.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
 from helixfold.design.designer import Designer
@@ -23,7 +22,6 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.model.config import Method
 from helixfold.ops.card import card_of
-from helixfold.options import values_of
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.results.driver import Run, driven
 from helixfold.results.file_table import (
@@ -38,7 +36,9 @@ from helixfold.results.json_object import JsonObject
 from helixfold.results.pdb import to_pdb
 from helixfold.results.record import RunRecord, require_same_settings
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import optional_output, print_note, print_summary
+from helixfold.runtime.options import values_of
+from helixfold.runtime.screen import logged_screen
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.weights.find import ReadyModel, find_models
 
 # Seconds between two states of a design that are written.

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.csv_table import read_rows, table_record
 from data_pipeline.parse.fasta import file_name_problem
-from helixfold.options import calendar_date
+from helixfold.runtime.options import calendar_date
 
 _LISTS = Path(__file__).parent / "lists"
 _HELIXFOLD = "HelixFold, arXiv 2207.05477"

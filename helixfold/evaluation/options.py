@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.options import (
     ComputeOptions,
     DeviceOptions,
@@ -17,7 +16,8 @@ from helixfold.apps.predict.options import (
     ScreenOptions,
     SearchOptions,
 )
-from helixfold.options import MOST_USED, option_group, values_of
+from helixfold.runtime.annotations import Group, Parameter
+from helixfold.runtime.options import MOST_USED, option_group, values_of
 
 
 @option_group(Group.create_ordered("Benchmark", sort_key=-1))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from helixfold.annotations import Group, Parameter
-from helixfold.options import (
+from helixfold.runtime.annotations import Group, Parameter
+from helixfold.runtime.options import (
     MAX_PROCESSES,
     File,
     Integer,

@@ -32,7 +32,7 @@ from helixfold.report.finetuning import PageTable, compared_curves, write_finetu
 from helixfold.report.page import counted, duration
 from helixfold.results.driver import Run, driven
 from helixfold.results.writing import write_file
-from helixfold.standard_streams import print_note, print_summary
+from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.forecast import memory_per_rank
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log

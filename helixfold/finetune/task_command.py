@@ -51,7 +51,7 @@ from helixfold.report.finetuning import PageTable, write_finetuning_page
 from helixfold.report.plots import new_figure, to_png
 from helixfold.results.lock import only_run
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import print_note, print_summary
+from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype

@@ -32,9 +32,9 @@ from helixfold.folding.templates import templates_in, templates_read
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
 from helixfold.ops.card import card_of
-from helixfold.options import CudaGraphs
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.size import dtype_name
+from helixfold.runtime.options import CudaGraphs
 from helixfold.weights.adapters import WeightedAdapter
 from helixfold.weights.find import ReadyModel, find_models
 

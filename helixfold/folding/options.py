@@ -8,7 +8,7 @@ from data_pipeline.io.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
 from data_pipeline.io.errors import InputError, choice_problem, did_you_mean
 from helixfold.execution.device import AUTO, DTYPES
 from helixfold.model.presets import Preset
-from helixfold.options import RepresentationName
+from helixfold.runtime.options import RepresentationName
 
 
 @dataclass(frozen=True, kw_only=True)

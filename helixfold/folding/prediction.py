@@ -11,7 +11,7 @@ from jaxtyping import Float
 from data_pipeline.features.complexes.chain_ids import check_chain_ids
 from data_pipeline.protein import Protein
 from helixfold.folding.provenance import Provenance
-from helixfold.options import RepresentationName
+from helixfold.runtime.options import RepresentationName
 from helixfold.weights.provenance import WEIGHTS_PROVENANCES, WeightsProvenance
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

@@ -17,7 +17,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, PredictedStructure
 from helixfold.model.stream import Stream
 from helixfold.model.update import Executor, as_tensor
-from helixfold.options import RepresentationName
+from helixfold.runtime.options import RepresentationName
 
 
 def sample_of(folded: Folded, place: int, residues: int, rows: int) -> Folded:

@@ -27,7 +27,7 @@ from helixfold.model.outputs import Folded, Recycled, nothing_recycled
 from helixfold.model.presets import Preset
 from helixfold.model.update import Executor, as_tensor
 from helixfold.ops.card import card_of
-from helixfold.options import RepresentationName
+from helixfold.runtime.options import RepresentationName
 
 # Kinds of devices that compute while the host does something else.
 _DRAW_AHEAD = ("cuda",)

@@ -21,9 +21,9 @@ from helixfold.folding.planned import fold_planned, fold_together
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.ops.card import card_of
-from helixfold.options import RepresentationName
 from helixfold.planning.executors import Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.runtime.options import RepresentationName
 from helixfold.weights.find import ReadyModel, find_models
 
 

@@ -16,7 +16,7 @@ from helixfold.ops.card import card_of
 from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError, Plan, plan, read_available_memory
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import PassSize, gib
-from helixfold.standard_streams import print_detail
+from helixfold.runtime.standard_streams import print_detail
 from helixfold.weights.find import ReadyModel
 
 AUTOMATIC = "auto"

@@ -13,11 +13,11 @@ from tqdm import tqdm
 
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import require_unmoved
-from helixfold.options import Progress
 from helixfold.results.failures import exit_code_for, failure_text, write_failures
 from helixfold.results.file_table import FAILURES
 from helixfold.results.lock import locked_directory
-from helixfold.standard_streams import print_detail, print_note
+from helixfold.runtime.options import Progress
+from helixfold.runtime.standard_streams import print_detail, print_note
 
 
 class Run:

@@ -25,7 +25,6 @@ from helixfold import __version__
 from helixfold.analysis.metrics import superposition
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Distances, Prediction
-from helixfold.options import RepresentationFormat
 from helixfold.results.chains import split_chains
 from helixfold.results.confidence import confidence_content, read_prediction
 from helixfold.results.file_table import (
@@ -53,6 +52,7 @@ from helixfold.results.model_scores import PAE_METRIC, ModelScores
 from helixfold.results.pairwise_errors import pairwise_errors
 from helixfold.results.pdb import models_to_pdb, plain_text, to_pdb
 from helixfold.results.writing import to_json, write_file
+from helixfold.runtime.options import RepresentationFormat
 
 # AlphaFold's own program writes tenths of an Angstrom; AlphaFold DB rounds to whole ones, in the same layout.
 _PAE_STEPS_PER_ANGSTROM = 10

@@ -19,8 +19,8 @@ from helixfold.model.presets import PRESETS, Preset
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.runtime.standard_streams import print_note
 from helixfold.scoring.options import NetworkOptions
-from helixfold.standard_streams import print_note
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
 
 # The most targets that share passes on a GPU.

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from data_pipeline.io.config import MAX_RECYCLES
-from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.options import ComplexOptions, ScreenOptions, SearchOptions
-from helixfold.options import (
+from helixfold.runtime.annotations import Group, Parameter
+from helixfold.runtime.options import (
     MOST_USED,
     Directory,
     DtypeOrAuto,

@@ -38,7 +38,6 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_read
 from helixfold.model.alphafold import AlphaFold
-from helixfold.options import Item, values_of
 from helixfold.report.page import counted, page
 from helixfold.report.tables import headed
 from helixfold.results.driver import Run, driven
@@ -46,10 +45,11 @@ from helixfold.results.journal import Journal
 from helixfold.results.pdb import to_pdb
 from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
+from helixfold.runtime.options import Item, values_of
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import MutationOptions, ScanOptions
-from helixfold.standard_streams import optional_output, print_note, print_summary
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
 _MOST_ON_SCREEN, _MOST_ON_PAGE = 10, 1000

@@ -35,6 +35,7 @@ from helixfold.results.journal import Journal
 from helixfold.results.pdb import to_pdb
 from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.scoring.network import Network, find_preset
 from helixfold.scoring.options import ScoreOptions, StructureOptions
 from helixfold.scoring.score import (
@@ -46,7 +47,6 @@ from helixfold.scoring.score import (
     target_to_fold,
 )
 from helixfold.scoring.structures import ScoredFile, ScoredStructure, find_structures, read_scored
-from helixfold.standard_streams import optional_output, print_note, print_summary
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "scores.tsv", "scores.json", "scores.html"
 # What structures are ranked by, with whether a larger value is better; the first that any structure has is taken.

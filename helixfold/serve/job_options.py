@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
 from helixfold.apps.predict.options import PredictOptions
-from helixfold.options import Offer, traits_of
+from helixfold.runtime.options import Offer, traits_of
 
 AlignmentSource = Literal["best", "databases", "none"]
 _OWN = (

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from data_pipeline.io.addresses import is_loopback
 from data_pipeline.io.errors import InputError, check_at_least, check_at_most, check_positive, printable
-from helixfold.annotations import Group
-from helixfold.options import MOST_USED, Directory, option_group
+from helixfold.runtime.annotations import Group
+from helixfold.runtime.options import MOST_USED, Directory, option_group
 from helixfold.serve.queue.jobs import QueueOptions
 from helixfold.serve.transfer import MAX_INPUT_BYTES
 

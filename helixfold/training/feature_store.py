@@ -22,7 +22,7 @@ from data_pipeline.training_sets.record_builder import RecordBuilder, TemplateLi
 from data_pipeline.training_sets.source_files import AlignmentDirectory, read_chain_names, read_duplicates
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.results.failures import SOME_FAILED
-from helixfold.standard_streams import optional_output, print_note, print_summary
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.training.options import StoreOptions
 
 

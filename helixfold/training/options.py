@@ -6,8 +6,8 @@ The docstring of an option is its line in the help. Nothing is imported here tha
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from helixfold.annotations import Group, Parameter
-from helixfold.options import (
+from helixfold.runtime.annotations import Group, Parameter
+from helixfold.runtime.options import (
     MAX_PROCESSES,
     CudaGraphs,
     Day,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from data_pipeline.io.errors import printable
-from helixfold.standard_streams import print_note
+from helixfold.runtime.standard_streams import print_note
 from helixfold.training.config import EvaluationConfig
 
 _SECONDS_BETWEEN_LINES = 30

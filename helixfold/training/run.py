@@ -14,10 +14,10 @@ from data_pipeline.io.files import unmoved_directory
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.device import limit_threads, untried
 from helixfold.ops.card import card_of
-from helixfold.options import CudaGraphs
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
 from helixfold.planning.layouts import chosen_layout
+from helixfold.runtime.options import CudaGraphs
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names

@@ -22,10 +22,10 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
 from helixfold.optim.flat import StepReport
 from helixfold.optim.trained import AllParameters, Trained
-from helixfold.options import CudaGraphs
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
+from helixfold.runtime.options import CudaGraphs
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import TrainingConfig, require_same_run
 from helixfold.training.evaluate import deciding_score, evaluate_on_ranks, mean_scores

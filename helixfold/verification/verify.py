@@ -25,7 +25,7 @@ from helixfold.model.batch import Batch, batch_of_one, sampled_fields
 from helixfold.model.geometry.atoms import pseudo_beta
 from helixfold.model.presets import Preset
 from helixfold.planning.size import dtype_name
-from helixfold.standard_streams import print_note
+from helixfold.runtime.standard_streams import print_note
 from helixfold.verification.checks import Check, Findings, Table, check_file
 from helixfold.verification.runs import (
     MISSING,

@@ -13,7 +13,7 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import require_file, sha256_of
 from helixfold.model import presets
 from helixfold.model.presets import PRESETS
-from helixfold.standard_streams import optional_output, print_summary
+from helixfold.runtime.standard_streams import optional_output, print_summary
 from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.checkpoint import read_header, save_checkpoint

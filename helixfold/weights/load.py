@@ -16,7 +16,7 @@ from data_pipeline.io.zip_archive import damage_as_input_error
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import ConfigError, ModelConfig, of_blocks
 from helixfold.model.presets import PRESETS
-from helixfold.standard_streams import print_detail
+from helixfold.runtime.standard_streams import print_detail
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.conversion import ParameterMapping, Shapes, differences, shapes_of, their_shapes

@@ -11,7 +11,7 @@ import pytest
 
 import helixfold
 from helixfold.cli.main import main
-from helixfold.interruption import INTERRUPTED, TERMINATED
+from helixfold.runtime.interruption import INTERRUPTED, TERMINATED
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "ubiquitin.fasta"
@@ -93,8 +93,13 @@ def test_help_and_version_import_no_command(option: str) -> None:
     assert not {"torch", "numpy", "argparse"} & modules
     assert {name for name in modules if name.startswith(("helixfold", "data_pipeline"))} == {
         *("helixfold", *(f"helixfold.cli{name}" for name in ("", ".main", ".app", ".command", ".help"))),
-        *("helixfold.annotations", "helixfold.imports", "helixfold.interruption", "helixfold.openmp"),
-        *("helixfold.options", "helixfold.standard_streams"),
+        *(
+            "helixfold.runtime.annotations",
+            "helixfold.runtime.imports",
+            "helixfold.runtime.interruption",
+            "helixfold.runtime.openmp",
+        ),
+        *("helixfold.runtime.options", "helixfold.runtime.standard_streams"),
         *("data_pipeline", "data_pipeline.io.errors"),
     }
     assert len(modules) < 400

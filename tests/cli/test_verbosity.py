@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.search.process import run_program
 from helixfold.cli.main import main
-from helixfold.standard_streams import restored_verbosity, set_verbosity
+from helixfold.runtime.standard_streams import restored_verbosity, set_verbosity
 
 PREDICT = ["predict", "MKTAYIAKQR", "--models", "tiny", "--num-recycles", "0", "--device", "cpu", "--output", "out"]
 

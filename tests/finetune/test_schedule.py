@@ -12,7 +12,7 @@ from helixfold.finetune.finetuning import Finetuning
 from helixfold.finetune.memory import RunMemory, fitting
 from helixfold.finetune.run import Place, Schedule
 from helixfold.results.driver import Run
-from helixfold.standard_streams import restored_verbosity, set_verbosity
+from helixfold.runtime.standard_streams import restored_verbosity, set_verbosity
 from helixfold.training.trainer import DivergedError
 
 

@@ -19,10 +19,10 @@ from helixfold.folding.readout import representation
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.representations import representations
 from helixfold.model.update import Executor
-from helixfold.options import RepresentationName
 from helixfold.planning.executors import NotEnoughMemoryError
 from helixfold.planning.memory import MemoryOptions
 from helixfold.results.prediction import representation_arrays, representation_names, write_representations
+from helixfold.runtime.options import RepresentationName
 from tests.parity.cases import DATA, deviation, outputs_as_deepmind, read_case
 
 NAMES: tuple[RepresentationName, ...] = ("msa_first_row", "single", "pair", "structure")

@@ -12,10 +12,10 @@ import pytest
 from data_pipeline.features.complexes.result_directory import RESULTS_DIRECTORY
 from data_pipeline.io import claims
 from helixfold.folding.options import FoldingOptions
-from helixfold.options import RepresentationFormat, RepresentationName
 from helixfold.results import file_table
 from helixfold.results.file_table import FILES, FileKind, kind_of, remove_results, slim_down
 from helixfold.results.prediction import write_prediction
+from helixfold.runtime.options import RepresentationFormat, RepresentationName
 from tests.results.proteins import random_protein
 from tests.results.test_prediction import prediction
 from tests.support.sources import ROOT, files, imported_names, nodes

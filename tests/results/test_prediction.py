@@ -19,7 +19,6 @@ from safetensors.numpy import load_file
 
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import STRUCTURE_KINDS, Distances, Prediction, PredictionIdentity
-from helixfold.options import RepresentationFormat
 from helixfold.report.plot_files import write_plots
 from helixfold.results import prediction as results
 from helixfold.results.file_table import slim_down
@@ -34,6 +33,7 @@ from helixfold.results.prediction import (
     write_timings,
 )
 from helixfold.results.tables import write_tables
+from helixfold.runtime.options import RepresentationFormat
 from tests.results.proteins import (
     assert_same_atoms,
     atoms_by_biopython,

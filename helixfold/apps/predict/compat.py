@@ -16,8 +16,8 @@ from cyclopts import Group, Parameter, Token
 from data_pipeline.io.errors import InputError, did_you_mean, printable
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, PredictOptions
 from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
-from helixfold.options import RepresentationName, integer, traits_of
-from helixfold.standard_streams import print_note
+from helixfold.runtime.options import RepresentationName, integer, traits_of
+from helixfold.runtime.standard_streams import print_note
 
 _NO = ("false", "0", "f", "no")
 # A function that changes our options, each of them an attribute, by the value of another program's option. It returns a

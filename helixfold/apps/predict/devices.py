@@ -8,7 +8,7 @@ import torch
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors
-from helixfold.options import MAX_PROCESSES, whole_number
+from helixfold.runtime.options import MAX_PROCESSES, whole_number
 
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 

@@ -13,7 +13,6 @@ from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.resume import ResumeStatus
-from helixfold.apps.predict.screen import format_estimate
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.folding.model_input import model_input
 from helixfold.model.presets import Preset
@@ -25,6 +24,7 @@ from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import dtype_name, gib
 from helixfold.report.page import counted
 from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED
+from helixfold.runtime.screen import format_estimate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from data_pipeline.io.config import MAX_ENSEMBLE, MAX_RECYCLES
 from data_pipeline.residue_ranges import Replacement
-from helixfold.annotations import Group, Parameter
 from helixfold.apps.predict.presets import PREDICTION_PRESETS
-from helixfold.options import (
+from helixfold.runtime.annotations import Group, Parameter
+from helixfold.runtime.options import (
     MOST_USED,
     CudaGraphs,
     Day,

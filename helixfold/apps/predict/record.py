@@ -26,13 +26,13 @@ from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance, provenance_entries, read_provenance
 from helixfold.folding.templates import templates_in
-from helixfold.options import traits_of
 from helixfold.results.file_table import SETTINGS
 from helixfold.results.json_object import AGAIN
 from helixfold.results.mmcif import ModelOrigin
 from helixfold.results.prediction import read_finished
 from helixfold.results.record import RunRecord
 from helixfold.results.writing import to_json, write_file
+from helixfold.runtime.options import traits_of
 from helixfold.weights.provenance import WEIGHTS_PROVENANCES, WeightsProvenance
 
 _DESCRIPTIONS: dict[WeightsProvenance, str] = {

@@ -36,7 +36,7 @@ from helixfold.results.relaxed import (
     write_relaxed,
 )
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import optional_output, print_summary
+from helixfold.runtime.standard_streams import optional_output, print_summary
 
 INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due

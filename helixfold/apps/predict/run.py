@@ -26,7 +26,6 @@ from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, close_part
-from helixfold.apps.predict.screen import logged_screen, print_warning
 from helixfold.apps.predict.search import (
     check_earlier,
     contacts_of,
@@ -44,7 +43,6 @@ from helixfold.execution.stages import Stages
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
 from helixfold.ops.card import card_of
-from helixfold.options import values_of
 from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.report.page import counted
@@ -54,7 +52,9 @@ from helixfold.results.failures import SOME_FAILED, exit_code_for
 from helixfold.results.file_table import slim_down
 from helixfold.results.lock import locked_directory
 from helixfold.results.packed import PackedResults, remove_partial
-from helixfold.standard_streams import optional_output, print_note, print_summary
+from helixfold.runtime.options import values_of
+from helixfold.runtime.screen import logged_screen, print_warning
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 from helixfold.weights.adapters import parse_adapters
 from helixfold.weights.find import ReadyModel, find_models
 

@@ -18,7 +18,6 @@ from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
 from helixfold.apps.predict.packing import Packer
 from helixfold.apps.predict.resume import resume_status
-from helixfold.apps.predict.screen import format_duration, remaining_seconds
 from helixfold.apps.predict.search import written_directories
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.execution.stages import Stage, Stages
@@ -34,7 +33,8 @@ from helixfold.results.driver import print_progress
 from helixfold.results.failures import exit_code_for, failure_text, write_failures
 from helixfold.results.file_table import FAILURES, INDEX, PULLDOWN, PULLDOWN_PAGE, PULLDOWN_TABLE
 from helixfold.results.packed import PackedResults
-from helixfold.standard_streams import print_detail, print_note, print_summary
+from helixfold.runtime.screen import format_duration, remaining_seconds
+from helixfold.runtime.standard_streams import print_detail, print_note, print_summary
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30

@@ -36,7 +36,7 @@ from helixfold.results.failures import EXPECTED_ERRORS, exit_code_for, write_fai
 from helixfold.results.file_table import CHAIN_SEARCHES, FAILURES, FEATURES, PART_FAILURES, SEARCHES, TEMPLATES
 from helixfold.results.lock import locked_directory
 from helixfold.results.writing import to_json, write_file
-from helixfold.standard_streams import optional_output, print_note, print_summary
+from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 # As many as one search of a batch should serve; another run gets those after them.
 _TARGETS_PER_CLAIM = 32

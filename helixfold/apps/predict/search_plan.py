@@ -19,8 +19,8 @@ from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
 from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.folding.provenance import RecordedSearch, SearchPurpose
-from helixfold.options import given
-from helixfold.standard_streams import print_note
+from helixfold.runtime.options import given
+from helixfold.runtime.standard_streams import print_note
 
 # ColabFold's names of modes with a server, and the server's own.
 _PAIRS_ENVIRONMENTAL = "mmseqs2_uniref_env_envpair"

@@ -22,7 +22,7 @@ from helixfold.folding.prediction import PredictionIdentity
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.standard_streams import print_summary
+from helixfold.runtime.standard_streams import print_summary
 from helixfold.weights.find import ReadyModel
 
 

@@ -36,12 +36,12 @@ from helixfold.apps.predict.search import (
 )
 from helixfold.apps.predict.search_plan import plan_of, print_complex_notes, selected_alignments, with_site_sources
 from helixfold.folding.initial_guess import guess_of
-from helixfold.options import given, part_of
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.failures import failures_of_input
 from helixfold.results.file_table import CHAIN_SEARCHES, FEATURES
-from helixfold.standard_streams import print_note
+from helixfold.runtime.options import given, part_of
+from helixfold.runtime.standard_streams import print_note
 
 _LONGEST_NAME = 60  # letters of a protein's name in the name of a directory of searches
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from data_pipeline.io.errors import InputError
-from helixfold.options import Offer
+from helixfold.runtime.options import Offer
 from helixfold.serve.forecast_curve import ForecastBody
 from helixfold.serve.job_options import OFFERS
 from helixfold.serve.queue.jobs import JobKind

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from data_pipeline.io.errors import InputError
-from helixfold.options import Offer
+from helixfold.runtime.options import Offer
 from helixfold.serve.drafts import Drafts
 from helixfold.serve.job_options import OFFERS
 from helixfold.serve.submission import (

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse, Response
 
 from data_pipeline.io.errors import InputError
-from helixfold.options import Offer
+from helixfold.runtime.options import Offer
 from helixfold.serve.forecast_curve import forecast
 from helixfold.serve.job_options import OFFERS
 from helixfold.serve.queue.jobs import JOB_KINDS, Job, QuotaError

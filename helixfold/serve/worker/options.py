@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
-from helixfold.annotations import Parameter
 from helixfold.apps.predict.options import SearchOptions
-from helixfold.options import MOST_USED, MemorySize, Workers
-from helixfold.standard_streams import print_note
+from helixfold.runtime.annotations import Parameter
+from helixfold.runtime.options import MOST_USED, MemorySize, Workers
+from helixfold.runtime.standard_streams import print_note
 
 
 @dataclass(frozen=True, kw_only=True)

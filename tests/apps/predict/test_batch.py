@@ -21,11 +21,11 @@ from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.presets import MONOMER
 from helixfold.apps.predict.run import _sorted
-from helixfold.apps.predict.screen import _Copied, _Log, logged_screen
 from helixfold.apps.predict.settings import RunSettings, folding_of
 from helixfold.cli.main import main
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import tiny
+from helixfold.runtime.screen import _Copied, _Log, logged_screen
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 from tests.apps.predict.conftest import SEQUENCE, Runs, positions

@@ -14,8 +14,8 @@ import pytest
 from jaxtyping import config
 
 from helixfold.apps.predict import postprocess
-from helixfold.interruption import INTERRUPTED
 from helixfold.results.lock import _lock
+from helixfold.runtime.interruption import INTERRUPTED
 from tests.apps.predict.commands import BAD, batch, finished, predict
 from tests.support.interruptions import Event, Kill, end, temporary_files
 from tests.support.run_values import values

@@ -19,12 +19,12 @@ from helixfold.execution.device import AUTO, DTYPES
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import PRESETS
 from helixfold.ops.card import CARDS
-from helixfold.options import ComputeDtype, Dtype, DtypeOrAuto, Executor, values_of
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.machines import MACHINES
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.relax.result import RelaxOptions
+from helixfold.runtime.options import ComputeDtype, Dtype, DtypeOrAuto, Executor, values_of
 from helixfold.training.options import PlanOptions, StoreOptions, TrainingPreset, TrainOptions
 from helixfold.training.plan import Hardware
 from helixfold.training.presets import TRAINING_PRESETS

@@ -13,8 +13,8 @@ from helixfold.apps.predict.settings import RunSettings, folding_of
 from helixfold.apps.predict.targets import read_jobs
 from helixfold.apps.predict.variants import expected_variants, variant_settings
 from helixfold.model.presets import tiny
-from helixfold.options import traits_of, values_of
 from helixfold.planning.memory import MemoryOptions
+from helixfold.runtime.options import traits_of, values_of
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import ReadyModel, find_models
 

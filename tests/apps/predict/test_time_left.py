@@ -2,7 +2,7 @@
 
 import pytest
 
-from helixfold.apps.predict.screen import format_duration, remaining_seconds
+from helixfold.runtime.screen import format_duration, remaining_seconds
 
 
 def test_nothing_is_told_before_anything_was_measured() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.interruption import INTERRUPTED, TERMINATED
+from helixfold.runtime.interruption import INTERRUPTED, TERMINATED
 from tests.support.sources import ROOT
 
 SENTENCE = "helixfold: interrupted; run the same command again to go on\n"

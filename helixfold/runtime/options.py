@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from data_pipeline.io.errors import InputError, printable
-from helixfold.annotations import CoercionError, Group, Parameter, Token
+from helixfold.runtime.annotations import CoercionError, Group, Parameter, Token
 
 # Whether passes are recorded as CUDA graphs where shapes repeat.
 CudaGraphs = Literal["auto", "off"]

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from helixfold.options import calendar_date, given, integer, memory_size, number, positive
+from helixfold.runtime.options import calendar_date, given, integer, memory_size, number, positive
 
 
 @pytest.mark.parametrize(

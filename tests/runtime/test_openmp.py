@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from helixfold.openmp import _CHOSEN_BY, sleep_while_waiting
+from helixfold.runtime.openmp import _CHOSEN_BY, sleep_while_waiting
 
 # Prints whether PyTorch is loaded when the command begins, and what its OpenMP library would find.
 _COMMAND = """

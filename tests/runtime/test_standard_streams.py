@@ -12,14 +12,14 @@ from typing import TextIO
 import pytest
 
 from helixfold.cli.main import FAILED, exit_code
-from helixfold.standard_streams import optional_output
+from helixfold.runtime.standard_streams import optional_output
 from tests.support.sources import ROOT
 
 # A command that prints, makes a file and prints again, also as libraries in C do, past Python's streams.
 COMMAND = """
 import os, sys, time
 from helixfold.cli.main import exit_code
-from helixfold.standard_streams import optional_output
+from helixfold.runtime.standard_streams import optional_output
 
 @optional_output()
 def command():

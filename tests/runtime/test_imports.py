@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from helixfold import imports
-from helixfold.imports import collecting_no_garbage
+from helixfold.runtime import imports
+from helixfold.runtime.imports import collecting_no_garbage
 
 
 def test_garbage_is_collected_again_after_imports(monkeypatch: pytest.MonkeyPatch) -> None:
