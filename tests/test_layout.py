@@ -30,7 +30,7 @@ FLOORS = [
         "data_pipeline.search",
         "helixfold.report",
         "helixfold.apps",
-        "helixfold.finetune",
+        "helixfold.training.finetune",
         "helixfold.notebook",
         "helixfold.verification",
     ),

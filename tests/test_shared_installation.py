@@ -16,10 +16,10 @@ from data_pipeline.io.user_cache import can_be_written, writable_cache
 from data_pipeline.search.mmseqs import Mmseqs
 from helixfold.benchmark import precision
 from helixfold.cli.main import main
-from helixfold.finetune.adapted import base_file
 from helixfold.model.presets import tiny
 from helixfold.serve.worker import tasks
 from helixfold.serve.worker.options import WorkerOptions
+from helixfold.training.finetune.adapted import base_file
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 from tests.support.sources import ROOT

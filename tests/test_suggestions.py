@@ -11,7 +11,6 @@ from data_pipeline.search.database_profile import read_database_profile
 from helixfold.cluster.site import read_site
 from helixfold.design.options import DesignOptions
 from helixfold.evaluation.benchmark_table import read_benchmark
-from helixfold.finetune.jobs import read_tasks
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.residue_offsets import rings_of
 from helixfold.model.config import ModelConfig
@@ -19,6 +18,7 @@ from helixfold.model.presets import preset, tiny
 from helixfold.planning.memory import MemoryOptions
 from helixfold.scoring.mutations import TargetChains
 from helixfold.serve.alignment_request import AlignmentRequest
+from helixfold.training.finetune.jobs import read_tasks
 from helixfold.training.presets import training_preset
 from helixfold.training.recipes import recipe
 

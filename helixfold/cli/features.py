@@ -122,7 +122,7 @@ def _of_predictions(options: FeaturesOptions) -> StoreOptions:
     """Return the options for a training set of chosen predictions, which are copied, if they ask for one."""
     if options.from_predictions is None:
         return options
-    from helixfold.finetune.distillation import select_predictions
+    from helixfold.training.finetune.distillation import select_predictions
 
     chosen = select_predictions(options.from_predictions, options.output, options.min_plddt)
     print_summary(f"{chosen.structures}: {chosen.taken} predictions, {chosen.left_out} left out")

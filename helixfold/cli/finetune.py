@@ -4,7 +4,7 @@ from pathlib import Path
 
 from data_pipeline.io.errors import InputError
 from helixfold.cli.command import Command
-from helixfold.finetune.options import FinetuneOptions
+from helixfold.training.finetune.options import FinetuneOptions
 
 _EXAMPLES = """more examples:
   helixfold finetune kinases/ --held-out kinases.txt --output kinases_lora
@@ -34,8 +34,8 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
         Training set. Required, like --output, except with --jobs, --show-settings or --dry-run.
     """
     from helixfold.execution.allocator import keeping_freed_memory
-    from helixfold.finetune import run
     from helixfold.planning.training import KEPT_BLOCKS
+    from helixfold.training.finetune import run
 
     if options.show_settings:
         print("\n".join(run.settings_lines(options)))
@@ -54,7 +54,7 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
         if jobs is not None:
             return run.finetune_jobs(jobs, options, options.output)
         if table is not None:
-            from helixfold.finetune.task_command import finetune_task
+            from helixfold.training.finetune.task_command import finetune_task
 
             return finetune_task(table, options, options.output)
         assert training_set is not None

@@ -24,11 +24,11 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.sampling.complex_training import ComplexTruth
 from data_pipeline.sampling.sample import ALIGNMENT_AXES, DrawnSample
 from data_pipeline.training_sets.examples import StepExamples, TrainingDataset
-from helixfold.alignment_features import alignment_features
 from helixfold.execution.allocator import keep_freed_memory
 from helixfold.execution.device import in_threads
 from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.model.batch import Batch, MultimerBatch, sampled_fields
+from helixfold.training.alignment_features import alignment_features
 
 _BOUNDARY = 64  # bytes, of which every array's offset is a multiple
 _BATCH_FIELDS = tuple(sampled_fields(Batch))

@@ -12,9 +12,9 @@ import torch
 
 from helixfold.cli import serve
 from helixfold.cli.main import main
-from helixfold.finetune.options import FinetuneOptions
 from helixfold.relax.result import RelaxOptions
 from helixfold.serve.tokens import TokenFile
+from helixfold.training.finetune.options import FinetuneOptions
 from helixfold.weights.adapters import parse_adapters
 
 Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
@@ -319,9 +319,9 @@ def test_doctor_prints_facts_as_lines_or_json(record: Record, capsys: pytest.Cap
 
 
 def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
-    module = "helixfold.finetune.run."
+    module = "helixfold.training.finetune.run."
     sets, several = record(f"{module}finetune", 1), record(f"{module}finetune_jobs", 0)
-    table = record("helixfold.finetune.task_command.finetune_task", 1)
+    table = record("helixfold.training.finetune.task_command.finetune_task", 1)
     record(f"{module}settings_lines", ["steps=3"])
     record(f"{module}forecast_of", ["2 GiB"])
     assert run("finetune a -o out --seed 4") == 1
@@ -474,7 +474,7 @@ def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytes
 def test_predictions_become_a_training_set_for_distillation(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     store = record("helixfold.training.feature_store.make_store", 0)
     chosen = SimpleNamespace(structures=A, alignments=B, taken=5, left_out=2)
-    select = record("helixfold.finetune.distillation.select_predictions", chosen)
+    select = record("helixfold.training.finetune.distillation.select_predictions", chosen)
     assert run("features --from-predictions c --min-plddt 80 -o out") == 0
     assert select == [((Path("c"), OUT, 80.0), {})]
     options = store[0][0][0]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from helixfold.execution.whole import Whole
-from helixfold.finetune.adapted import FrozenParameters, LowRankTrained
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.presets import preset
+from helixfold.training.finetune.adapted import FrozenParameters, LowRankTrained
 from helixfold.weights.adapters import WeightedAdapter, read_adapter
 from helixfold.weights.demonstration import NAME, WEIGHTS
 from helixfold.weights.files import merge

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.whole import Whole
-from helixfold.finetune.adapted import FrozenParameters, LowRankTrained
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import OuterProductPosition
 from helixfold.model.update import Executor
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
+from helixfold.training.finetune.adapted import FrozenParameters, LowRankTrained
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, row_lengths
 from tests.parallel.hybrid import LOSS, joined, order_on, sample

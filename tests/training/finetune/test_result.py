@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.finetune import result
-from helixfold.finetune.result import FinetuningResult, TargetScores, read_result, signed, write_result
 from helixfold.report.finetuning import PageTable
+from helixfold.training.finetune import result
+from helixfold.training.finetune.result import FinetuningResult, TargetScores, read_result, signed, write_result
 
 
 def target(name: str, before: float, after: float) -> TargetScores:

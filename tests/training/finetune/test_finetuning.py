@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from data_pipeline.io.config import ConfigError
-from helixfold.finetune.finetuning import require_same_finetuning
-from helixfold.finetune.settings import finetuning
 from helixfold.model.presets import tiny
+from helixfold.training.finetune.finetuning import require_same_finetuning
+from helixfold.training.finetune.settings import finetuning
 from helixfold.training.run_files import CONFIG_FILE
 from helixfold.weights.low_rank import LowRankConfig
 

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
-from helixfold.finetune.memory import number_bytes, parameter_bytes, run_memory
-from helixfold.finetune.settings import AdapterKind, finetuning
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.trained import AllParameters, Trained
+from helixfold.training.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
+from helixfold.training.finetune.memory import number_bytes, parameter_bytes, run_memory
+from helixfold.training.finetune.settings import AdapterKind, finetuning
 from helixfold.training.forecast import parameter_count
 from helixfold.weights.low_rank import LowRankConfig
 from helixfold.weights.untrained import untrained_model
-from tests.finetune.runs import PRESET
+from tests.training.finetune.runs import PRESET
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 

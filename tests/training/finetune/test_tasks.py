@@ -24,10 +24,16 @@ from data_pipeline.pipeline import Target
 from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
-from helixfold.finetune import task_command
-from helixfold.finetune.adapted import base_file, load_base
-from helixfold.finetune.settings import finetuning
-from helixfold.finetune.task_command import (
+from helixfold.folding.api import predict
+from helixfold.folding.model_input import batch_of, draw, model_input
+from helixfold.folding.prediction import Prediction
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Folded
+from helixfold.results.lock import LOCK_FILE, locked_directory
+from helixfold.training.finetune import task_command
+from helixfold.training.finetune.adapted import base_file, load_base
+from helixfold.training.finetune.settings import finetuning
+from helixfold.training.finetune.task_command import (
     Task,
     TaskTraining,
     fit,
@@ -37,17 +43,11 @@ from helixfold.finetune.task_command import (
     summary,
     with_frozen_network,
 )
-from helixfold.finetune.task_table import TaskRow, read_table
-from helixfold.folding.api import predict
-from helixfold.folding.model_input import batch_of, draw, model_input
-from helixfold.folding.prediction import Prediction
-from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Folded
-from helixfold.results.lock import LOCK_FILE, locked_directory
+from helixfold.training.finetune.task_table import TaskRow, read_table
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter
-from tests.finetune.conftest import write_base
-from tests.finetune.runs import PRESET
+from tests.training.finetune.conftest import write_base
+from tests.training.finetune.runs import PRESET
 from tests.training.ranks import Ranks, finetune
 
 # Targets of which a class is learnt.

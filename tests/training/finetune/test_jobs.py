@@ -13,13 +13,13 @@ from jaxtyping import config
 
 from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
-from helixfold.finetune.jobs import config_of, read_tasks
-from helixfold.finetune.options import FinetuneOptions
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.results.lock import locked_directory
+from helixfold.training.finetune.jobs import config_of, read_tasks
+from helixfold.training.finetune.options import FinetuneOptions
 from helixfold.training.stopping import StopRequest
-from tests.finetune.runs import PRESET, jobs_file, result, words
 from tests.support.interruptions import Event, Kill, at_event, count_changes
+from tests.training.finetune.runs import PRESET, jobs_file, result, words
 from tests.training.ranks import Ranks, finetune
 
 # Enough to take turns; each has a step after the first turn of the other.

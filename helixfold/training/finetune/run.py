@@ -18,13 +18,6 @@ from data_pipeline.io.extras import require
 from data_pipeline.io.files import unmoved_directory
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on, limit_threads, pick_device
-from helixfold.finetune.adapted import FrozenParameters, base_file, load_base
-from helixfold.finetune.finetuning import Finetuning, Task, require_same_finetuning, trained_numbers
-from helixfold.finetune.jobs import config_of, read_tasks
-from helixfold.finetune.memory import RunMemory, fitting, parameter_bytes, run_memory, with_settled_memory
-from helixfold.finetune.options import FinetuneOptions
-from helixfold.finetune.result import PAGE_FILE, FinetuningResult, read_result, signed
-from helixfold.finetune.settings import FinetuneConfig
 from helixfold.ops.card import Card, card_of
 from helixfold.parallel.mesh import Mesh, join
 from helixfold.planning.size import gib
@@ -34,6 +27,13 @@ from helixfold.results.driver import Run, driven
 from helixfold.results.writing import write_file
 from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
+from helixfold.training.finetune.adapted import FrozenParameters, base_file, load_base
+from helixfold.training.finetune.finetuning import Finetuning, Task, require_same_finetuning, trained_numbers
+from helixfold.training.finetune.jobs import config_of, read_tasks
+from helixfold.training.finetune.memory import RunMemory, fitting, parameter_bytes, run_memory, with_settled_memory
+from helixfold.training.finetune.options import FinetuneOptions
+from helixfold.training.finetune.result import PAGE_FILE, FinetuningResult, read_result, signed
+from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.training.forecast import memory_per_rank
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.progress import RunProgress, print_message

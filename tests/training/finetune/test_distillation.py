@@ -8,9 +8,9 @@ import pytest
 from data_pipeline.training_sets import clustering
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.cli.main import main
-from helixfold.finetune import distillation
 from helixfold.folding.prediction import Prediction
 from helixfold.results.prediction import read_finished
+from helixfold.training.finetune import distillation
 
 SEQUENCES = {"one": "MKTAYIAKQRQISFVKSHFSRQ", "same": "MKTAYIAKQRQISFVKSHFSRQ", "two": "GSHMSLLNVPAGKDLPEDIYVV"}
 

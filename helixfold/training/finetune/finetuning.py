@@ -13,9 +13,6 @@ import helixfold
 from data_pipeline.io.json_files import read_json
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.device import AUTO
-from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained, adapter_names
-from helixfold.finetune.result import BEFORE_FILE, FinetuningResult, TargetScores, write_result
-from helixfold.finetune.settings import FinetuneConfig
 from helixfold.optim.trained import Trained
 from helixfold.parallel.mesh import Mesh
 from helixfold.report.training_curves import plot_curves
@@ -24,6 +21,9 @@ from helixfold.results.record import RunRecord
 from helixfold.results.writing import to_json, write_file
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig, require_same_run
 from helixfold.training.evaluate import evaluate_on_ranks
+from helixfold.training.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained, adapter_names
+from helixfold.training.finetune.result import BEFORE_FILE, FinetuningResult, TargetScores, write_result
+from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.training.log import LOG_FILE, EvaluationRecord, read_log
 from helixfold.training.progress import print_message
 from helixfold.training.run import held_out_names

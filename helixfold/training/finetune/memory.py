@@ -9,14 +9,14 @@ import torch
 
 from helixfold.execution.device import dtype_on
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.finetune.adapted import HEADS
-from helixfold.finetune.settings import FinetuneConfig
 from helixfold.model.config import ModelConfig
 from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
 from helixfold.parallel.mesh import Layout
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.training import ALONE
+from helixfold.training.finetune.adapted import HEADS
+from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.training.forecast import training_needs, with_settled_recompute
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE

@@ -30,14 +30,6 @@ from helixfold.analysis.rank_scores import auc, roc, spearman, with_interval
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on, limit_threads, pick_device
 from helixfold.execution.slabs import Slabs
-from helixfold.finetune.adapted import FrozenParameters, LowRankTrained, base_file, load_base
-from helixfold.finetune.finetuning import ADAPTER_FILE, require_same_finetuning, trained_numbers
-from helixfold.finetune.jobs import config_of
-from helixfold.finetune.memory import with_settled_memory
-from helixfold.finetune.options import FinetuneOptions, TaskOptions
-from helixfold.finetune.result import PAGE_FILE
-from helixfold.finetune.settings import FinetuneConfig
-from helixfold.finetune.task_table import TaskKind, TaskRow, read_table
 from helixfold.folding.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.confidence import predicted_aligned_error
@@ -53,6 +45,14 @@ from helixfold.results.lock import only_run
 from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint import Checkpoints
+from helixfold.training.finetune.adapted import FrozenParameters, LowRankTrained, base_file, load_base
+from helixfold.training.finetune.finetuning import ADAPTER_FILE, require_same_finetuning, trained_numbers
+from helixfold.training.finetune.jobs import config_of
+from helixfold.training.finetune.memory import with_settled_memory
+from helixfold.training.finetune.options import FinetuneOptions, TaskOptions
+from helixfold.training.finetune.result import PAGE_FILE
+from helixfold.training.finetune.settings import FinetuneConfig
+from helixfold.training.finetune.task_table import TaskKind, TaskRow, read_table
 from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles

@@ -7,9 +7,9 @@ from typing import Any
 from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
 from data_pipeline.io.toml_files import read_toml
 from data_pipeline.parse.fasta import file_name_problem
-from helixfold.finetune.finetuning import Task
-from helixfold.finetune.settings import LEARNING_RATES, FinetuneConfig, finetuning
 from helixfold.model.presets import Preset
+from helixfold.training.finetune.finetuning import Task
+from helixfold.training.finetune.settings import LEARNING_RATES, FinetuneConfig, finetuning
 from helixfold.weights.low_rank import LowRankConfig
 
 _LOW_RANK = ("rank", "alpha", "targets", "rank_stabilised", "decomposed")

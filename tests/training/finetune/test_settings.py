@@ -10,13 +10,13 @@ import torch
 
 from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import InputError
-from helixfold.finetune.jobs import config_of, read_tasks
-from helixfold.finetune.memory import number_bytes, parameter_bytes
-from helixfold.finetune.options import FinetuneOptions
-from helixfold.finetune.settings import FinetuneConfig, finetuning
-from helixfold.finetune.task_table import TaskRow, read_table
 from helixfold.model.presets import preset, tiny, tiny_multimer
 from helixfold.ops.constants import LINE
+from helixfold.training.finetune.jobs import config_of, read_tasks
+from helixfold.training.finetune.memory import number_bytes, parameter_bytes
+from helixfold.training.finetune.options import FinetuneOptions
+from helixfold.training.finetune.settings import FinetuneConfig, finetuning
+from helixfold.training.finetune.task_table import TaskRow, read_table
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LowRankConfig
 

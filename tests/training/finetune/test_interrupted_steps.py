@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from jaxtyping import config
 
-from tests.finetune.runs import jobs_file, result
 from tests.support.interruptions import check_kills, temporary_files
+from tests.training.finetune.runs import jobs_file, result
 from tests.training.ranks import finetune
 
 pytestmark = pytest.mark.long

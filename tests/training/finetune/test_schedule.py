@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.finetune.finetuning import Finetuning
-from helixfold.finetune.memory import RunMemory, fitting
-from helixfold.finetune.run import Place, Schedule
 from helixfold.results.driver import Run
 from helixfold.runtime.standard_streams import restored_verbosity, set_verbosity
+from helixfold.training.finetune.finetuning import Finetuning
+from helixfold.training.finetune.memory import RunMemory, fitting
+from helixfold.training.finetune.run import Place, Schedule
 from helixfold.training.trainer import DivergedError
 
 

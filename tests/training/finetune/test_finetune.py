@@ -9,15 +9,15 @@ import torch
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
-from helixfold.finetune.result import FinetuningResult, TargetScores, read_result
 from helixfold.folding.api import predict
+from helixfold.training.finetune.result import FinetuningResult, TargetScores, read_result
 from helixfold.training.log import LOG_FILE, read_log
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter, read_adapter
 from helixfold.weights.find import find_models
 from helixfold.weights.load import load_weights
-from tests.finetune.conftest import write_base
-from tests.finetune.runs import PRESET, adapters, result, words
+from tests.training.finetune.conftest import write_base
+from tests.training.finetune.runs import PRESET, adapters, result, words
 
 MODEL = PRESET.model
 

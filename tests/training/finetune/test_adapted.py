@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from data_pipeline.io.errors import InputError
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.whole import Whole
-from helixfold.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
 from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
+from helixfold.training.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
 from helixfold.weights.low_rank import LORA_B, LowRankConfig, effective_weight, row_lengths
-from tests.finetune.adapted_ranks import (
+from tests.support.networks import random_batch, relative_error, tiny_model
+from tests.training.finetune.adapted_ranks import (
     LOW_RANK,
     adapted,
     by_the_chain_rule,
@@ -28,7 +29,6 @@ from tests.finetune.adapted_ranks import (
     train_on_ranks,
     worst,
 )
-from tests.support.networks import random_batch, relative_error, tiny_model
 from tests.training.ranks import Ranks
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")

@@ -7,8 +7,8 @@ import pytest
 from helixfold.model.presets import Preset
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
-from tests.finetune.runs import PRESET
 from tests.training.chain_stores import write_chains
+from tests.training.finetune.runs import PRESET
 
 
 @pytest.fixture(scope="session")
@@ -40,4 +40,6 @@ def write_base(path: Path, preset: Preset, seed: int) -> Path:
 @pytest.fixture(autouse=True)
 def undrawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Curves that are no pictures, which take most of the time of a short run."""
-    monkeypatch.setattr("helixfold.finetune.finetuning.plot_curves", lambda _, path: path.write_bytes(b"\x89PNG"))
+    monkeypatch.setattr(
+        "helixfold.training.finetune.finetuning.plot_curves", lambda _, path: path.write_bytes(b"\x89PNG")
+    )
