@@ -26,7 +26,7 @@ from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.pipeline import Target
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.representations import representations
-from helixfold.notebook.pictures import maps
+from helixfold.report.notebook.pictures import maps
 
 # %%
 records = read_fasta("../examples/sequences.fasta")

@@ -22,9 +22,9 @@
 import numpy as np
 
 from helixfold.analysis import metrics
-from helixfold.notebook.overfit_one import OverfitRun
-from helixfold.notebook.pictures import lines, maps
-from helixfold.notebook.structures import show_together
+from helixfold.report.notebook.pictures import lines, maps
+from helixfold.report.notebook.structures import show_together
+from helixfold.training.overfit_one import OverfitRun
 
 # %%
 overfit = OverfitRun("../examples/structures/strand_helix.pdb")

@@ -104,8 +104,8 @@ helixfold("predict", str(fasta), *model, *search, *recycles, "--output", str(out
 # %%
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import protein_from_chains
-from helixfold.notebook.pictures import Picture
-from helixfold.notebook.structures import show_structure
+from helixfold.report.notebook.pictures import Picture
+from helixfold.report.notebook.structures import show_structure
 
 show_structure(protein_from_chains(read_structure(directory / "ranked_0.cif").chains))
 

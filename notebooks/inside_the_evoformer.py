@@ -23,9 +23,9 @@
 
 # %%
 from helixfold.execution.pair_changes import PairChangeRecorder
-from helixfold.notebook.overfit_one import OverfitRun, settings
-from helixfold.notebook.pictures import maps
-from helixfold.notebook.structures import show_together
+from helixfold.report.notebook.pictures import maps
+from helixfold.report.notebook.structures import show_together
+from helixfold.training.overfit_one import OverfitRun, settings
 
 PEPTIDE = "../examples/structures/strand_helix.pdb"
 

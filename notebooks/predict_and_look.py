@@ -32,8 +32,8 @@ from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.pipeline import Target, prepare
 from helixfold.analysis.domains import find_domains
-from helixfold.notebook.pictures import Picture, maps
-from helixfold.notebook.structures import show_structure
+from helixfold.report.notebook.pictures import Picture, maps
+from helixfold.report.notebook.structures import show_structure
 from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
 
 EXAMPLES = Path("../examples")

@@ -21,9 +21,9 @@
 # The peptide is a strand and a helix of 21 residues, made of textbook angles, with a turn between them.
 
 # %%
-from helixfold.notebook.overfit_one import OverfitRun
-from helixfold.notebook.pictures import lines, maps
-from helixfold.notebook.structures import show_film, show_together
+from helixfold.report.notebook.pictures import lines, maps
+from helixfold.report.notebook.structures import show_film, show_together
+from helixfold.training.overfit_one import OverfitRun
 
 overfit = OverfitRun("../examples/structures/strand_helix.pdb")
 overfit.features.sequence

@@ -31,7 +31,7 @@ FLOORS = [
         "helixfold.report",
         "helixfold.apps",
         "helixfold.training.finetune",
-        "helixfold.notebook",
+        "helixfold.report.notebook",
         "helixfold.verification",
     ),
     ("helixfold.design",),

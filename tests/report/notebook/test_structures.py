@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("py3Dmol", reason="needs the packages of the extra 'notebooks'")
 
 from helixfold.folding.prediction import CONFIDENCE_BANDS
-from helixfold.notebook.structures import show_film, show_structure, show_together
+from helixfold.report.notebook.structures import show_film, show_structure, show_together
 from helixfold.results.pdb import to_pdb
 from tests.results.proteins import random_protein
 from tests.support import special_complex

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helixfold.analysis import metrics
-from helixfold.notebook.overfit_one import Frame, OverfitRun, settings
+from helixfold.training.overfit_one import Frame, OverfitRun, settings
 
 PEPTIDE = Path(__file__).parents[2] / "examples/structures/strand_helix.pdb"
 

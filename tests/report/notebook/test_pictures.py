@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from helixfold.notebook.pictures import Picture, lines, maps
+from helixfold.report.notebook.pictures import Picture, lines, maps
 from tests.support.figures import figure_of
 
 
