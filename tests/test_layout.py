@@ -35,7 +35,7 @@ FLOORS = [
         "helixfold.verification",
     ),
     ("helixfold.design",),
-    ("helixfold.cluster", "helixfold.scoring", "helixfold.serve"),
+    ("helixfold.cluster", "helixfold.apps.score", "helixfold.serve"),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),
 ]

@@ -8,6 +8,7 @@ import pytest
 from data_pipeline.io.errors import InputError
 from data_pipeline.search.alignment_server import ServerOptions
 from data_pipeline.search.database_profile import read_database_profile
+from helixfold.apps.score.mutations import TargetChains
 from helixfold.cluster.site import read_site
 from helixfold.design.options import DesignOptions
 from helixfold.evaluation.benchmark_table import read_benchmark
@@ -16,7 +17,6 @@ from helixfold.folding.residue_offsets import rings_of
 from helixfold.model.config import ModelConfig
 from helixfold.model.presets import preset, tiny
 from helixfold.planning.memory import MemoryOptions
-from helixfold.scoring.mutations import TargetChains
 from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.training.finetune.jobs import read_tasks
 from helixfold.training.presets import training_preset

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from helixfold.apps.score.options import ScanOptions
 from helixfold.cli.command import Command
 from helixfold.runtime.options import MOST_USED
-from helixfold.scoring.options import ScanOptions
 
 _EXAMPLES = """more examples:
   helixfold scan complex.fasta --positions A.30 B.all --to A
@@ -42,8 +42,8 @@ def scan(
     from helixfold.runtime.imports import collecting_no_garbage
 
     with collecting_no_garbage():
+        from helixfold.apps.score.scan_run import scan as run
         from helixfold.runtime.screen import logged_screen
-        from helixfold.scoring.scan_run import scan as run
 
     with logged_screen(options.log_file):
         return run(replace(options, inputs=inputs))

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from helixfold.apps.score.options import ScoreOptions
 from helixfold.cli.command import Command
 from helixfold.runtime.options import MOST_USED
-from helixfold.scoring.options import ScoreOptions
 
 _EXAMPLES = """more examples:
   helixfold score --rescore predictions/ colabfold/ --model model_2_ptm
@@ -41,8 +41,8 @@ def score(
     from helixfold.runtime.imports import collecting_no_garbage
 
     with collecting_no_garbage():
+        from helixfold.apps.score.score_run import score as run
         from helixfold.runtime.screen import logged_screen
-        from helixfold.scoring.score_run import score as run
 
     with logged_screen(options.log_file):
         return run(replace(options, inputs=structures))

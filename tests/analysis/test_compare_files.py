@@ -6,7 +6,7 @@ import pytest
 
 from helixfold.analysis.compare_files import compare_files
 from helixfold.results.find import find_predictions
-from tests.scoring.structure_files import SEQUENCE, write
+from tests.apps.score.structure_files import SEQUENCE, write
 
 OTHER = "GSHMWWPDE"
 

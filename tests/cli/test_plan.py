@@ -8,7 +8,7 @@ import pytest
 from helixfold.cli.main import main
 from helixfold.planning.layouts import Workload, machine_of_ranks
 from helixfold.planning.machines import MACHINES
-from tests.scoring.structure_files import SEQUENCE, write
+from tests.apps.score.structure_files import SEQUENCE, write
 
 # What is counted for a network of this size is counted in a moment.
 SMALL = [

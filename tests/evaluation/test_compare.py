@@ -9,7 +9,7 @@ from helixfold.evaluation.benchmark_data import Benchmark, find_data
 from helixfold.evaluation.benchmark_table import read_benchmark
 from helixfold.evaluation.compare import compare_benchmark
 from helixfold.results.driver import Run
-from tests.scoring.structure_files import SEQUENCE, write
+from tests.apps.score.structure_files import SEQUENCE, write
 
 
 def benchmark(directory: Path, *names: str, data: Path) -> Benchmark:

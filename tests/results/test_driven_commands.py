@@ -8,12 +8,12 @@ from unittest.mock import patch
 import pytest
 
 from helixfold.cli.main import main
-from tests.scoring.structure_files import write
+from tests.apps.score.structure_files import write
 from tests.support.interruptions import Event, interrupted, temporary_files
 from tests.support.run_values import values
 
 NETWORK = ["--num-recycles", "0", "--device", "cpu"]
-FOLD, ADVANCE = "helixfold.scoring.network:Network.fold", "helixfold.design.designer:Designer.advance"
+FOLD, ADVANCE = "helixfold.apps.score.network:Network.fold", "helixfold.design.designer:Designer.advance"
 REPORT = "helixfold.results.driver:Run.report"
 Command = tuple[list[str], str]
 

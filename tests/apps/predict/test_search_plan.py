@@ -15,8 +15,8 @@ from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER
 from helixfold.apps.predict.options import SearchOptions
 from helixfold.apps.predict.search_plan import plan_of, search_identities, server_of, with_site_sources
+from helixfold.apps.score import scan_run
 from helixfold.cli.main import main
-from helixfold.scoring import scan_run
 from helixfold.serve.job_options import job_options
 from helixfold.serve.submission import read_submissions
 from helixfold.serve.worker import tasks

@@ -24,6 +24,17 @@ from helixfold import __version__
 from helixfold.analysis.correlation import spearman
 from helixfold.analysis.intervals import Estimate, mean
 from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_references
+from helixfold.apps.score.network import Network, find_preset
+from helixfold.apps.score.options import ScoreOptions, StructureOptions
+from helixfold.apps.score.score import (
+    BinderChains,
+    UsedProtocol,
+    compared_with_native,
+    require_templates,
+    scores_of,
+    target_to_fold,
+)
+from helixfold.apps.score.structures import ScoredFile, ScoredStructure, find_structures, read_scored
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.config import Method
@@ -36,17 +47,6 @@ from helixfold.results.pdb import to_pdb
 from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
-from helixfold.scoring.network import Network, find_preset
-from helixfold.scoring.options import ScoreOptions, StructureOptions
-from helixfold.scoring.score import (
-    BinderChains,
-    UsedProtocol,
-    compared_with_native,
-    require_templates,
-    scores_of,
-    target_to_fold,
-)
-from helixfold.scoring.structures import ScoredFile, ScoredStructure, find_structures, read_scored
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "scores.tsv", "scores.json", "scores.html"
 # What structures are ranked by, with whether a larger value is better; the first that any structure has is taken.

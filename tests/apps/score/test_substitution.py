@@ -14,11 +14,11 @@ from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target
+from helixfold.apps.score.mutations import TargetChains, read_mutant
+from helixfold.apps.score.scan_run import hidden, marginal, mutated, residue_log_likelihoods
 from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import tiny
-from helixfold.scoring.mutations import TargetChains, read_mutant
-from helixfold.scoring.scan_run import hidden, marginal, mutated, residue_log_likelihoods
 from tests.support.complex_targets import feature_set
 from tests.support.folding import fold_one
 from tests.support.networks import tiny_model

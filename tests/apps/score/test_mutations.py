@@ -12,7 +12,7 @@ from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import RESTYPES
-from helixfold.scoring.mutations import TargetChains, mutants_at, mutants_in_table, read_mutant, scanned_positions
+from helixfold.apps.score.mutations import TargetChains, mutants_at, mutants_in_table, read_mutant, scanned_positions
 
 CHAIN = TargetChains.of(Target(name="one", sequence="MKTAY"))
 # The features have both copies of the first sequence, A and C, before B.

@@ -14,15 +14,23 @@ import pytest
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.analysis.metrics import residue_lddt
+from helixfold.apps.score import network
+from helixfold.apps.score.mutations import Mutant, TargetChains, read_mutant
+from helixfold.apps.score.network import Network, _load
+from helixfold.apps.score.scan_run import (
+    MEASURES,
+    ScannedTarget,
+    _range,
+    changes_of,
+    map_data,
+    screen_lines,
+    write_scan,
+)
 from helixfold.cli.main import main
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.presets import tiny
-from helixfold.scoring import network
-from helixfold.scoring.mutations import Mutant, TargetChains, read_mutant
-from helixfold.scoring.network import Network, _load
-from helixfold.scoring.scan_run import MEASURES, ScannedTarget, _range, changes_of, map_data, screen_lines, write_scan
-from tests.scoring.structure_files import protein
+from tests.apps.score.structure_files import protein
 
 SEQUENCE = "MKTAYIAKQ"
 CHANNELS = tiny().model.evoformer.c_m

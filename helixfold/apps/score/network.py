@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.io.errors import InputError
+from helixfold.apps.score.options import NetworkOptions
 from helixfold.execution.device import AUTO, DTYPES, cast_trunk, limit_threads, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES, passes_on
 from helixfold.execution.stages import Stages
@@ -20,7 +21,6 @@ from helixfold.ops.card import card_of
 from helixfold.planning.executors import Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.standard_streams import print_note
-from helixfold.scoring.options import NetworkOptions
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
 
 # The most targets that share passes on a GPU.

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from helixfold.apps.score import network, score_run
+from helixfold.apps.score.network import Network, _load
+from helixfold.apps.score.score_run import ScoredLine, correlations, screen_lines, write_scores
+from helixfold.apps.score.structures import read_scored
 from helixfold.cli.main import main
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.scoring import network, score_run
-from helixfold.scoring.network import Network, _load
-from helixfold.scoring.score_run import ScoredLine, correlations, screen_lines, write_scores
-from helixfold.scoring.structures import read_scored
-from tests.scoring.structure_files import SEQUENCE, protein, write
+from tests.apps.score.structure_files import SEQUENCE, protein, write
 from tests.weights.written import write_tiny_without_templates
 
 SETTINGS = {"num_recycles": 1, "seed": 7}

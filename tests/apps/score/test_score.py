@@ -12,12 +12,8 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.cli.main import main
-from helixfold.folding.options import FoldingOptions
-from helixfold.folding.prediction import Prediction, PredictionIdentity
-from helixfold.model.presets import preset
-from helixfold.scoring import network
-from helixfold.scoring.score import (
+from helixfold.apps.score import network
+from helixfold.apps.score.score import (
     BinderChains,
     binder_scores,
     compared_with_native,
@@ -25,11 +21,15 @@ from helixfold.scoring.score import (
     scores_of,
     target_to_fold,
 )
-from helixfold.scoring.score_run import ScoredLine, ranked
-from helixfold.scoring.structures import ScoredStructure, read_scored
+from helixfold.apps.score.score_run import ScoredLine, ranked
+from helixfold.apps.score.structures import ScoredStructure, read_scored
+from helixfold.cli.main import main
+from helixfold.folding.options import FoldingOptions
+from helixfold.folding.prediction import Prediction, PredictionIdentity
+from helixfold.model.presets import preset
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
-from tests.scoring.structure_files import SEQUENCE, write
+from tests.apps.score.structure_files import SEQUENCE, write
 from tests.weights.written import write_tiny_without_templates
 
 TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu"]

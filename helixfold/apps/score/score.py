@@ -25,11 +25,11 @@ from helixfold.analysis.interfaces import complex_scores
 from helixfold.analysis.metrics import superposed_scores, superposition
 from helixfold.analysis.residues import best_pairing
 from helixfold.analysis.scores import compared
+from helixfold.apps.score.structures import ScoredStructure
 from helixfold.folding.initial_guess import recycled_atoms
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.presets import PRESETS, Preset
-from helixfold.scoring.structures import ScoredStructure
 
 _BACKBONE_AND_BETA = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]
 

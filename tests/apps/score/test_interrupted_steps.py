@@ -7,14 +7,14 @@ import pytest
 from jaxtyping import config
 
 from helixfold.cli.main import main
-from tests.scoring.structure_files import write
+from tests.apps.score.structure_files import write
 from tests.support.interruptions import State, check_interruptions, check_kills
 from tests.support.run_values import values
 
 pytestmark = pytest.mark.long
 
 TINY = ["--model", "tiny", "--num-recycles", "0", "--device", "cpu", "--batch-size", "1"]
-FOLD = "helixfold.scoring.network:Network.fold"
+FOLD = "helixfold.apps.score.network:Network.fold"
 
 
 @pytest.fixture(autouse=True)

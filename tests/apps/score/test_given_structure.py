@@ -8,9 +8,9 @@ import pytest
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import ATOM_ORDER, GAP
-from helixfold.scoring.score import BinderChains, as_anonymous_template, as_template_of_target
-from helixfold.scoring.structures import read_scored
-from tests.scoring.structure_files import SEQUENCE, write
+from helixfold.apps.score.score import BinderChains, as_anonymous_template, as_template_of_target
+from helixfold.apps.score.structures import read_scored
+from tests.apps.score.structure_files import SEQUENCE, write
 
 BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "O")]
 BETA = ATOM_ORDER["CB"]

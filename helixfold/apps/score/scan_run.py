@@ -33,6 +33,9 @@ from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.search import check_earlier, prepare_in, write_templates, written_directories
 from helixfold.apps.predict.search_plan import plan_of, with_site_sources
 from helixfold.apps.predict.targets import requested_targets
+from helixfold.apps.score.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
+from helixfold.apps.score.network import Network, find_preset
+from helixfold.apps.score.options import MutationOptions, ScanOptions
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
@@ -47,9 +50,6 @@ from helixfold.results.text_tables import aligned, rounded, tab_separated
 from helixfold.results.writing import to_json, write_file
 from helixfold.runtime.options import Item, values_of
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
-from helixfold.scoring.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
-from helixfold.scoring.network import Network, find_preset
-from helixfold.scoring.options import MutationOptions, ScanOptions
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
 _MOST_ON_SCREEN, _MOST_ON_PAGE = 10, 1000

@@ -7,8 +7,8 @@ import pytest
 
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
 from data_pipeline.io.errors import InputError
-from helixfold.scoring.structures import find_structures, read_scored
-from tests.scoring.structure_files import SEQUENCE, protein, write
+from helixfold.apps.score.structures import find_structures, read_scored
+from tests.apps.score.structure_files import SEQUENCE, protein, write
 
 
 def keys(*paths: Path, rescore: bool = False) -> list[str]:

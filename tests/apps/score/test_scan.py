@@ -9,13 +9,13 @@ import pytest
 
 from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.pipeline import Target
+from helixfold.apps.score import network, scan_run
+from helixfold.apps.score.mutations import TargetChains, read_mutant
+from helixfold.apps.score.scan_run import MEASURES, changes_of, map_data
 from helixfold.cli.main import main
 from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import tiny
-from helixfold.scoring import network, scan_run
-from helixfold.scoring.mutations import TargetChains, read_mutant
-from helixfold.scoring.scan_run import MEASURES, changes_of, map_data
 from helixfold.weights.untrained import untrained_model
 from tests.support.folding import fold_one
 
