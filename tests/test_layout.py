@@ -34,7 +34,7 @@ FLOORS = [
         "helixfold.report.notebook",
         "helixfold.verification",
     ),
-    ("helixfold.design",),
+    ("helixfold.apps.design",),
     ("helixfold.cluster", "helixfold.apps.score", "helixfold.serve"),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
+from helixfold.apps.design.memory import StepNeeds, step_needs
+from helixfold.apps.design.options import DesignDtype, DesignOptions
+from helixfold.apps.design.task import hallucination
 from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.measurement import PLAIN, held_memory, reason_of_failure, settle, write_json
 from helixfold.benchmark.options import Computation, MemoryBenchmarkOptions, MemoryPart
-from helixfold.design.memory import StepNeeds, step_needs
-from helixfold.design.options import DesignDtype, DesignOptions
-from helixfold.design.task import hallucination
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, is_out_of_memory, limit_memory
 from helixfold.execution.device import DTYPES, pick_device
@@ -243,7 +243,7 @@ def _evoformer(point: Point, device: torch.device) -> Run:
 def _design(point: Point, device: torch.device) -> Run:
     """Return a function that makes the first step of a hallucination, as `helixfold design` does."""
     # These read structures and know where parameters are, for which a machine that is lent has no packages.
-    from helixfold.design.designer import Designer  # noqa: PLC0415
+    from helixfold.apps.design.designer import Designer  # noqa: PLC0415
     from helixfold.weights.find import ReadyModel  # noqa: PLC0415
 
     model = ReadyModel(preset=point.network, network=untrained_model(point.config, seed=0), digest="")

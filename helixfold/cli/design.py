@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from helixfold.apps.design.options import DesignCommand
 from helixfold.cli.command import Command
-from helixfold.design.options import DesignCommand
 from helixfold.runtime.options import reads, whole_number
 
 _USUAL = DesignCommand()
@@ -38,8 +38,8 @@ def hallucination(
     cyclic
         Close the chain into a ring.
     """
-    from helixfold.design import task
-    from helixfold.design.run import run
+    from helixfold.apps.design import task
+    from helixfold.apps.design.run import run
 
     return run([(name, lambda: task.hallucination(length, name=name, cyclic=cyclic))], options)
 
@@ -65,8 +65,8 @@ def fixbb(
     cyclic
         Close the chain into a ring.
     """
-    from helixfold.design import sources
-    from helixfold.design.run import run
+    from helixfold.apps.design import sources
+    from helixfold.apps.design.run import run
 
     return run(
         [
@@ -105,8 +105,8 @@ def partial_design(
     keep_sequence
         Also keep the amino acids of the motif.
     """
-    from helixfold.design import sources
-    from helixfold.design.run import run
+    from helixfold.apps.design import sources
+    from helixfold.apps.design.run import run
 
     return run(
         [
@@ -144,8 +144,8 @@ def binder(
     cyclic
         Close the binder into a ring.
     """
-    from helixfold.design import sources
-    from helixfold.design.run import run
+    from helixfold.apps.design import sources
+    from helixfold.apps.design.run import run
 
     return run(
         [

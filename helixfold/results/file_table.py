@@ -572,7 +572,7 @@ DESIGN: Final = FileKind(
     suffixes=(PDB, MMCIF),
     purpose="structure of a design; B-factors are pLDDT (0 to 100)",
     place="design",
-    writer="helixfold.design.files",
+    writer="helixfold.apps.design.files",
     since="0.3",
 )
 DESIGN_SCORES: Final = FileKind(
@@ -581,7 +581,7 @@ DESIGN_SCORES: Final = FileKind(
     purpose="sequences, losses and confidence of a design; written last, so its presence means that the design is "
     "finished",
     place="design",
-    writer="helixfold.design.files",
+    writer="helixfold.apps.design.files",
     since="0.3",
 )
 DESIGN_CHECK: Final = FileKind(
@@ -589,7 +589,7 @@ DESIGN_CHECK: Final = FileKind(
     suffixes=(".json",),
     purpose="what other models predict for a design and its controls",
     place="design",
-    writer="helixfold.design.files",
+    writer="helixfold.apps.design.files",
     since="0.3",
 )
 DESIGN_CHECK_STRUCTURE: Final = FileKind(
@@ -597,7 +597,7 @@ DESIGN_CHECK_STRUCTURE: Final = FileKind(
     suffixes=(PDB,),
     purpose="structure that another model predicts for a design",
     place="design",
-    writer="helixfold.design.run",
+    writer="helixfold.apps.design.run",
     since="0.3",
 )
 DESIGN_STATE: Final = FileKind(
@@ -605,7 +605,7 @@ DESIGN_STATE: Final = FileKind(
     suffixes=(".npz",),
     purpose="state of an unfinished design",
     place="design",
-    writer="helixfold.design.run",
+    writer="helixfold.apps.design.run",
     since="0.3",
 )
 DESIGN_SETTINGS: Final = FileKind(
@@ -613,7 +613,7 @@ DESIGN_SETTINGS: Final = FileKind(
     suffixes=(".json",),
     purpose="settings of the designs",
     place="design",
-    writer="helixfold.design.run",
+    writer="helixfold.apps.design.run",
     since="0.3",
 )
 DESIGNS_PAGE: Final = FileKind(

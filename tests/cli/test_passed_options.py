@@ -511,7 +511,7 @@ def test_predictions_become_a_training_set_for_distillation(record: Record, caps
 def test_protocols_read_each_structure_with_their_options(
     words: str, function: str, arguments: tuple[Any, ...], options: dict[str, Any], record: Record
 ) -> None:
-    read, made = record(f"helixfold.design.sources.{function}", "task"), record("helixfold.design.run.run", 1)
+    read, made = record(f"helixfold.apps.design.sources.{function}", "task"), record("helixfold.apps.design.run.run", 1)
     assert main(["design", *words.split(), "--designs", "3"]) == 1
     ((((name, make),), command), _) = made[0]
     assert (name, make(), command.designs) == ("a", "task", 3)
@@ -519,7 +519,7 @@ def test_protocols_read_each_structure_with_their_options(
 
 
 def test_hallucination_makes_a_task_of_its_length(record: Record) -> None:
-    calls = record("helixfold.design.run.run", 0)
+    calls = record("helixfold.apps.design.run.run", 0)
     assert run("design hallucination --length 6 --name ring --cyclic") == 0
     ((name, make),) = calls[0][0][0]
     made = make()

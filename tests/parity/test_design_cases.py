@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from helixfold.design.losses import (
+from helixfold.apps.design.losses import (
     ContactLoss,
     DesignPass,
     KnownAtoms,
@@ -16,9 +16,9 @@ from helixfold.design.losses import (
     pae_loss,
     plddt_loss,
 )
-from helixfold.design.options import SequenceMixture
-from helixfold.design.sequence import designed_sequence
-from helixfold.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence
+from helixfold.apps.design.options import SequenceMixture
+from helixfold.apps.design.sequence import designed_sequence
+from helixfold.apps.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence
 from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.whole import Whole
 from helixfold.folding.residue_offsets import ring_offsets

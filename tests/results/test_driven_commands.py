@@ -13,7 +13,7 @@ from tests.support.interruptions import Event, interrupted, temporary_files
 from tests.support.run_values import values
 
 NETWORK = ["--num-recycles", "0", "--device", "cpu"]
-FOLD, ADVANCE = "helixfold.apps.score.network:Network.fold", "helixfold.design.designer:Designer.advance"
+FOLD, ADVANCE = "helixfold.apps.score.network:Network.fold", "helixfold.apps.design.designer:Designer.advance"
 REPORT = "helixfold.results.driver:Run.report"
 Command = tuple[list[str], str]
 
@@ -46,7 +46,7 @@ def of_run(output: Path) -> object:
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[list[str], str], int]:
     def of(words: list[str], directory: str) -> int:
-        with patch("helixfold.design.run._SAVE_EVERY", -1.0):
+        with patch("helixfold.apps.design.run._SAVE_EVERY", -1.0):
             return main([*words, "--output", str(tmp_path / directory / "out")])
 
     return of

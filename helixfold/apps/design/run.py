@@ -11,13 +11,13 @@ from typing import Any
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.parse.fasta import directory_name
-from helixfold.design import files
-from helixfold.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
-from helixfold.design.designer import Designer
-from helixfold.design.memory import check_memory
-from helixfold.design.options import DesignCommand, DesignOptions
-from helixfold.design.task import DesignTask
-from helixfold.design.trajectory import Trajectory
+from helixfold.apps.design import files
+from helixfold.apps.design.check import agreement, checked, control_designs, known_tm_score, refolded, short_digest
+from helixfold.apps.design.designer import Designer
+from helixfold.apps.design.memory import check_memory
+from helixfold.apps.design.options import DesignCommand, DesignOptions
+from helixfold.apps.design.task import DesignTask
+from helixfold.apps.design.trajectory import Trajectory
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.model.config import Method

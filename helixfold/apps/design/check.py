@@ -16,9 +16,9 @@ from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.protein import Protein
 from data_pipeline.residues import RESTYPES
 from helixfold.analysis.metrics import superposed_scores
-from helixfold.design.designer import Design, Designer
-from helixfold.design.inputs import task_target
-from helixfold.design.task import DesignTask
+from helixfold.apps.design.designer import Design, Designer
+from helixfold.apps.design.inputs import task_target
+from helixfold.apps.design.task import DesignTask
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.folding.options import FoldingOptions

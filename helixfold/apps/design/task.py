@@ -12,7 +12,7 @@ from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.structure import Chain
-from helixfold.design.losses import LOSSES, WeightedLoss
+from helixfold.apps.design.losses import LOSSES, WeightedLoss
 
 Protocol = Literal["hallucination", "fixbb", "partial", "binder"]
 MAX_RESIDUES = 2000

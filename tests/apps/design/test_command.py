@@ -9,20 +9,20 @@ import pytest
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
+from helixfold.apps.design.designer import Designer
+from helixfold.apps.design.options import DesignOptions
+from helixfold.apps.design.run import loss_weights
+from helixfold.apps.design.sources import binder_of, chain_of, partial_of, residues_of
 from helixfold.cli.main import main
-from helixfold.design.designer import Designer
-from helixfold.design.options import DesignOptions
-from helixfold.design.run import loss_weights
-from helixfold.design.sources import binder_of, chain_of, partial_of, residues_of
 from helixfold.model.presets import tiny
 from helixfold.report.designs import CheckLine, DesignLine, ranked
 from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.npz import write_npz
 from helixfold.weights.untrained import untrained_model
-from tests.design.designs import design
+from tests.apps.design.designs import design
 from tests.support.interruptions import Event, Kill, end
 
-STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
+STRUCTURES = Path(__file__).parents[3] / "examples" / "structures"
 HAIRPIN, HELIX = STRUCTURES / "hairpin_short.pdb", STRUCTURES / "helix_short.pdb"
 STEPS = ["--models", "tiny", "--logits-steps", "2", "--soft-steps", "1", "--hard-steps", "1"]
 FILES = ["design_0.cif", "design_0.json", "design_0.pdb", "settings.json"]

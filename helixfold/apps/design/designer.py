@@ -13,13 +13,13 @@ from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.io.errors import InputError
 from data_pipeline.protein import Protein
 from data_pipeline.residues import RESTYPES
-from helixfold.design import losses
-from helixfold.design.inputs import TaskInput, task_input
-from helixfold.design.options import DesignOptions, SequenceMixture, StepSettings
-from helixfold.design.sequence import DesignedSequence, designed_sequence
-from helixfold.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients
-from helixfold.design.task import DesignTask
-from helixfold.design.trajectory import Trajectory, begun, generator
+from helixfold.apps.design import losses
+from helixfold.apps.design.inputs import TaskInput, task_input
+from helixfold.apps.design.options import DesignOptions, SequenceMixture, StepSettings
+from helixfold.apps.design.sequence import DesignedSequence, designed_sequence
+from helixfold.apps.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients
+from helixfold.apps.design.task import DesignTask
+from helixfold.apps.design.trajectory import Trajectory, begun, generator
 from helixfold.execution.device import cast_trunk, dtype_on
 from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.whole import Whole

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from helixfold.design.options import SequenceMixture
+from helixfold.apps.design.options import SequenceMixture
 
 # Numbers are multiplied by this before they are logits (ColabDesign's `alpha`).
 LOGIT_SCALE = 2.0

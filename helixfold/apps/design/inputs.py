@@ -14,10 +14,10 @@ from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.pipeline import Target
 from data_pipeline.residues import GAP
-from helixfold.design.losses import DesignPass, KnownAtoms
-from helixfold.design.sequence import DesignedSequence
-from helixfold.design.soft_sequence import AMINO_ACIDS, with_sequence
-from helixfold.design.task import FREE, DesignTask
+from helixfold.apps.design.losses import DesignPass, KnownAtoms
+from helixfold.apps.design.sequence import DesignedSequence
+from helixfold.apps.design.soft_sequence import AMINO_ACIDS, with_sequence
+from helixfold.apps.design.task import FREE, DesignTask
 from helixfold.folding.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.model.batch import Batch, sampled_fields
 from helixfold.model.geometry.atoms import pseudo_beta

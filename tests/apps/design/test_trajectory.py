@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.design.trajectory import Trajectory
+from helixfold.apps.design.trajectory import Trajectory
 
 KNOWN = {"step": 1, "losses": [{"loss": 1.5, "con": 2.0}], "best": ["AAA", 1.5]}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_pipeline.io.errors import InputError
-from helixfold.design.losses import (
+from helixfold.apps.design.losses import (
     LOSSES,
     ContactLoss,
     DesignPass,
@@ -19,9 +19,9 @@ from helixfold.design.losses import (
     interface_pae_loss,
     total,
 )
-from helixfold.design.options import SequenceMixture
-from helixfold.design.sequence import designed_sequence
-from helixfold.design.soft_sequence import fold_sequence, with_sequence
+from helixfold.apps.design.options import SequenceMixture
+from helixfold.apps.design.sequence import designed_sequence
+from helixfold.apps.design.soft_sequence import fold_sequence, with_sequence
 from helixfold.execution.whole import Whole
 from helixfold.model.outputs import Outputs
 from tests.support.networks import random_batch, tiny_model

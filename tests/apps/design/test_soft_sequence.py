@@ -11,7 +11,7 @@ from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInp
 from data_pipeline.features.complexes.pipeline import target_features
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.pipeline import Target
-from helixfold.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence
+from helixfold.apps.design.soft_sequence import fold_sequence, with_exact_gradients, with_sequence
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.recompute import Choice, RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs

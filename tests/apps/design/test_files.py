@@ -11,13 +11,13 @@ import pytest
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.structure import protein_from_chains
-from helixfold.design import check, files, run, task
-from helixfold.design.check import CONTROLS, Agreement, Checked
-from helixfold.design.designer import Design
-from helixfold.design.options import DesignOptions
-from helixfold.design.trajectory import Trajectory
+from helixfold.apps.design import check, files, run, task
+from helixfold.apps.design.check import CONTROLS, Agreement, Checked
+from helixfold.apps.design.designer import Design
+from helixfold.apps.design.options import DesignOptions
+from helixfold.apps.design.trajectory import Trajectory
 from helixfold.report.designs import DesignLine
-from tests.design.test_task import CHAIN
+from tests.apps.design.test_task import CHAIN
 
 ZEROS = np.zeros((len(CHAIN.sequence), 20))
 LOSSES = ({"loss": 2.0, "con": 2.0}, {"loss": 1.234567, "con": 1.0})

@@ -12,14 +12,14 @@ from data_pipeline.ideal_betas import with_ideal_betas
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import RESTYPES
-from helixfold.design import losses, task
-from helixfold.design.designer import Designer, design
-from helixfold.design.losses import DesignPass, WeightedLoss
-from helixfold.design.memory import step_needs
-from helixfold.design.options import DesignOptions, Optimizer, SequenceMixture
-from helixfold.design.sequence import designed_sequence
-from helixfold.design.task import DesignTask
-from helixfold.design.trajectory import Trajectory, begun, generator
+from helixfold.apps.design import losses, task
+from helixfold.apps.design.designer import Designer, design
+from helixfold.apps.design.losses import DesignPass, WeightedLoss
+from helixfold.apps.design.memory import step_needs
+from helixfold.apps.design.options import DesignOptions, Optimizer, SequenceMixture
+from helixfold.apps.design.sequence import designed_sequence
+from helixfold.apps.design.task import DesignTask
+from helixfold.apps.design.trajectory import Trajectory, begun, generator
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.presets import tiny, tiny_multimer
 from helixfold.ops.card import CARDS
@@ -28,7 +28,7 @@ from tests.support.networks import tiny_config, with_every_parameter_random
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
-HAIRPIN = Path(__file__).parents[2] / "examples" / "structures" / "hairpin_short.pdb"
+HAIRPIN = Path(__file__).parents[3] / "examples" / "structures" / "hairpin_short.pdb"
 (CHAIN,) = read_structure(HAIRPIN).chains
 LETTERS = "".join(RESTYPES)
 SHORT = DesignOptions(logits_steps=2, soft_steps=1, hard_steps=2)

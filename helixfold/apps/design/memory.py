@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from data_pipeline.io.errors import InputError, printable
-from helixfold.design.options import DesignOptions
-from helixfold.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients, with_sequence
-from helixfold.design.task import DesignTask
+from helixfold.apps.design.options import DesignOptions
+from helixfold.apps.design.soft_sequence import AMINO_ACIDS, fold_sequence, with_exact_gradients, with_sequence
+from helixfold.apps.design.task import DesignTask
 from helixfold.execution.available import available_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.device import dtype_on

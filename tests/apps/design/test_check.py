@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helixfold.design import task
-from helixfold.design.check import CONTROLS, Agreement, Checked, control_designs, strictest
-from helixfold.design.designer import Designer
-from helixfold.design.options import DesignOptions
-from tests.design.test_designer import CHAIN, ready
+from helixfold.apps.design import task
+from helixfold.apps.design.check import CONTROLS, Agreement, Checked, control_designs, strictest
+from helixfold.apps.design.designer import Designer
+from helixfold.apps.design.options import DesignOptions
+from tests.apps.design.test_designer import CHAIN, ready
 
 OPTIONS = DesignOptions(logits_steps=1, soft_steps=0, hard_steps=0, excluded="C")
 

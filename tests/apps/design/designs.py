@@ -8,5 +8,5 @@ from helixfold.cli.main import main
 
 def design(arguments: Sequence[str]) -> int:
     """The command with a state after every step; its memory is not counted anew in each process."""
-    with patch("helixfold.design.run._SAVE_EVERY", -1.0), patch("helixfold.design.run.check_memory"):
+    with patch("helixfold.apps.design.run._SAVE_EVERY", -1.0), patch("helixfold.apps.design.run.check_memory"):
         return main(["design", *arguments])

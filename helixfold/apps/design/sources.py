@@ -10,8 +10,8 @@ from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.parse.gemmi_chains import structure_title
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain
-from helixfold.design import task
-from helixfold.design.task import DesignTask
+from helixfold.apps.design import task
+from helixfold.apps.design.task import DesignTask
 
 _RANGE = re.compile(r"([A-Za-z0-9]*?)(-?[0-9]{1,6})(?:-(-?[0-9]{1,6}))?")
 

@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.design.sequence import DesignedSequence
+from helixfold.apps.design.sequence import DesignedSequence
 from helixfold.model.batch import Batch
 from helixfold.model.confidence import plddt, predicted_aligned_error
 from helixfold.model.evoformer import outer_mask

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from data_pipeline.io.errors import InputError
-from helixfold.design import task
-from helixfold.design.memory import StepNeeds, _counted, check_memory, step_needs
-from helixfold.design.options import DesignOptions
+from helixfold.apps.design import task
+from helixfold.apps.design.memory import StepNeeds, _counted, check_memory, step_needs
+from helixfold.apps.design.options import DesignOptions
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.presets import tiny
 from helixfold.ops.card import CARDS

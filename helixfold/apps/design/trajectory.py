@@ -13,8 +13,8 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write
 from data_pipeline.io.json_files import parse_json
 from data_pipeline.io.npz import read_npz
-from helixfold.design.options import DesignOptions
-from helixfold.design.task import DesignTask
+from helixfold.apps.design.options import DesignOptions
+from helixfold.apps.design.task import DesignTask
 
 # Standard deviation of the numbers that a design begins with (ColabDesign).
 _START = 0.01

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from jaxtyping import config
 
+from helixfold.apps.design import run as design_run
 from helixfold.cli.main import main
-from helixfold.design import run as design_run
 from helixfold.model.presets import tiny
 from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.npz import write_npz
@@ -17,7 +17,7 @@ from tests.support.run_values import values
 
 pytestmark = pytest.mark.long
 
-ADVANCE = "helixfold.design.designer:Designer.advance"
+ADVANCE = "helixfold.apps.design.designer:Designer.advance"
 
 
 @pytest.fixture(autouse=True)

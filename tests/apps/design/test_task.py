@@ -9,13 +9,13 @@ import pytest
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from helixfold.design import task
-from helixfold.design.inputs import task_input, task_target
-from helixfold.design.sequence import DesignedSequence
-from helixfold.design.task import FREE, DesignTask
+from helixfold.apps.design import task
+from helixfold.apps.design.inputs import task_input, task_target
+from helixfold.apps.design.sequence import DesignedSequence
+from helixfold.apps.design.task import FREE, DesignTask
 from helixfold.model.presets import tiny, tiny_multimer
 
-HAIRPIN = Path(__file__).parents[2] / "examples" / "structures" / "hairpin_short.pdb"
+HAIRPIN = Path(__file__).parents[3] / "examples" / "structures" / "hairpin_short.pdb"
 (CHAIN,) = read_structure(HAIRPIN).chains
 LENGTH = len(CHAIN.sequence)
 BETA = ATOM_ORDER["CB"]

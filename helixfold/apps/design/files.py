@@ -9,9 +9,9 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
-from helixfold.design.check import CONTROLS, Agreement, Checked, strictest
-from helixfold.design.designer import Design
-from helixfold.design.task import DesignTask
+from helixfold.apps.design.check import CONTROLS, Agreement, Checked, strictest
+from helixfold.apps.design.designer import Design
+from helixfold.apps.design.task import DesignTask
 from helixfold.report.designs import CheckLine, DesignLine, write_designs
 from helixfold.results.file_table import DESIGN, DESIGN_CHECK, DESIGN_SCORES, MMCIF, PDB
 from helixfold.results.json_object import JsonObject
