@@ -36,7 +36,7 @@ FLOORS = [
     ),
     ("helixfold.apps.design",),
     ("helixfold.cluster", "helixfold.apps.score", "helixfold.serve"),
-    ("helixfold.benchmark", "helixfold.evaluation"),
+    ("helixfold.benchmark", "helixfold.apps.evaluate"),
     ("helixfold.cli",),
 ]
 

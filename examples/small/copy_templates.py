@@ -23,7 +23,7 @@ from data_pipeline.io.files import atomic_write
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
-from helixfold.evaluation.benchmark_table import BenchmarkRow, read_benchmark
+from helixfold.apps.evaluate.benchmark_table import BenchmarkRow, read_benchmark
 from helixfold.results.pdb import to_pdb
 
 # Atoms that residues of all types but glycine, which has no C-beta, have.

@@ -7,8 +7,8 @@ from cyclopts import Parameter
 
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.extras import require
+from helixfold.apps.evaluate.options import BenchmarkOptions
 from helixfold.cli.command import Command
-from helixfold.evaluation.options import BenchmarkOptions
 from helixfold.runtime.options import MOST_USED, Output, given
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
@@ -103,12 +103,12 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
 def _run_benchmark(
     name: str, output: Path, options: BenchmarkOptions, command: tuple[str, ...], *, all_ranks: bool
 ) -> int:
+    from helixfold.apps.evaluate.benchmark_data import find_data
+    from helixfold.apps.evaluate.benchmark_table import read_benchmark
+    from helixfold.apps.evaluate.compare import compare_benchmark
+    from helixfold.apps.evaluate.tables import benchmark_lines, write_benchmark
     from helixfold.apps.predict.search_plan import with_site_sources
     from helixfold.cli.predict import predict_on_devices
-    from helixfold.evaluation.benchmark_data import find_data
-    from helixfold.evaluation.benchmark_table import read_benchmark
-    from helixfold.evaluation.compare import compare_benchmark
-    from helixfold.evaluation.tables import benchmark_lines, write_benchmark
     from helixfold.parallel.worker_group import is_under_torchrun
     from helixfold.results.driver import driven
     from helixfold.results.failures import SERVER_UNAVAILABLE, SOME_FAILED

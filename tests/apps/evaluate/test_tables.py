@@ -9,10 +9,10 @@ import pytest
 
 from data_pipeline.pipeline import Target
 from helixfold.analysis.benchmark_groups import BENCHMARK_MEASURES, TargetSize
-from helixfold.evaluation.benchmark_data import Benchmark, BenchmarkTarget
-from helixfold.evaluation.benchmark_table import BenchmarkTable, PublishedScores, TargetList
-from helixfold.evaluation.compare import BenchmarkResults
-from helixfold.evaluation.tables import benchmark_content, benchmark_lines, write_benchmark
+from helixfold.apps.evaluate.benchmark_data import Benchmark, BenchmarkTarget
+from helixfold.apps.evaluate.benchmark_table import BenchmarkTable, PublishedScores, TargetList
+from helixfold.apps.evaluate.compare import BenchmarkResults
+from helixfold.apps.evaluate.tables import benchmark_content, benchmark_lines, write_benchmark
 from tests.support.evaluated import evaluated
 
 LIST = TargetList(

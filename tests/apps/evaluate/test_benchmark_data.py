@@ -8,11 +8,11 @@ import pytest
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
-from helixfold.evaluation.benchmark_data import Benchmark, find_data
-from helixfold.evaluation.benchmark_table import TARGET_LISTS, read_benchmark
+from helixfold.apps.evaluate.benchmark_data import Benchmark, find_data
+from helixfold.apps.evaluate.benchmark_table import TARGET_LISTS, read_benchmark
 from tests.apps.score.structure_files import write
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "structures"
 SEQUENCE = "MKTAYIAKQR"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from helixfold.analysis.benchmark_groups import BENCHMARK_MEASURES, Group
-from helixfold.evaluation.benchmark_data import Benchmark
-from helixfold.evaluation.compare import BenchmarkResults
+from helixfold.apps.evaluate.benchmark_data import Benchmark
+from helixfold.apps.evaluate.compare import BenchmarkResults
 from helixfold.report.evaluation_plot import evaluation_plot
 from helixfold.report.page import counted
 from helixfold.results.evaluation import HEADINGS, complex_table, screen_table, write_evaluation

@@ -13,7 +13,7 @@ from helixfold.analysis.benchmark_groups import Group, TargetSize, grouped
 from helixfold.analysis.compare_files import compare
 from helixfold.analysis.evaluation import Evaluated
 from helixfold.analysis.matching import Match, by_name
-from helixfold.evaluation.benchmark_data import Benchmark
+from helixfold.apps.evaluate.benchmark_data import Benchmark
 from helixfold.results.driver import Run
 from helixfold.results.failures import failures_in
 from helixfold.results.file_table import FEATURES, RANKING

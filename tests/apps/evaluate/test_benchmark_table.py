@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.evaluation.benchmark_table import TARGET_LISTS, read_benchmark
+from helixfold.apps.evaluate.benchmark_table import TARGET_LISTS, read_benchmark
 
 HEADER = "id\tsequence\treferences\tmsa\ttemplates\tdate\n"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.parse.structures import read_structure
-from helixfold.evaluation.benchmark_data import Benchmark, find_data
-from helixfold.evaluation.benchmark_table import read_benchmark
-from helixfold.evaluation.compare import compare_benchmark
+from helixfold.apps.evaluate.benchmark_data import Benchmark, find_data
+from helixfold.apps.evaluate.benchmark_table import read_benchmark
+from helixfold.apps.evaluate.compare import compare_benchmark
 from helixfold.results.driver import Run
 from tests.apps.score.structure_files import SEQUENCE, write
 

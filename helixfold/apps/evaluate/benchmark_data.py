@@ -13,7 +13,7 @@ from data_pipeline.parse.fasta import directory_name, read_fasta
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target
 from helixfold.analysis.matching import StructureFile, by_name, structure_files
-from helixfold.evaluation.benchmark_table import BenchmarkRow, BenchmarkTable
+from helixfold.apps.evaluate.benchmark_table import BenchmarkRow, BenchmarkTable
 
 
 @dataclass(frozen=True, kw_only=True)
