@@ -35,7 +35,7 @@ FLOORS = [
         "helixfold.verification",
     ),
     ("helixfold.apps.design",),
-    ("helixfold.cluster", "helixfold.apps.score", "helixfold.serve"),
+    ("helixfold.apps.cluster", "helixfold.apps.score", "helixfold.serve"),
     ("helixfold.benchmark", "helixfold.apps.evaluate"),
     ("helixfold.cli",),
 ]

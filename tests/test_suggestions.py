@@ -8,10 +8,10 @@ import pytest
 from data_pipeline.io.errors import InputError
 from data_pipeline.search.alignment_server import ServerOptions
 from data_pipeline.search.database_profile import read_database_profile
+from helixfold.apps.cluster.site import read_site
 from helixfold.apps.design.options import DesignOptions
 from helixfold.apps.evaluate.benchmark_table import read_benchmark
 from helixfold.apps.score.mutations import TargetChains
-from helixfold.cluster.site import read_site
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.residue_offsets import rings_of
 from helixfold.model.config import ModelConfig

@@ -61,7 +61,7 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     process; others print it and return 2.
     """
     if options.cluster is not None:
-        from helixfold.cluster.run import run as run_on_cluster
+        from helixfold.apps.cluster.run import run as run_on_cluster
 
         return run_on_cluster(options, given_targets)
     from helixfold.runtime.imports import collecting_no_garbage

@@ -42,7 +42,7 @@ def status(
         _print_jobs(server, token_file, words, allow_http=allow_http)
         return 0
     from data_pipeline.io.errors import InputError, printable
-    from helixfold.cluster.progress import status_lines
+    from helixfold.apps.cluster.progress import status_lines
     from helixfold.results.failures import SOME_FAILED, failures_in
 
     if len(words) != 1:

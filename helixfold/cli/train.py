@@ -80,7 +80,7 @@ def _submit(site: Path, training_set: Path | None, options: TrainOptions, comman
 
         training_preset(options.preset).with_settings(options.settings)  # what is wrong is told here, not in a job
     require("cluster", "parsl", action="--cluster")
-    from helixfold.cluster.training import submit_training, without_cluster
+    from helixfold.apps.cluster.training import submit_training, without_cluster
 
     print(f"submitted: {submit_training(site, without_cluster(command[1:]), output)}")
     return 0

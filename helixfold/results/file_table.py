@@ -189,7 +189,7 @@ RANKING: Final = FileKind(
     suffixes=(".json",),
     purpose="order of the predictions; written last, so its presence means that the target is finished",
     writer="helixfold.results.prediction",
-    readers=("helixfold.apps.predict.resume", "helixfold.report.files", "helixfold.cluster.batch"),
+    readers=("helixfold.apps.predict.resume", "helixfold.report.files", "helixfold.apps.cluster.batch"),
     is_slim=True,
     since="0.1",
 )
@@ -424,14 +424,14 @@ STATUS_PAGE: Final = FileKind(
     purpose="progress of a run on a cluster",
     link="cluster.md",
     place="output",
-    writer="helixfold.cluster.progress",
+    writer="helixfold.apps.cluster.progress",
     since="0.3",
 )
 CLUSTER: Final = FileKind(
     pattern=".cluster/",
     purpose="state of a run on a cluster",
     place="output",
-    writer="helixfold.cluster.progress",
+    writer="helixfold.apps.cluster.progress",
     since="0.3",
 )
 CLAIMS: Final = FileKind(
@@ -462,7 +462,7 @@ CLUSTER_LOCK: Final = FileKind(
     suffixes=(".lock",),
     purpose="lock of a run with --cluster",
     place="output",
-    writer="helixfold.cluster.run",
+    writer="helixfold.apps.cluster.run",
     since="0.3",
 )
 

@@ -16,9 +16,9 @@ from tests.serve.running import running
 
 pytest.importorskip("parsl")
 
-from helixfold.cluster.engine import PoolError
+from helixfold.apps.cluster.engine import PoolError
 from helixfold.serve.worker.cluster import NodeProcess, PoolOffers
-from tests.cluster.driver import ended, kill, started, until, workers
+from tests.apps.cluster.driver import ended, kill, started, until, workers
 
 
 class Engine:

@@ -16,9 +16,9 @@ from typing import Any, Final
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.io.json_files import read_json
-from helixfold.cluster.engine import Engine
-from helixfold.cluster.forecast import memory_for_tensors
-from helixfold.cluster.site import Pool, read_site
+from helixfold.apps.cluster.engine import Engine
+from helixfold.apps.cluster.forecast import memory_for_tensors
+from helixfold.apps.cluster.site import Pool, read_site
 from helixfold.results.lock import only_run
 from helixfold.serve.http_client import HttpClient
 from helixfold.serve.worker.options import WorkerOptions

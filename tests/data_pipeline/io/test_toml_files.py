@@ -9,7 +9,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.site_configuration import _read
 from data_pipeline.io.toml_files import read_toml
 from data_pipeline.search.database_profile import read_database_profile
-from helixfold.cluster.site import read_site
+from helixfold.apps.cluster.site import read_site
 from helixfold.model.presets import tiny
 from helixfold.training.finetune.jobs import read_tasks
 

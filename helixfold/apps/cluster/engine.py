@@ -26,8 +26,8 @@ from parsl.providers.base import ExecutionProvider
 
 from data_pipeline.io.addresses import is_loopback
 from data_pipeline.io.errors import InputError, printable
-from helixfold.cluster.providers import SUBMITTERS, provider_of, python_of
-from helixfold.cluster.site import Pool, Site
+from helixfold.apps.cluster.providers import SUBMITTERS, provider_of, python_of
+from helixfold.apps.cluster.site import Pool, Site
 
 # Seconds between signs of life of a node, and of silence after which it is lost; on this machine, and elsewhere.
 _SIGNS, _SIGNS_AWAY = (2, 20), (15, 90)

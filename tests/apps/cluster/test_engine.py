@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.cluster.site import Pool, Site
-from tests.cluster.driver import until
+from helixfold.apps.cluster.site import Pool, Site
+from tests.apps.cluster.driver import until
 from tests.support.interruptions import living_processes
 
-engine = pytest.importorskip("helixfold.cluster.engine")
+engine = pytest.importorskip("helixfold.apps.cluster.engine")
 # Hundredths of the seconds that a node waits.
 WATCHED = engine.WATCHED_NODE.replace("sleep 2", "sleep 0.02")
 

@@ -7,11 +7,11 @@ from contextlib import closing
 from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.extras import require
+from helixfold.apps.cluster.batch import read_batch
+from helixfold.apps.cluster.schedule import Schedule
 from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.runner import close_batch
 from helixfold.apps.predict.search import check_earlier
-from helixfold.cluster.batch import read_batch
-from helixfold.cluster.schedule import Schedule
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
 from helixfold.results.failures import SOME_FAILED
@@ -35,7 +35,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
             check_earlier(batch.output, sequences)
             return _show_forecast(batch.schedule()) or (SOME_FAILED if batch.invalid else 0)
         require("cluster", "parsl", action="--cluster")
-        from helixfold.cluster.driver import Driver  # noqa: PLC0415 (Parsl is an extra)
+        from helixfold.apps.cluster.driver import Driver  # noqa: PLC0415 (Parsl is an extra)
 
         schedule = batch.schedule()
         check_earlier(batch.output, sequences)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from data_pipeline.io.errors import InputError
-from helixfold.cluster.site import Pool, Site
+from helixfold.apps.cluster.site import Pool, Site
 
-providers = pytest.importorskip("helixfold.cluster.providers")
-training = pytest.importorskip("helixfold.cluster.training")
+providers = pytest.importorskip("helixfold.apps.cluster.providers")
+training = pytest.importorskip("helixfold.apps.cluster.training")
 
 GPU = Pool(
     name="gpu",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from helixfold.cluster import progress
-from helixfold.cluster.progress import STATUS_FILE, BatchStatus, PoolStatus, read_status, status_lines
+from helixfold.apps.cluster import progress
+from helixfold.apps.cluster.progress import STATUS_FILE, BatchStatus, PoolStatus, read_status, status_lines
 from helixfold.results.packed import pack_targets
 
 POOL = {"name": "gpu", "running": 1, "pending": 0, "tasks": 2, "targets": 3}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.io.errors import InputError
-from helixfold.cluster.site import Site, read_site
+from helixfold.apps.cluster.site import Site, read_site
 
 WHOLE = """
 address = "10.0.0.1"

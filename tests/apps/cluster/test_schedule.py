@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helixfold.cluster.schedule import PoolForecast, Schedule
+from helixfold.apps.cluster.schedule import PoolForecast, Schedule
 
 ANY_LENGTH = 10**9
 

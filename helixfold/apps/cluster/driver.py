@@ -16,14 +16,14 @@ from tqdm import tqdm
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import printable
 from data_pipeline.io.files import require_unmoved
+from helixfold.apps.cluster.batch import ClusterBatch
+from helixfold.apps.cluster.engine import Engine, PoolError
+from helixfold.apps.cluster.progress import BatchStatus, PoolStatus
+from helixfold.apps.cluster.schedule import PoolForecast, Schedule
+from helixfold.apps.cluster.worker import Candidate, Standing, Work, work
 from helixfold.apps.predict.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.runner import write_pages
 from helixfold.apps.predict.search import search_claim
-from helixfold.cluster.batch import ClusterBatch
-from helixfold.cluster.engine import Engine, PoolError
-from helixfold.cluster.progress import BatchStatus, PoolStatus
-from helixfold.cluster.schedule import PoolForecast, Schedule
-from helixfold.cluster.worker import Candidate, Standing, Work, work
 from helixfold.results.failures import write_failures
 from helixfold.results.file_table import CLUSTER
 from helixfold.runtime.standard_streams import print_note

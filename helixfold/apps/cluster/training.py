@@ -8,9 +8,9 @@ from parsl.launchers import SimpleLauncher
 from parsl.providers.errors import SubmitException
 
 from data_pipeline.io.errors import InputError
-from helixfold.cluster.engine import PoolError, last_words
-from helixfold.cluster.providers import SUBMITTERS, memory_gib, provider_of, python_of
-from helixfold.cluster.site import Pool, Site, read_site
+from helixfold.apps.cluster.engine import PoolError, last_words
+from helixfold.apps.cluster.providers import SUBMITTERS, memory_gib, provider_of, python_of
+from helixfold.apps.cluster.site import Pool, Site, read_site
 from helixfold.results.file_table import CLUSTER
 
 # The shell's words for the first of several nodes, by provider; others give a job of one node.

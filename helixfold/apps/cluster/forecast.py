@@ -11,8 +11,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from helixfold.cluster.schedule import PoolForecast
-from helixfold.cluster.site import Pool
+from helixfold.apps.cluster.schedule import PoolForecast
+from helixfold.apps.cluster.site import Pool
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on
 from helixfold.model.config import ModelConfig

@@ -20,7 +20,7 @@ from parsl.providers.base import ExecutionProvider
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import are_installed
 from data_pipeline.io.site_configuration import VARIABLE
-from helixfold.cluster.site import Pool, Site
+from helixfold.apps.cluster.site import Pool, Site
 from helixfold.runtime.standard_streams import VERBOSITY
 
 # The program that each queue is asked by.

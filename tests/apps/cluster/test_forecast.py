@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from helixfold.cluster import forecast
-from helixfold.cluster.site import Pool
+from helixfold.apps.cluster import forecast
+from helixfold.apps.cluster.site import Pool
 from helixfold.model.presets import preset
 
 POOL = Pool(name="fold", memory=2**32, cores=4)

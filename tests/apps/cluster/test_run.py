@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helixfold.cli.main import main
-from tests.cluster.driver import (
+from tests.apps.cluster.driver import (
     TWO_POOLS,
     contents,
     done,

@@ -12,12 +12,12 @@ pytest.importorskip("parsl")
 
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError
+from helixfold.apps.cluster import worker
+from helixfold.apps.cluster.schedule import PoolForecast
+from helixfold.apps.cluster.site import Pool
+from helixfold.apps.cluster.worker import Work
 from helixfold.cli.main import main
-from helixfold.cluster import worker
-from helixfold.cluster.schedule import PoolForecast
-from helixfold.cluster.site import Pool
-from helixfold.cluster.worker import Work
-from tests.cluster.driver import TWO_POOLS, peptides
+from tests.apps.cluster.driver import TWO_POOLS, peptides
 
 # Why which of these targets fail, or how their worker ends, by the pool that a worker is of.
 Answer = Callable[[str, list[str]], Mapping[str, str] | Exception]
@@ -74,8 +74,8 @@ class LostWorkerError(BaseException):
 def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The exit code of a batch of so many targets with such an engine, in ./out."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("helixfold.cluster.driver.Engine", Engine)
-    monkeypatch.setattr("helixfold.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("helixfold.apps.cluster.driver.Engine", Engine)
+    monkeypatch.setattr("helixfold.apps.cluster.driver._SECONDS_BETWEEN_LOOKS", 0.01)
     Path("site.toml").write_text(TWO_POOLS.format(minutes=20))
 
     def forecast(pool: Pool, *_: object, **__: object) -> PoolForecast:
@@ -85,7 +85,7 @@ def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         )
 
     # Memory is counted in the tests of the planner.
-    monkeypatch.setattr("helixfold.cluster.batch.forecast_of_pool", forecast)
+    monkeypatch.setattr("helixfold.apps.cluster.batch.forecast_of_pool", forecast)
 
     def run(count: int, answer: Answer, *options: str) -> int:
         Engine.answer, Engine.tasks = staticmethod(answer), []  # type: ignore[assignment]
