@@ -12,8 +12,8 @@ import pytest
 
 from data_pipeline.io.errors import SearchError
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
+from helixfold.apps.serve.http_client import HttpClient, ServerError
 from helixfold.cli.main import main
-from helixfold.serve.http_client import HttpClient, ServerError
 from helixfold.weights.download import download_parameters
 
 

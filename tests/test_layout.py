@@ -35,7 +35,7 @@ FLOORS = [
         "helixfold.verification",
     ),
     ("helixfold.apps.design",),
-    ("helixfold.apps.cluster", "helixfold.apps.score", "helixfold.serve"),
+    ("helixfold.apps.cluster", "helixfold.apps.score", "helixfold.apps.serve"),
     ("helixfold.benchmark", "helixfold.apps.evaluate"),
     ("helixfold.cli",),
 ]

@@ -66,7 +66,7 @@ ROOMS = {
             "data_pipeline.search.database_download",
             "data_pipeline.search.server_archive",
         ),
-        "helixfold.serve.worker.tasks",  # which writes archives and reads none
+        "helixfold.apps.serve.worker.tasks",  # which writes archives and reads none
     ),
     "zipfile": (
         "data_pipeline.io.zip_archive",
@@ -83,7 +83,7 @@ ROOMS = {
         ("data_pipeline.io.http",),
     ),
     # The server's protocol sets an option of the connections that it accepts, and opens none.
-    "socket": ("helixfold.parallel", "data_pipeline.io.http", "helixfold.serve.web.protocol"),
+    "socket": ("helixfold.parallel", "data_pipeline.io.http", "helixfold.apps.serve.web.protocol"),
     "pickle": ("helixfold.weights.openfold", "data_pipeline.features.alphafold_pickle"),
     # Processes of the program's own send each other Python objects; nothing from outside gets there.
     "multiprocessing": (
@@ -92,7 +92,7 @@ ROOMS = {
         "data_pipeline.io.child_processes",
         "data_pipeline.training_sets.build",
         "helixfold.benchmark.gpu",
-        *("helixfold.serve.upload_check", "helixfold.serve.run", "helixfold.serve.worker.process"),
+        *("helixfold.apps.serve.upload_check", "helixfold.apps.serve.run", "helixfold.apps.serve.worker.process"),
     ),
 }
 

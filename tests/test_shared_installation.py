@@ -14,11 +14,11 @@ import helixfold
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.user_cache import can_be_written, writable_cache
 from data_pipeline.search.mmseqs import Mmseqs
+from helixfold.apps.serve.worker import tasks
+from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.benchmark import precision
 from helixfold.cli.main import main
 from helixfold.model.presets import tiny
-from helixfold.serve.worker import tasks
-from helixfold.serve.worker.options import WorkerOptions
 from helixfold.training.finetune.adapted import base_file
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model

@@ -12,12 +12,12 @@ from helixfold.apps.cluster.site import read_site
 from helixfold.apps.design.options import DesignOptions
 from helixfold.apps.evaluate.benchmark_table import read_benchmark
 from helixfold.apps.score.mutations import TargetChains
+from helixfold.apps.serve.alignment_request import AlignmentRequest
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.residue_offsets import rings_of
 from helixfold.model.config import ModelConfig
 from helixfold.model.presets import preset, tiny
 from helixfold.planning.memory import MemoryOptions
-from helixfold.serve.alignment_request import AlignmentRequest
 from helixfold.training.finetune.jobs import read_tasks
 from helixfold.training.presets import training_preset
 from helixfold.training.recipes import recipe

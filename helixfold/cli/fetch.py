@@ -44,8 +44,8 @@ def fetch(
         Maximum size of each result.
     """
     from data_pipeline.io.errors import InputError, printable
-    from helixfold.serve.client import refusals_as_input_errors, server_client
-    from helixfold.serve.storage import file_name_of
+    from helixfold.apps.serve.client import refusals_as_input_errors, server_client
+    from helixfold.apps.serve.storage import file_name_of
 
     if not jobs:
         raise InputError("name the jobs to fetch, by the ids that helixfold submit printed")

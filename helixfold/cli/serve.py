@@ -10,12 +10,12 @@ from cyclopts import Parameter
 
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.extras import require
+from helixfold.apps.serve.settings import DATA, ListeningOptions, ServeSettings
+from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.cli.command import Command
 from helixfold.runtime.annotations import Group
 from helixfold.runtime.options import Day, Directory, File, MemorySize, Number, Positive, option_group
 from helixfold.runtime.standard_streams import optional_output
-from helixfold.serve.settings import DATA, ListeningOptions, ServeSettings
-from helixfold.serve.worker.options import WorkerOptions
 
 _WORK = Path("helixfold-worker")
 _EXTRA = ("fastapi", "prometheus_client", "uvicorn", "python_multipart")
@@ -78,8 +78,8 @@ def serve(
 ) -> None:
     """Run a prediction service: web pages, a queue that survives crashes, and a REST interface."""
     require("serve", *_EXTRA, action="helixfold serve")
-    from helixfold.serve.queue.jobs import QueueOptions
-    from helixfold.serve.run import serve
+    from helixfold.apps.serve.queue.jobs import QueueOptions
+    from helixfold.apps.serve.run import serve
 
     queue = QueueOptions(
         max_residues=limits.max_residues,
@@ -134,8 +134,8 @@ def worker(
     work
         With --cluster: directory for running jobs, which all nodes see at the same path.
     """
-    from helixfold.serve.client import read_token, refusals_as_input_errors
-    from helixfold.serve.worker.run import WorkerCall, run_worker
+    from helixfold.apps.serve.client import read_token, refusals_as_input_errors
+    from helixfold.apps.serve.worker.run import WorkerCall, run_worker
 
     token, predicting = read_token(token_file), predicting.with_site_databases()
     call = WorkerCall(url=url, token=token, options=predicting, name=name, allow_http=allow_http)
@@ -144,7 +144,7 @@ def worker(
             run_worker(call)
         return
     require("cluster", "parsl", action="--cluster")
-    from helixfold.serve.worker.cluster import run_on_cluster
+    from helixfold.apps.serve.worker.cluster import run_on_cluster
 
     with refusals_as_input_errors():
         run_on_cluster(call, cluster, work.absolute())
@@ -175,7 +175,7 @@ def create(
     """
     from datetime import datetime
 
-    from helixfold.serve.tokens import TokenFile
+    from helixfold.apps.serve.tokens import TokenFile
 
     seconds = None
     if until is not None:
@@ -195,7 +195,7 @@ def list_tokens(*, data: Directory = DATA) -> None:
     data
         Data directory of the service.
     """
-    from helixfold.serve.tokens import TokenFile
+    from helixfold.apps.serve.tokens import TokenFile
 
     for token in TokenFile(data).all():
         state = "revoked" if token.revoked else "valid" if token.is_good(time.time()) else "expired"
@@ -215,7 +215,7 @@ def revoke(name: Annotated[str, Parameter(name="NAME")], /, *, data: Directory =
     data
         Data directory of the service.
     """
-    from helixfold.serve.tokens import TokenFile
+    from helixfold.apps.serve.tokens import TokenFile
 
     for token in TokenFile(data).revoke(name):
         print(f"{token.id} of {token.user} is revoked")

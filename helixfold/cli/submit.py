@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
+from helixfold.apps.serve.job_options import OF_PREDICT, OFFERS
 from helixfold.cli.command import Command
 from helixfold.runtime.options import File, Offer, option_group, reads, whole_number
 from helixfold.runtime.standard_streams import optional_output
-from helixfold.serve.job_options import OF_PREDICT, OFFERS
 
 # Options are named as in predict, but for those whose values differ and whose names mean files here.
 _NAMES = {
@@ -73,8 +73,8 @@ def submit(
         Wait until all jobs have finished.
     """
     from data_pipeline.io.errors import printable
-    from helixfold.serve.client import refusals_as_input_errors, server_client
-    from helixfold.serve.submitted_files import records_of
+    from helixfold.apps.serve.client import refusals_as_input_errors, server_client
+    from helixfold.apps.serve.submitted_files import records_of
 
     values = {name: getattr(options, _NAMES[name]) for name in OFFERS}
     values = {name: value for name, value in values.items() if value != OFFERS[name].default}

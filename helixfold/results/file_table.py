@@ -87,7 +87,7 @@ RANKED: Final = FileKind(
     suffixes=(PDB, MMCIF),
     purpose="structures, the best is 0, relaxed where relaxation was done; B-factors are pLDDT (0 to 100)",
     writer="helixfold.results.prediction",
-    readers=("helixfold.results.find", "helixfold.serve.web.api_nim"),
+    readers=("helixfold.results.find", "helixfold.apps.serve.web.api_nim"),
     is_slim=True,
     since="0.1",
 )

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from helixfold.apps.serve.tokens import TokenFile
 from helixfold.cli import serve
 from helixfold.cli.main import main
 from helixfold.relax.result import RelaxOptions
-from helixfold.serve.tokens import TokenFile
 from helixfold.training.finetune.options import FinetuneOptions
 from helixfold.weights.adapters import parse_adapters
 
@@ -233,7 +233,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Server:
         yield server
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("helixfold.serve.client.server_client", server_client)
+    monkeypatch.setattr("helixfold.apps.serve.client.server_client", server_client)
     return server
 
 
@@ -539,7 +539,7 @@ def test_serve_passes_where_it_listens_and_the_limits_of_users(
     record: Record, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("fastapi")
-    calls = record("helixfold.serve.run.serve")
+    calls = record("helixfold.apps.serve.run.serve")
     record("data_pipeline.io.processors.available_processors", 12)
     monkeypatch.setattr("helixfold.cli.serve._gpus", lambda: 0)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -582,14 +582,14 @@ def test_each_worker_of_a_server_has_a_gpu(
 
 
 def test_worker_passes_its_options(record: Record, tmp_path: Path) -> None:
-    calls = record("helixfold.serve.worker.run.run_worker")
+    calls = record("helixfold.apps.serve.worker.run.run_worker")
     Path("t").write_text("secret\n")
     assert run("serve worker http://a --token-file t --allow-http --name b --device cpu --threads 2") == 0
     (call,) = calls[0][0]
     assert (call.url, call.token, call.name, call.allow_http) == ("http://a", "secret", "b", True)
     assert (call.options.device, call.options.threads) == ("cpu", 2)
     record("helixfold.cli.serve.require")
-    clustered = record("helixfold.serve.worker.cluster.run_on_cluster")
+    clustered = record("helixfold.apps.serve.worker.cluster.run_on_cluster")
     assert run("serve worker https://a --token-file t --cluster c --work out") == 0
     assert (len(calls), clustered[0][0][1:]) == (1, (Path("c"), tmp_path / "out"))
 

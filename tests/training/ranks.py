@@ -47,7 +47,13 @@ LATE = (
     *(f"helixfold.ops.cpu.{name}" for name in ("layer_norm", "linear", "outer_product", "transition", "triangle")),
     *("data_pipeline.search.hmmsearch", "data_pipeline.io.http", "data_pipeline.search.jackhmmer"),
     *("helixfold.report.training_curves", "matplotlib.figure", "matplotlib.ticker", "einops._torch_specific"),
-    *("fastapi", "uvicorn", "helixfold.serve.run", "helixfold.serve.worker.tasks", "tests.serve.processes"),
+    *(
+        "fastapi",
+        "uvicorn",
+        "helixfold.apps.serve.run",
+        "helixfold.apps.serve.worker.tasks",
+        "tests.apps.serve.processes",
+    ),
     *("scipy.optimize", "torch._dynamo", "torch.utils._device"),
     *("tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer"),
 )

@@ -16,11 +16,11 @@ from data_pipeline.search.alignment_server import PUBLIC_SERVER
 from helixfold.apps.predict.options import SearchOptions
 from helixfold.apps.predict.search_plan import plan_of, search_identities, server_of, with_site_sources
 from helixfold.apps.score import scan_run
+from helixfold.apps.serve.job_options import job_options
+from helixfold.apps.serve.submission import read_submissions
+from helixfold.apps.serve.worker import tasks
+from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.cli.main import main
-from helixfold.serve.job_options import job_options
-from helixfold.serve.submission import read_submissions
-from helixfold.serve.worker import tasks
-from helixfold.serve.worker.options import WorkerOptions
 from tests.support.sources import ROOT
 
 DATABASES, SERVER = ROOT / "examples" / "databases.toml", "https://msa.example.org"

@@ -1,0 +1,326 @@
+"""Run a server with its workers, from the binding of its address to a graceful end."""
+
+import json
+import logging
+import multiprocessing
+import os
+import resource
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from data_pipeline.io.child_processes import interruptions_postponed
+from data_pipeline.io.errors import InputError, RequestError
+from data_pipeline.io.file_lock import acquire_lock
+from data_pipeline.io.files import os_errors_as_input_errors
+from data_pipeline.io.http import send
+from helixfold.apps.serve.queue.jobs import Job
+from helixfold.apps.serve.service import Service
+from helixfold.apps.serve.settings import ServeSettings
+from helixfold.apps.serve.storage import SERVER_LOCK, make_private
+from helixfold.apps.serve.upload_check import prepare_checks
+from helixfold.apps.serve.web.app import create_app
+from helixfold.apps.serve.web.protocol import MAX_CONNECTIONS, TimedProtocol
+from helixfold.apps.serve.worker.options import WorkerOptions
+from helixfold.apps.serve.worker.run import WorkerCall, run_beside_server
+
+_LOGGER = logging.getLogger("helixfold.apps.serve")
+_IDLE_SECONDS: Final = 15  # after which a connection without a request is ended
+_LAST_ANSWERS_SECONDS: Final = 5
+_OPEN_FILES: Final = 2 * MAX_CONNECTIONS
+
+_SECONDS_BETWEEN_LOOKS: Final = 2.0
+_LOOKS_PER_EXPIRY: Final = 300
+_WEBHOOK_SECONDS: Final = 10.0  # for one call, whatever the other side does
+_WEBHOOKS_AT_ONCE: Final = 20
+_WEBHOOK_PAUSES: Final = (10.0, 60.0, 600.0, 3600.0)  # seconds between the attempts
+
+_SPAWN = multiprocessing.get_context("spawn")
+_SECONDS_BETWEEN_WORKER_LOOKS: Final = 0.5
+_LONGEST_PAUSE: Final = 60.0
+_QUICK_DEATH: Final = 30.0  # seconds; who dies sooner is started again after a longer pause each time
+_STOP_SECONDS: Final = 15.0
+
+
+@contextmanager
+def only_server(directory: Path) -> Iterator[None]:
+    """Hold the lock of a data directory, which ends with this process. Raise `InputError` if another server has it."""
+    make_private(directory)
+    with os_errors_as_input_errors(directory, "cannot be written"):
+        problem = "another server uses this directory; choose another --data directory"
+        lock = acquire_lock(directory / SERVER_LOCK, problem, timeout=0, mode=0o600)
+    with lock:
+        yield
+
+
+def serve(
+    settings: ServeSettings,
+    options: WorkerOptions,
+    environments: Sequence[Mapping[str, str]] = (),
+) -> None:
+    """Serve until SIGTERM or Ctrl-C comes; unfinished jobs wait then for the next start.
+
+    Each of `environments` is that of the process of a worker that the server starts, which predicts with `options`.
+    Raise `InputError` if the address cannot be used, or if the data directory is another server's.
+    """
+    _log_to_stderr()
+    os.umask(0o077)  # whatever this process and its workers write is their owner's alone
+    with only_server(settings.data):
+        service = Service.open(settings)
+        try:
+            if settings.needs_token and not service.tokens.all():
+                print("no user has a token yet; create one with helixfold serve token create USER")
+            prepare_checks()
+            allow_connections()
+            app = create_app(service)
+            config = uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                http=TimedProtocol,
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_IDLE_SECONDS,
+                timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
+            )
+            socket = _bound(config)
+            host, port = socket.getsockname()[:2]
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            local = LocalWorkers(
+                [
+                    WorkerCall(
+                        url=url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+                        token=app.state.worker_token,
+                        options=options,
+                        name=f"worker-{number}",
+                        environment=environment,
+                        allow_http=True,  # to this machine, under whichever of its addresses
+                    )
+                    for number, environment in enumerate(environments)
+                ]
+            )
+            maintenance = Maintenance(service)
+            server = _Server(config, local)
+            maintenance.start()
+            local.start()
+            print(f"helixfold serves on {url}")
+            sys.stdout.flush()
+            try:
+                server.run(sockets=[socket])
+            finally:
+                local.stop()
+                maintenance.stop()
+        finally:
+            service.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that lets its workers give back their jobs before it takes no more requests."""
+
+    def __init__(self, config: uvicorn.Config, workers: "LocalWorkers") -> None:
+        super().__init__(config)
+        self._workers, self._is_ending = workers, False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End after the workers; a second signal ends at once."""
+        if self._is_ending:
+            super().handle_exit(sig, frame)
+            return
+        self._is_ending = True
+
+        def end() -> None:
+            self._workers.stop()
+            uvicorn.Server.handle_exit(self, sig, frame)
+
+        threading.Thread(target=end, daemon=True).start()
+
+
+def allow_connections() -> None:
+    """Let this process have as many connections as are served, and files next to them, if its hard limit does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _OPEN_FILES:
+        allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def _bound(config: uvicorn.Config) -> Any:
+    try:
+        return config.bind_socket()
+    except SystemExit:
+        address = f"{config.host}:{config.port}"
+        raise InputError(f"cannot listen on {address}; choose another --port or --host") from None
+
+
+def _log_to_stderr() -> None:
+    """Write one JSON object with the time for each event of the service, and warnings of its libraries."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines())
+    for name in ("helixfold.apps.serve", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO if name == "helixfold.apps.serve" else logging.WARNING)
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        content = json.loads(text) if text.startswith("{") else {"event": "message", "text": text}
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({"time": round(record.created, 3), "level": record.levelname.lower(), **content})
+
+
+class Maintenance:
+    """Threads that look after the queue, and call webhooks, while the server runs.
+
+    No lease waits for a webhook, whose other side may take its time.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._stop, self._looks = service, threading.Event(), 0
+        tasks = {"maintenance": self._look, "webhooks": self._call_webhooks}
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(task,), name=name, daemon=True) for name, task in tasks.items()
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End, after what is under way."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _repeat(self, task: Callable[[], None]) -> None:
+        while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
+            try:
+                task()
+            except (OSError, sqlite3.Error) as error:  # such as a full disk, which may have room again
+                _LOGGER.error(json.dumps({"event": "maintenance failed", "error": str(error)}))
+
+    def _look(self) -> None:
+        service = self._service
+        for job in service.queue.recover():
+            line = {"event": "lease ended", "job": job.id, "worker": job.worker, "state": job.state}
+            _LOGGER.warning(json.dumps(line))
+            service.waiting_jobs.changed()
+        if self._looks % _LOOKS_PER_EXPIRY == 0:
+            service.remove_files(service.queue.expire())
+            service.drafts.remove_old()
+        self._looks += 1
+
+    def _call_webhooks(self) -> None:
+        call_due_webhooks(self._service, self._stop.is_set)
+
+
+def call_due_webhooks(service: Service, is_ending: Callable[[], bool] = lambda: False) -> None:
+    """Call the webhooks that are due, until the service ends, and put off those that could not be called."""
+    query = "SELECT * FROM jobs WHERE webhook_next IS NOT NULL AND webhook_next <= ? ORDER BY webhook_next LIMIT ?"
+    for row in service.database.rows(query, (service.clock(), _WEBHOOKS_AT_ONCE)):
+        if is_ending():
+            return
+        attempt, problem = row["webhook_attempts"], _post_end(service, Job.of(row))
+        if problem is not None:
+            _LOGGER.warning(json.dumps({"event": "webhook failed", "job": row["id"], "error": problem}))
+        is_over = problem is None or attempt >= len(_WEBHOOK_PAUSES)
+        later = None if is_over else service.clock() + _WEBHOOK_PAUSES[attempt]
+        with service.database.transaction() as connection:
+            connection.execute(
+                "UPDATE jobs SET webhook_next = ?, webhook_attempts = webhook_attempts + 1 "
+                "WHERE id = ? AND webhook_next = ?",  # of the end that was told, and not of a later one
+                (later, row["id"], row["webhook_next"]),
+            )
+
+
+def _post_end(service: Service, job: Job) -> str | None:
+    """Post the end of a job to its webhook, and return the problem if it is not taken."""
+    url = job.webhook or ""
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
+    if parts.hostname is None or f"{parts.hostname}:{port}" not in service.settings.webhook_host:
+        return "its host is not named any more"
+    body = json.dumps({"id": job.id, "name": job.name, "state": job.state, "ended": job.ended}).encode()
+    headers = {"Content-Type": "application/json"}
+    try:
+        with send("POST", url, timeout=_WEBHOOK_SECONDS, max_bytes=0, headers=headers, body=body) as response:
+            status = response.status
+    except RequestError as error:
+        return str(error)
+    return None if 200 <= status < 300 else f"status {status}"
+
+
+@dataclass
+class _Place:
+    """A worker's place: its process, when that was started, and after which pause another one is."""
+
+    call: WorkerCall
+    process: Any = None
+    started: float = 0.0
+    pause: float = 1.0
+
+
+class LocalWorkers:
+    """Workers of this machine, looked after by a thread."""
+
+    def __init__(self, calls: Sequence[WorkerCall]) -> None:
+        self._places = [_Place(call) for call in calls]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look_after, name="workers", daemon=True)
+
+    def start(self) -> None:
+        """Start all of them."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let all of them give back what they do and end; those that take too long are killed."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        running = [place.process for place in self._places if place.process is not None]
+        for process in running:
+            process.terminate()
+        until = time.monotonic() + _STOP_SECONDS
+        for process in running:
+            process.join(max(0.1, until - time.monotonic()))
+            process.kill()
+            process.join()
+
+    def _look_after(self) -> None:
+        while not self._stop.is_set():
+            for place in self._places:
+                self._look(place)
+            self._stop.wait(_SECONDS_BETWEEN_WORKER_LOOKS)
+
+    def _look(self, place: _Place) -> None:
+        now = time.monotonic()
+        if place.process is not None:
+            if place.process.is_alive():
+                return
+            line = {"event": "worker ended", "worker": place.call.name, "code": place.process.exitcode}
+            _LOGGER.warning(json.dumps(line))
+            is_quick = now - place.started < _QUICK_DEATH
+            place.pause = min(2 * place.pause, _LONGEST_PAUSE) if is_quick else 1.0
+            place.process, place.started = None, now
+        if now - place.started >= place.pause or place.started == 0.0:
+            process = _SPAWN.Process(target=run_beside_server, args=(place.call,), daemon=False)
+            with interruptions_postponed():
+                process.start()
+            place.process, place.started = process, now

@@ -1,0 +1,108 @@
+"""Settings of a service: where it listens, who may use it, and what it offers."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from cyclopts import Parameter
+
+from data_pipeline.io.addresses import is_loopback
+from data_pipeline.io.errors import InputError, check_at_least, check_at_most, check_positive, printable
+from helixfold.apps.serve.queue.jobs import QueueOptions
+from helixfold.apps.serve.transfer import MAX_INPUT_BYTES
+from helixfold.runtime.annotations import Group
+from helixfold.runtime.options import MOST_USED, Directory, option_group
+
+DATA: Final = Path("helixfold-service")
+API: Final = "/api/v1"
+_PUBLIC_URL = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
+
+
+@option_group(Group.create_ordered("Server"))
+@dataclass(frozen=True, kw_only=True)
+class ListeningOptions:
+    """Options for where a server listens and who may use it."""
+
+    data: Annotated[Directory, Parameter(group=MOST_USED)] = DATA
+    """Directory for the queue, inputs and results. Only its owner can read it."""
+    host: Annotated[str, Parameter(metavar="ADDRESS", group=MOST_USED, show_default="this machine only")] = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 listens on all networks. All but loopback addresses require tokens."""
+    port: Annotated[int, Parameter(metavar="N", group=MOST_USED)] = 8000
+    """Port to listen on."""
+    workers: Annotated[
+        int | None, Parameter(metavar="N", group=MOST_USED, show_default="one per GPU, at least one")
+    ] = None
+    """Workers to start on this machine. 0: none, all workers run elsewhere."""
+    behind_proxy: bool = False
+    """A proxy in front of the service handles TLS and sets X-Forwarded-For. Requires tokens."""
+    require_tokens: Annotated[bool, Parameter(alias="--demand-token")] = False
+    """Require tokens on a loopback address too."""
+    host_name: Annotated[tuple[str, ...], Parameter(metavar="NAME...", show_default="any, if tokens are required")] = ()
+    """Additional host names that requests may use."""
+    public_url: Annotated[str | None, Parameter(metavar="URL")] = None
+    """Address of the service for its users, such as https://fold.example.org. Shared links begin with it."""
+    webhook_host: Annotated[tuple[str, ...], Parameter(metavar="HOST:PORT...", show_default="none")] = ()
+    """Hosts that the service may call when a job ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings(ListeningOptions):
+    """Settings of a service.
+
+    Without `needs_token` every request is the user "local"'s, which is allowed on a loopback address alone.
+    """
+
+    max_upload: int = 32 * 2**20  # bytes of a submission
+    max_requests: int = 600  # per minute, of a user, or of an address without one
+    max_result_bytes: int = 2**31  # of one file that a worker sends
+    wait_seconds: float = 900.0  # for which an answer with a structure in it is waited for
+    body_seconds: float = 60.0  # in which a request has to arrive, and one more for each 256 KiB
+    queue: QueueOptions = field(default_factory=QueueOptions)
+
+    def __post_init__(self) -> None:
+        check_at_least(self, InputError, max_upload=1024, max_requests=1, port=0)
+        check_at_most(self, InputError, port=65_535, max_upload=MAX_INPUT_BYTES)
+        check_positive(self, "wait_seconds", "body_seconds", error=InputError)
+        if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
+            raise InputError(
+                f"the public address must be http(s)://HOST or http(s)://HOST:PORT, got {self.public_url[:80]!a}"
+            )
+        for name in self.webhook_host:
+            host, _, port = name.rpartition(":")
+            if not (host and port.isdecimal()):
+                raise InputError(f"a webhook host needs a port, such as example.org:443, got {name!r}")
+
+    @property
+    def needs_token(self) -> bool:
+        """Return whether a request must show who makes it.
+
+        Behind a proxy all requests come from this machine, wherever they began.
+        """
+        return self.require_tokens or self.behind_proxy or not is_loopback(self.host)
+
+    @property
+    def accepted_hosts(self) -> Sequence[str] | None:
+        """Return the names that the Host of a request may have, without a port; None: any.
+
+        A page of elsewhere whose name is made to lead to this machine has another one.
+        """
+        if self.host_name or not self.needs_token:
+            public = _PUBLIC_URL.findall(self.public_url or "")  # its host, without the port
+            return ("127.0.0.1", "localhost", "[::1]", *self.host_name, *public)
+        return None
+
+
+def check_encrypted(url: str, *, allow_http: bool = False) -> None:
+    """Raise `InputError` for a server to which requests, and the token in them, would travel unencrypted."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return  # the client says what is wrong with it
+    if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname or ""):
+        raise InputError(
+            f"the token would travel unencrypted to '{printable(url)}'; use https, or pass --allow-http if you trust "
+            "the network"
+        )

@@ -1,0 +1,143 @@
+"""Submissions of users, checked by the readers of `helixfold predict`."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.features.complexes.sequence_files import read_fasta_targets
+from data_pipeline.features.complexes.target import ComplexTarget
+from data_pipeline.io.errors import InputError
+from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residues_problem
+from helixfold.apps.serve.job_options import job_options
+from helixfold.apps.serve.storage import checked_name, file_name_of
+
+MAX_SEQUENCE_TEXT: Final = 2**20
+MAX_RECORDS: Final = 100  # of one text
+MAX_FILES: Final = 20
+_TEXT_NAME: Final = "sequence.fasta"
+FileKind = Literal["alignment", "template"]
+_ALIGNMENT_ENDINGS = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".fasta", ".fa")
+_TEMPLATE_ENDINGS = (".cif", ".cif.gz", ".pdb", ".pdb.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedFile:
+    """An alignment or a template structure that comes with a submission; its own name only says its format."""
+
+    kind: FileKind
+    name: str
+    content: bytes
+
+    def stored_name(self, number: int) -> str:
+        """Return the name under which it is kept. Raise `InputError` if its own name has no known ending."""
+        endings = _ALIGNMENT_ENDINGS if self.kind == "alignment" else _TEMPLATE_ENDINGS
+        ending = next((ending for ending in endings if self.name.lower().endswith(ending)), None)
+        if ending is None:
+            raise InputError(f"the name of an uploaded {self.kind} must end in {', '.join(endings)}")
+        return f"{self.kind}_{number}{ending}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A single chain, or a complex with its chains, to be predicted."""
+
+    name: str
+    chains: tuple[str, ...]
+    chain_ids: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=job_options)  # all of them, see `job_options`
+    files: tuple[UploadedFile, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.files) > MAX_FILES:
+            raise InputError(f"a job takes at most {MAX_FILES} files, got {len(self.files)}")
+
+    @property
+    def residues(self) -> int:
+        """Return the number of residues of all chains."""
+        return sum(map(len, self.chains))
+
+    @property
+    def sequence(self) -> str:
+        """Return the chains with colons between."""
+        return CHAIN_SEPARATOR.join(self.chains)
+
+    def stored_files(self) -> dict[str, UploadedFile]:
+        """Return the files by the names under which they are kept."""
+        return {file.stored_name(number): file for number, file in enumerate(self.files)}
+
+    def request(self) -> dict[str, Any]:
+        """Return what a worker is told."""
+        stored = self.stored_files()
+        return {
+            "name": file_name_of(self.name),
+            "sequence": self.sequence,
+            "chain_ids": list(self.chain_ids),
+            "options": dict(self.options),
+            "alignments": [name for name, file in stored.items() if file.kind == "alignment"],
+            "templates": [name for name, file in stored.items() if file.kind == "template"],
+        }
+
+    def digest(self) -> str:
+        """Return a digest that is equal for submissions that ask for the same."""
+        files = {name: hashlib.sha256(file.content).hexdigest() for name, file in self.stored_files().items()}
+        return hashlib.sha256(json.dumps([self.request(), files], sort_keys=True).encode()).hexdigest()
+
+
+def read_submissions(
+    text: str, name: str = "", options: Mapping[str, Any] | None = None, files: Sequence[UploadedFile] = ()
+) -> list[Submission]:
+    """Return the submissions in a text: one sequence, with colons between the chains of a complex, or FASTA records.
+
+    A record is named by its header; `name` is that of a sequence without one. Raise `InputError` for a text that
+    `helixfold predict` would not take, too.
+    """
+    if len(text) > MAX_SEQUENCE_TEXT:
+        raise InputError(f"the text has {len(text):,} characters; the maximum is {MAX_SEQUENCE_TEXT:,}")
+    if not text.strip():
+        raise InputError("the sequence is empty; enter one-letter codes of amino acids, or FASTA records")
+    own_name = checked_name(name)
+    given = text.lstrip()
+    has_headers = given.startswith(">")
+    if (count := given.count("\n>") + 1) > MAX_RECORDS:
+        raise InputError(f"the text has {count:,} records; the maximum is {MAX_RECORDS}")
+    records = _records(given) if has_headers else _records(f">sequence\n{''.join(given.split())}\n", only_sequence=True)
+    if len(records) > 1 and files:
+        raise InputError(
+            "alignments and templates can only be used with a single sequence, and the text has several records"
+        )
+    found = []
+    for record in records:
+        shown = own_name if own_name and len(records) == 1 else record.name if has_headers else "protein"
+        chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
+        problem = unknown_residues_problem("".join(chains))
+        problem = problem or next(filter(None, map(kind_problem, chains)), None)
+        if problem is not None:
+            raise InputError(f"'{shown}' cannot be predicted: {problem}")
+        found.append(
+            Submission(
+                name=checked_name(shown),
+                chains=chains,
+                chain_ids=record.chain_ids if isinstance(record, ComplexTarget) else (),
+                options=job_options(options),
+                files=tuple(files),
+            )
+        )
+    return found
+
+
+def _records(text: str, *, only_sequence: bool = False) -> list[FastaRecord | ComplexTarget]:
+    with tempfile.TemporaryDirectory(prefix="helixfold-") as directory:
+        path = Path(directory) / _TEXT_NAME
+        path.write_text(text, encoding="utf-8", errors="replace")
+        try:
+            return read_fasta_targets(path)
+        except InputError as error:
+            problem = str(error).replace(str(path), "your text")
+            if only_sequence:  # its header, and with it the line and the name, are none of the user's
+                problem = problem.replace("line 2, ", "").replace("line 1, ", "").replace(", record 'sequence'", "")
+            raise InputError(problem) from error

@@ -1,0 +1,149 @@
+"""Tokens of users and workers: made and revoked by a command, hashed in a file that a running server reads again.
+
+A token is "hf_", its public id, and a secret of 256 random bits; the file has only the secret's SHA-256, from which it
+cannot be found. Whoever shows a token is its user.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.file_lock import acquire_lock
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.json_files import read_json
+from helixfold.apps.serve.storage import TOKEN_FILE, TOKEN_LOCK, make_private
+
+TokenKind = Literal["user", "worker"]
+_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_FORM = re.compile(r"hf_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_ADVICE: Final = "restore it from a backup, or delete it and create all tokens again"
+
+
+class TokenFileError(InputError):
+    """Error for a file of tokens that is damaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """A token as the file has it; times are seconds since 1970, and `expires` is None for one that stays good."""
+
+    id: str
+    user: str
+    kind: TokenKind
+    digest: str  # SHA-256 of the secret, in hexadecimal digits
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+
+    def is_good(self, now: float) -> bool:
+        """Return whether the token opens anything now."""
+        return self.revoked is None and (self.expires is None or now < self.expires)
+
+
+class TokenFile:
+    """The tokens of a service, in a file of its data directory that only its owner reads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / TOKEN_FILE
+        self._state: tuple[int, int, int] | None = None
+        self._tokens: dict[str, Token] = {}
+
+    def create(self, user: str, kind: TokenKind = "user", *, seconds: float | None = None) -> str:
+        """Add a token for a user and return it, which is shown only now. Raise `InputError` for a wrong name."""
+        if not _USER.fullmatch(user):
+            raise InputError(f"a user name must have 1 to 64 letters, digits, '.', '_', '@' or '-', got {user[:80]!a}")
+        now, secret = time.time(), secrets.token_urlsafe(32)
+        token = Token(
+            id=secrets.token_hex(6),
+            user=user,
+            kind=kind,
+            digest=_digest(secret),
+            created=now,
+            expires=None if seconds is None else now + seconds,
+        )
+        with self._changing() as tokens:
+            tokens[token.id] = token
+        return f"hf_{token.id}_{secret}"
+
+    def revoke(self, name: str) -> list[Token]:
+        """Revoke the token of this id, or all of the user of this name; return them. Raise `InputError` for none."""
+        with self._changing() as tokens:
+            found = [each for each in tokens.values() if name in (each.id, each.user) and each.revoked is None]
+            if not found:
+                raise InputError(f"no valid token has the id or user name {name[:80]!a}")
+            revoked = [replace(each, revoked=time.time()) for each in found]
+            tokens.update({each.id: each for each in revoked})
+        return revoked
+
+    def all(self) -> Sequence[Token]:
+        """Return all tokens, also those that are not good any more."""
+        self._read()
+        return tuple(self._tokens.values())
+
+    def verified(self, text: str, kind: TokenKind = "user") -> Token | None:
+        """Return the token that this text is, if it is good now and of this kind; else None."""
+        form = _FORM.fullmatch(text)
+        self._read()
+        token = None if form is None else self._tokens.get(form[1])
+        # The same work for every id, so that the time of the answer does not tell which ids there are.
+        is_own = hmac.compare_digest(_digest(form[2] if form else ""), token.digest if token else _digest("x"))
+        return token if token is not None and is_own and token.kind == kind and token.is_good(time.time()) else None
+
+    def good(self, identifier: str) -> Token | None:
+        """Return the token of this id if it is good now, for a session that was begun with it."""
+        self._read()
+        token = self._tokens.get(identifier)
+        return token if token is not None and token.is_good(time.time()) else None
+
+    def _read(self) -> None:
+        """Read the file again if it has changed; raise `TokenFileError` if it is damaged."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._state, self._tokens = None, {}
+            return
+        state = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if state == self._state:
+            return
+        try:
+            content: Any = read_json(self._path, _ADVICE)
+            tokens = [Token(**entry) for entry in content["tokens"]]
+            if not all(map(_has_right_types, tokens)):
+                raise TypeError("values of other types")
+        except InputError as error:
+            raise TokenFileError(str(error)) from error
+        except (TypeError, KeyError) as error:
+            raise TokenFileError.at(self._path, f"is not a token file; {_ADVICE}") from error
+        self._tokens, self._state = {token.id: token for token in tokens}, state
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, Token]]:
+        """Yield the tokens, and write them when the context ends well; other commands wait meanwhile."""
+        make_private(self._path.parent)
+        with acquire_lock(self._path.with_name(TOKEN_LOCK), "tokens are being changed", mode=0o600):
+            self._read()
+            tokens = dict(self._tokens)
+            yield tokens
+            with atomic_write(self._path) as temporary:
+                temporary.write_text(json.dumps({"tokens": [asdict(token) for token in tokens.values()]}, indent=1))
+            self._path.chmod(0o600)
+
+
+def _has_right_types(token: Token) -> bool:
+    texts, times = (token.id, token.user, token.kind, token.digest), (token.created, token.expires, token.revoked)
+    return all(isinstance(text, str) and text.isascii() for text in texts) and all(
+        isinstance(moment, int | float | None) for moment in times
+    )
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,110 @@
+"""Check uploaded files in a process of its own, whose memory, time and files are limited.
+
+The readers are those of `helixfold predict`. What they find wrong is one sentence; a file that exhausts the limits ends
+the process and nothing else.
+"""
+
+import multiprocessing
+import os
+import resource
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from data_pipeline.features.complexes.target_files import read_targets
+from data_pipeline.io.child_processes import leave_interruptions_to_parent
+from data_pipeline.io.errors import InputError
+from data_pipeline.parse.text_files import read_chunks
+from helixfold.apps.serve.storage import file_name_of
+
+# Reading an mmCIF file takes up to 26 times its size, an alignment hardly any memory.
+_MEMORY: Final = 160 * 2**20  # beyond what the process has when it starts
+_UNPACKED: Final = 64 * 2**20  # bytes of all files of an upload
+_SECONDS: Final = 30
+_OPEN_FILES: Final = 256
+_METHOD: Final = "forkserver"
+
+
+def prepare_checks() -> None:
+    """Start the process from which the others are forked, with the readers imported, so that a check is quick."""
+    context = multiprocessing.get_context(_METHOD)
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=_nothing)
+    process.start()
+    process.join()
+
+
+def check_upload(request: Mapping[str, Any], directory: Path) -> None:
+    """Raise `InputError` if the files of a request, which lie in a directory, cannot be used for its sequence."""
+    context = multiprocessing.get_context(_METHOD)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_check, args=(dict(request), directory, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        problem = ours.recv() if ours.poll(_SECONDS) else _too_much("time")
+    except EOFError:
+        problem = _too_much("memory or time")
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    if problem is not None:
+        raise InputError(problem)
+
+
+def request_targets(request: Mapping[str, Any], directory: Path) -> Any:
+    """Return the targets of a request whose files lie in `directory`, as `helixfold predict` reads them.
+
+    The FASTA file of the sequence is written there. Raise `InputError` for what cannot be used.
+    """
+    fasta = directory / "target.fasta"
+    fasta.write_text(fasta_of(request))
+    alignments = [directory / each for each in request["alignments"]]
+    templates = [directory / each for each in request["templates"]]
+    return read_targets([fasta], alignments, templates, pair_mode=request["options"]["pairing"])
+
+
+def fasta_of(request: Mapping[str, Any]) -> str:
+    """Return the FASTA text of a request, with the IDs of its chains in the header."""
+    ids = ":".join(request["chain_ids"])
+    header = f">{file_name_of(str(request['name']))}" + (f" chain_ids={ids}" if ids else "")
+    return f"{header}\n{request['sequence']}\n"
+
+
+def _nothing() -> None:
+    pass
+
+
+def _too_much(what: str) -> str:
+    return f"reading the uploaded files takes too much {what}; upload smaller files"
+
+
+def _check(request: dict[str, Any], directory: Path, answer: Connection) -> None:
+    leave_interruptions_to_parent()
+    os.nice(10)  # the server answers other requests meanwhile
+    for kind, limit in (
+        (resource.RLIMIT_DATA, _writable_memory() + _MEMORY),
+        (resource.RLIMIT_CPU, _SECONDS),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (limit, limit))
+    try:
+        left = _UNPACKED
+        for name in (*request["alignments"], *request["templates"]):
+            left -= sum(map(len, read_chunks(directory / name, left)))
+        request_targets(request, directory)
+    except (InputError, ValueError) as error:
+        answer.send(str(error).replace(f"{directory}{os.sep}", ""))
+    except MemoryError:
+        answer.send(_too_much("memory"))
+    else:
+        answer.send(None)
+
+
+def _writable_memory() -> int:
+    """Return the bytes of writable memory that this process has, as RLIMIT_DATA counts them (on Linux; else 0)."""
+    statistics = Path("/proc/self/statm")
+    return int(statistics.read_text().split()[5]) * resource.getpagesize() if statistics.is_file() else 0

@@ -1,0 +1,74 @@
+"""Jobs of other programs: searches, one for each different request, and waiting in one request for a job's end."""
+
+import asyncio
+import hashlib
+import json
+import time
+from dataclasses import asdict
+
+from fastapi import HTTPException, Request
+from starlette.concurrency import run_in_threadpool
+
+from helixfold.apps.serve.alignment_request import AlignmentRequest
+from helixfold.apps.serve.queue.jobs import Job, NewJob
+from helixfold.apps.serve.service import Service, User
+from helixfold.apps.serve.settings import API
+from helixfold.apps.serve.web.identity import user_or_none
+
+
+def submit_alignment(service: Service, asked: AlignmentRequest, user: User) -> Job:
+    """Return the job of a request: that of an equal one, if its result is still there, or a new one.
+
+    Answer 501 if no worker searches databases for other programs.
+    """
+    offers = service.offers()
+    if offers and not any(worker.alignments for worker in offers):
+        raise HTTPException(501, "this service has no ColabFold databases")
+    job_id = asked.job_id(service.storage.secret())
+    earlier = service.views.job(job_id)
+    if earlier is not None and earlier.state in ("failed", "cancelled", "expired"):
+        again = service.queue.again(job_id, user.name)
+        service.audit.add(user.name, user.address, "retry", job_id)
+        service.waiting_jobs.changed()
+        return again
+    if earlier is not None:
+        return earlier
+    content = asdict(asked)
+    new = NewJob(
+        id=job_id,
+        user=user.name,
+        address=user.address,
+        kind="alignment",
+        name=f"{asked.kind} {asked.mode}".strip(),
+        request=content,
+        request_digest=hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        residues=asked.residues,
+    )
+    return service.enqueue(new)[0]
+
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+async def finished(service: Service, job_id: str, request: Request) -> Job:
+    """Return a job when it is done.
+
+    Answer 504 if it takes too long, 502 if it fails, 401 if the token of the request ends, and stop looking if the
+    client has gone; the job goes on.
+    """
+    until, revision = time.monotonic() + service.settings.wait_seconds, -1
+    while time.monotonic() < until and not await request.is_disconnected():
+        newest = service.queue.revision(job_id)
+        if newest != revision:
+            revision = newest
+            job = await run_in_threadpool(service.views.job, job_id)
+            if job is not None and job.state == "done":
+                return job
+            if job is None or job.has_ended:
+                reason = (job.error if job is not None else None) or "it was cancelled"
+                raise HTTPException(502, f"the job failed: {reason[:1_000]}")
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        if user_or_none(request) is None:
+            raise HTTPException(401, "the token has expired or was revoked")
+    place = f"{API}/jobs/{job_id}"
+    raise HTTPException(504, f"the job is not done yet; see {place}", headers={"Location": place})

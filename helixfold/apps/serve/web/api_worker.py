@@ -1,0 +1,217 @@
+"""The interface for workers, on this machine or another: claim a job, tell how far it is, send its result.
+
+A worker shows its own token, and with everything of a job the lease under which it has it.
+"""
+
+import os
+import time
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, HTTPException, Request, Response
+from pydantic import AfterValidator, BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse
+
+from data_pipeline.io.errors import InputError, printable
+from helixfold.apps.serve.queue.jobs import Job, JobKind, JobState
+from helixfold.apps.serve.queue.queue import LostLeaseError
+from helixfold.apps.serve.queue.workers import Provenance, Text, WorkerOffers
+from helixfold.apps.serve.settings import API
+from helixfold.apps.serve.transfer import MAX_RESULT_FILES
+from helixfold.apps.serve.web.identity import CurrentWorker, ServiceOf
+from helixfold.apps.serve.web.threads import ThreadedRoute
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+_LONGEST_WAIT = 10.0
+_BYTES_BETWEEN_LOOKS = 2**22  # at the size of a result while a file of it arrives
+router = APIRouter(prefix=f"{API}/worker", tags=["workers"], route_class=ThreadedRoute)
+Lease = Annotated[str, Header(alias="X-Lease", max_length=100)]
+Line = Annotated[str, Field(max_length=400), AfterValidator(partial(printable, limit=400))]
+Score = Annotated[float | None, Field(ge=0, le=100)]
+
+
+class HelloBody(BaseModel):
+    """The name of a worker, and what it offers."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    offers: WorkerOffers
+
+
+class ClaimBody(BaseModel):
+    """Which kinds of jobs a worker takes, up to how many residues, and how many seconds it waits for one."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    kinds: Annotated[list[JobKind], Field(min_length=1, max_length=2)]
+    longest: Annotated[int | None, Field(ge=1, le=2**40)] = None
+    wait: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
+
+
+class StageBody(BaseModel):
+    """A stage of a job that has ended, and how long it took."""
+
+    name: Text
+    seconds: Annotated[float, Field(ge=0, le=1e9)]
+
+
+class ProgressBody(BaseModel):
+    """Progress of a job: the stages that have ended, and the last printed lines."""
+
+    stages: Annotated[list[StageBody], Field(max_length=200)] = Field(default_factory=list)
+    lines: Annotated[list[Line], Field(max_length=5)] = Field(default_factory=list)
+
+
+class HeartbeatBody(BaseModel):
+    """Heartbeat of a worker, with the progress of its job if it has changed."""
+
+    progress: ProgressBody | None = None
+
+
+class SummaryBody(BaseModel):
+    """Scores and model of the best prediction of a result; empty for an alignment."""
+
+    plddt: Score = None
+    ptm: Score = None
+    iptm: Score = None
+    model: Text = ""
+    provenance: Provenance | None = None
+
+
+class FinishBody(BaseModel):
+    """Summary that a worker sends after the files of a result."""
+
+    summary: SummaryBody = Field(default_factory=SummaryBody)
+    files: Annotated[int, Field(ge=0, le=MAX_RESULT_FILES)]
+
+
+class FailBody(BaseModel):
+    """Why a job failed, and whether another attempt may do better."""
+
+    error: Annotated[str, Field(max_length=20_000)]
+    try_again: bool = False
+
+
+@router.post("/hello", status_code=204)
+def hello(body: HelloBody, service: ServiceOf, worker: CurrentWorker) -> None:
+    """Record what a worker offers, when it starts."""
+    service.workers.heard(_name(worker.user, body.name), body.offers)
+
+
+@router.post("/claim", response_model=None)
+async def claim(body: ClaimBody, service: ServiceOf, worker: CurrentWorker, request: Request) -> Any:
+    """Claim a job; answer 204 if there is none within the seconds that the worker waits."""
+    name, until = _name(worker.user, body.name), time.monotonic() + body.wait
+    await run_in_threadpool(service.workers.heard, name)
+    while True:
+        if await request.is_disconnected():
+            return Response(status_code=204)  # nobody would learn of the job
+        job = await run_in_threadpool(service.queue.claim, name, body.kinds, body.longest)
+        if job is not None:
+            return _told(job, service.settings.queue.lease_seconds)
+        left = until - time.monotonic()
+        if left <= 0:
+            return Response(status_code=204)
+        await service.waiting_jobs.wait(min(left, _SECONDS_BETWEEN_LOOKS))
+
+
+@router.post("/jobs/{job_id}/heartbeat", status_code=204)
+def heartbeat(job_id: str, body: HeartbeatBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """Extend the lease; answer 409 if the job no longer belongs to this worker, which must then stop."""
+    progress = None if body.progress is None else body.progress.model_dump()
+    service.queue.heartbeat(job_id, x_lease, progress)
+
+
+@router.get("/jobs/{job_id}/inputs/{name}", response_class=FileResponse)
+def read_input(job_id: str, name: str, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> FileResponse:
+    """Fetch a file that was uploaded for the job."""
+    job = _held(service.views.job(job_id), x_lease)
+    try:
+        path = service.storage.input_file(job.id, name)
+    except InputError as error:
+        raise HTTPException(404, str(error)) from error
+    if not path.is_file():
+        raise HTTPException(404, "the job has no input of this name")
+    return FileResponse(path, media_type="application/octet-stream")
+
+
+@router.put("/jobs/{job_id}/results/{path:path}", status_code=204)
+async def write_result(
+    job_id: str, path: str, request: Request, service: ServiceOf, worker: CurrentWorker, x_lease: Lease
+) -> None:
+    """Send a file of the result; it counts when the job is finished."""
+    job = _held(await run_in_threadpool(service.views.job, job_id), x_lease)
+    target = service.storage.attempt_file(job.id, job.attempts, path)
+    directory = service.storage.attempt(job.id, job.attempts)
+    sizes = await run_in_threadpool(service.storage.sizes, directory)
+    if len(sizes.keys() - {target}) >= MAX_RESULT_FILES:
+        raise HTTPException(422, f"a result has at most {MAX_RESULT_FILES:,} files")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with target.open("wb") as file:
+            left = 0
+            async for chunk in request.stream():
+                file.write(chunk)
+                left -= len(chunk)
+                if left < 0:
+                    file.flush()
+                    # Other files of the result may arrive at the same time.
+                    sizes = await run_in_threadpool(service.storage.sizes, directory)
+                    left = min(_BYTES_BETWEEN_LOOKS, service.settings.queue.max_user_bytes - sum(sizes.values()))
+                if left < 0:
+                    raise HTTPException(413, "the result exceeds the disk limit of its user")
+            file.flush()
+            await run_in_threadpool(os.fsync, file.fileno())
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise HTTPException(422, "a file and a folder of the result have the same name") from error
+
+
+@router.post("/jobs/{job_id}/finish", status_code=204)
+def finish(job_id: str, body: FinishBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """End the job with the files that were sent as its result."""
+    job = _held(service.views.job(job_id), x_lease, "done")
+    directory = service.storage.attempt(job.id, job.attempts)
+    sizes = service.storage.sizes(directory)
+    sent = len(sizes)
+    if sent != body.files or not sent:
+        raise HTTPException(422, f"expected {body.files} files of the result, got {sent}")
+    service.storage.flush_names(directory)
+    summary = {} if body.summary.plddt is None else body.summary.model_dump()
+    done = service.queue.finish(job.id, x_lease, size=sum(sizes.values()), summary=summary)
+    service.storage.remove_other_attempts(done)
+
+
+@router.post("/jobs/{job_id}/fail", status_code=204)
+def fail(job_id: str, body: FailBody, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """Report why the job failed."""
+    job = service.queue.fail(job_id, x_lease, printable(body.error, 4_000), try_again=body.try_again)
+    if job.state == "queued":
+        service.waiting_jobs.changed()
+
+
+@router.post("/jobs/{job_id}/release", status_code=204)
+def release(job_id: str, service: ServiceOf, worker: CurrentWorker, x_lease: Lease) -> None:
+    """Give the job back, because the worker stops."""
+    service.queue.release(job_id, x_lease)
+    service.waiting_jobs.changed()
+
+
+def _name(user: str, name: str) -> str:
+    return f"{user}/{name}" if name.isprintable() else user
+
+
+def _held(job: Job | None, lease: str, *others: JobState) -> Job:
+    if job is None or job.lease != lease or job.state not in ("running", *others):
+        raise LostLeaseError("the job no longer belongs to this worker: it was cancelled, or given to another one")
+    return job
+
+
+def _told(job: Job, lease_seconds: float) -> dict[str, Any]:
+    """Return what a worker is told of a job that it has claimed."""
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "lease": job.lease,
+        "lease_seconds": lease_seconds,
+        "attempt": job.attempts,
+        "request": job.request,
+    }

@@ -1,0 +1,179 @@
+"""Who makes a request: a token, or the session that was begun with one; the tokens of forms; and the public paths."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import Depends, HTTPException, Request
+
+from helixfold.apps.serve.service import Service, User
+from helixfold.apps.serve.settings import API
+from helixfold.apps.serve.tokens import Token
+
+COOKIE: Final = "helixfold_session"
+LOCAL_USER: Final = "local"
+SESSION_SECONDS: Final = 7 * 86_400
+_PUBLIC_PATHS: Final = ("/login", "/logout", "/api/openapi.json")
+_PUBLIC_PREFIXES: Final = ("/static/", "/shared/", "/v1/health/")
+_PATHS_FOR_PROGRAMS: Final = (
+    *("/api/", "/metrics", "/ticket/", "/result/", "/template/", "/v1/health/"),
+    *("/protein-structure/", "/foldSequence/"),
+)
+# An address and a port, as some proxies write; the port is another one for each connection.
+_WITH_PORT = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}):\d{1,5}|\[([0-9A-Fa-f:.]{2,45})\](?::\d{1,5})?", re.ASCII)
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="helixfold", Basic realm="helixfold"'}
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Signs sessions and the tokens of forms with the secret of the service; nothing of them is stored."""
+
+    secret: bytes
+
+    def begin(self, token_id: str) -> str:
+        """Return the value of a session's cookie."""
+        content = f"{token_id}.{int(time.time()) + SESSION_SECONDS}.{secrets.token_urlsafe(12)}"
+        return f"{content}.{self._signature('session', content)}"
+
+    def token_id(self, cookie: str) -> str | None:
+        """Return the id of the token that a session was begun with; None for a forged or an old one."""
+        content, _, signature = cookie.rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._signature("session", content).encode()):
+            return None
+        token_id, until, _ = content.split(".", 2)
+        return token_id if time.time() < int(until) else None
+
+    def form_token(self, cookie: str) -> str:
+        """Return the token that the forms of a session carry."""
+        return self._signature("form", cookie)
+
+    def is_form_token(self, cookie: str, given: str) -> bool:
+        """Return whether a form was made for this session."""
+        return bool(cookie) and hmac.compare_digest(self.form_token(cookie).encode(), given.encode())
+
+    def _signature(self, purpose: str, content: str) -> str:
+        digest = hmac.new(self.secret, f"{purpose}:{content}".encode(), hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def service_of(request: Request) -> Service:
+    """Return the service of the application."""
+    service: Service = request.app.state.service
+    return service
+
+
+def sessions_of(request: Request) -> Sessions:
+    """Return what signs the sessions of the application."""
+    sessions: Sessions = request.app.state.sessions
+    return sessions
+
+
+def client_address(request: Request) -> str:
+    """Return the address of the client: as the proxy in front of the service says, if there is one."""
+    direct = request.client.host if request.client is not None else ""
+    if service_of(request).settings.behind_proxy:
+        # The last entry is the proxy's own; those before it are whatever the client wrote.
+        # Some proxies add it to the client's header, others in a header of their own, after the client's.
+        forwarded = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
+        with_port = _WITH_PORT.fullmatch(forwarded)
+        return (with_port[1] or with_port[2] if with_port else forwarded[:64]) or direct
+    return direct
+
+
+def shown_token(request: Request) -> str | None:
+    """Return the token in the Authorization header, alone or as the password of any name; None without one."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode("ascii").rpartition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return None
+
+
+def session_token(request: Request) -> str | None:
+    """Return the id of the token of the session, if there is a good one."""
+    cookie = request.cookies.get(COOKIE, "")
+    if not cookie or service_of(request).ended_sessions.has(cookie):
+        return None
+    return sessions_of(request).token_id(cookie)
+
+
+def user_or_none(request: Request) -> User | None:
+    """Return the user who makes the request; None if it does not show a good token of a user."""
+    service, address = service_of(request), client_address(request)
+    if not service.settings.needs_token:
+        return User(LOCAL_USER, address)
+    text = shown_token(request)
+    if text is not None:
+        token = service.tokens.verified(text)
+    else:
+        identifier = session_token(request)
+        token = service.tokens.good(identifier) if identifier is not None else None
+    return User(token.user, address, token.id) if token is not None and token.kind == "user" else None
+
+
+def worker_or_none(request: Request) -> Token | None:
+    """Return the token of the worker that makes the request; None if it does not show a good one."""
+    text = shown_token(request) or ""
+    if hmac.compare_digest(text.encode(), request.app.state.worker_token.encode()):
+        return Token(id="local", user="local", kind="worker", digest="", created=time.time())
+    return service_of(request).tokens.verified(text, "worker")
+
+
+def identify(request: Request) -> User | Token | None:
+    """Return the user or, on the routes for workers, the worker who makes the request, and keep it for its route."""
+    is_for_workers = request.scope["path"].startswith(f"{API}/worker/")
+    caller = worker_or_none(request) if is_for_workers else user_or_none(request)
+    request.state.caller = caller
+    return caller
+
+
+def refuse_unknown(request: Request) -> None:
+    """Answer 401 to a request without a token; a page leads to the login instead."""
+    path = request.scope["path"]
+    if is_for_programs(path):
+        kind = "worker" if path.startswith(f"{API}/worker/") else "user"
+        raise HTTPException(401, f"a {kind} token is required, as in 'Authorization: Bearer hf_...'", _CHALLENGE)
+    raise HTTPException(303, "log in first", {"Location": f"/login?next={quote(path)}"})
+
+
+def is_for_programs(path: str) -> bool:
+    """Return whether a path is for programs, which get data, and not for browsers, which get pages."""
+    return path.startswith(_PATHS_FOR_PROGRAMS)
+
+
+def is_public(path: str) -> bool:
+    """Return whether a path needs no token."""
+    return path in _PUBLIC_PATHS or path.startswith(_PUBLIC_PREFIXES)
+
+
+# FastAPI would call functions that are not coroutines in another thread, which takes longer than they do.
+async def _service(request: Request) -> Service:
+    return service_of(request)
+
+
+async def _user(request: Request) -> User:
+    caller: Any = request.state.caller
+    assert isinstance(caller, User)
+    return caller
+
+
+async def _worker(request: Request) -> Token:
+    caller: Any = request.state.caller
+    assert isinstance(caller, Token)
+    return caller
+
+
+ServiceOf = Annotated[Service, Depends(_service)]
+CurrentUser = Annotated[User, Depends(_user)]
+CurrentWorker = Annotated[Token, Depends(_worker)]

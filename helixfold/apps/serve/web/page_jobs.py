@@ -1,0 +1,232 @@
+"""The pages of jobs: submit, the history, one job with its progress and result, and what a shared link shows."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.responses import RedirectResponse, Response
+
+from data_pipeline.io.errors import InputError
+from helixfold.apps.serve.forecast_curve import forecast
+from helixfold.apps.serve.job_options import OFFERS
+from helixfold.apps.serve.queue.jobs import JOB_KINDS, Job, QuotaError
+from helixfold.apps.serve.queue.workers import WorkerOffers
+from helixfold.apps.serve.service import Service, User
+from helixfold.apps.serve.storage import checked_name
+from helixfold.apps.serve.submission import MAX_SEQUENCE_TEXT, UploadedFile
+from helixfold.apps.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
+from helixfold.apps.serve.web.forms import CheckedForm, form_name, sequence_file_of, submissions_of, text_of, uploads_of
+from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf
+from helixfold.apps.serve.web.pages import page
+from helixfold.apps.serve.web.result_files import archive_response, file_response
+from helixfold.apps.serve.web.threads import ThreadedRoute, run_slowly
+from helixfold.runtime.options import Offer
+
+_SHOWN_ON_SUBMIT = 8
+_PER_PAGE = 50
+router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
+
+
+@router.get("/")
+def submit_page(request: Request, service: ServiceOf, user: CurrentUser) -> Response:
+    """Show the form for a new job, and the newest jobs."""
+    return _form_page(request, service, user)
+
+
+@router.post("/submit")
+async def submit(request: Request, service: ServiceOf, user: CurrentUser, form: CheckedForm) -> Response:
+    """Submit the jobs of the form, or show what they would take; the page of either has all that was filled in."""
+    dropped, files = await sequence_file_of(form), await uploads_of(form, service.drafts, user.name)
+    shown: dict[str, Any] = {"dropped": dropped, "files": files}
+    jobs: list[Job] = []
+    try:
+        submissions = await submissions_of(request, form, dropped, files)
+        if text_of(form, "action") == "forecast":
+            found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
+            return await run_in_threadpool(_form_page, request, service, user, form, **shown, forecasts=found)
+        for each in submissions:
+            jobs.append((await run_slowly(request, service.submit, each, user))[0])
+    except InputError as error:
+        code, problem = 429 if isinstance(error, QuotaError) else 422, str(error)
+        if jobs:
+            problem += f" ({len(jobs)} of {len(submissions)} sequences are queued; remove the first {len(jobs)} here)"
+        return await run_in_threadpool(_form_page, request, service, user, form, **shown, problem=problem, code=code)
+    service.drafts.remove(user.name, text_of(form, "draft"))
+    return RedirectResponse(f"/jobs/{jobs[0].id}" if len(jobs) == 1 else "/jobs", 303)
+
+
+@router.get("/jobs")
+def history(
+    request: Request,
+    service: ServiceOf,
+    user: CurrentUser,
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+) -> Response:
+    """Show the user's jobs, the newest first."""
+    jobs = service.views.history(user.name, before=before, limit=_PER_PAGE)
+    return page(
+        request,
+        "jobs.html",
+        jobs=list(zip(jobs, service.views.places(jobs), strict=True)),
+        next=jobs[-1].number if len(jobs) == _PER_PAGE else None,
+        searches=service.views.active_searches(user.name),
+        usage=service.views.usage(user.name),
+    )
+
+
+@router.get("/jobs/{job_id}")
+def job_page(request: Request, job_id: str, service: ServiceOf, user: CurrentUser) -> Response:
+    """Show a job: how far it is, or its result."""
+    return _job_page(request, service, own_job(service, user, job_id))
+
+
+@router.post("/jobs/{job_id}/{action}")
+def act(
+    request: Request, job_id: str, action: str, service: ServiceOf, user: CurrentUser, form: CheckedForm
+) -> Response:
+    """Do what a button of a job's page says."""
+    job = own_job(service, user, job_id, JOB_KINDS if action == "cancel" else ("prediction",))
+    match action:
+        case "cancel":
+            service.queue.cancel(job.id)
+        case "retry":
+            service.queue.retry(job.id)
+            service.waiting_jobs.changed()
+        case "rename":
+            service.queue.rename(job.id, checked_name(text_of(form, "name")) or job.name)
+        case "delete":
+            delete_job(service, user, job.id)
+        case "unshare":
+            unshare_job(service, user, job.id)
+        case "share":
+            link = share_job(service, user, job.id)
+            return _job_page(request, service, job, link=link)
+        case _:
+            raise HTTPException(404, "unknown action")
+    if action in ("cancel", "retry", "rename"):
+        service.audit.add(user.name, user.address, action, job.id)
+    return RedirectResponse("/jobs" if job.kind == "alignment" else f"/jobs/{job.id}", 303)
+
+
+@router.get("/jobs/{job_id}/files/{path:path}")
+def file(job_id: str, path: str, service: ServiceOf, user: CurrentUser) -> Response:
+    """Send a file of a result; report.html is the result's page."""
+    return file_response(service, own_job(service, user, job_id), path)
+
+
+@router.get("/jobs/{job_id}/archive")
+async def archive(request: Request, job_id: str, service: ServiceOf, user: CurrentUser) -> Response:
+    """Send all files of a result."""
+    job = await run_in_threadpool(own_job, service, user, job_id)
+    return await run_slowly(request, archive_response, service, job)
+
+
+@router.get("/shared/{secret}")
+def shared_page(request: Request, secret: str, service: ServiceOf) -> Response:
+    """Show a job to whoever has the link."""
+    job = _shared(service, secret)
+    return page(request, "shared.html", job=job, files=_files(service, job), base=f"/shared/{secret}")
+
+
+@router.get("/shared/{secret}/files/{path:path}")
+def shared_file(secret: str, path: str, service: ServiceOf) -> Response:
+    """Send a file of a shared result."""
+    return file_response(service, _shared(service, secret), path)
+
+
+@router.get("/shared/{secret}/archive")
+async def shared_archive(request: Request, secret: str, service: ServiceOf) -> Response:
+    """Send all files of a shared result."""
+    job = await run_in_threadpool(_shared, service, secret)
+    return await run_slowly(request, archive_response, service, job)
+
+
+def _shared(service: Service, secret: str) -> Job:
+    job = service.shared_job(secret)
+    if job is None:
+        raise HTTPException(404, "this link has expired or was revoked")
+    return job
+
+
+def _form_page(
+    request: Request,
+    service: Service,
+    user: User,
+    form: FormData | None = None,
+    *,
+    dropped: str = "",
+    files: Sequence[UploadedFile] = (),
+    problem: str | None = None,
+    forecasts: Any = (),
+    code: int = 200,
+) -> Response:
+    offers = service.offers()
+    counts = service.views.counts()
+    names = ("name", "sequence", *map(form_name, OFFERS.values()))
+    given = {name: text_of(form, name) if form is not None else "" for name in names}
+    if dropped and not given["sequence"].strip() and len(dropped) <= MAX_SEQUENCE_TEXT:
+        given["sequence"] = dropped
+    draft = service.drafts.keep(user.name, files)
+    if draft is not None and form is not None:
+        service.drafts.remove(user.name, text_of(form, "draft"))
+    recent = service.views.history(user.name, limit=_SHOWN_ON_SUBMIT)
+    return page(
+        request,
+        "submit.html",
+        code,
+        given=given,
+        draft=draft,
+        kept=files if draft is not None else (),
+        problem=problem,
+        forecasts=forecasts,
+        fields=_fields(service, offers),
+        workers=len(service.workers.present()),
+        waiting=counts.get(("prediction", "queued"), 0),
+        running=counts.get(("prediction", "running"), 0),
+        recent=list(zip(recent, service.views.places(recent), strict=True)),
+        longest=service.settings.queue.max_residues,
+    )
+
+
+def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[str, Offer, dict[str, str]]]:
+    """Return the fields of options that a worker can follow: name, option, and labels of its choices if it has any."""
+    fields = []
+    for offer in OFFERS.values():
+        if offer.needs and not any(getattr(worker, offer.needs) for worker in offers):
+            continue
+        choices = dict(offer.choices)
+        if offer.name == "model":
+            choices = {"": "default", **{name: name for name in service.models()}}
+        if offer.name == "search" and not any(worker.databases for worker in offers):
+            del choices["databases"]
+        fields.append((form_name(offer), offer, choices))
+    return fields
+
+
+def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, Any] | None = None) -> Response:
+    options = job.request.get("options", {})  # none of a job that has expired
+    expected = forecast(
+        service.offers(),
+        residues=job.residues,
+        chains=str(job.request.get("sequence", "")).count(":") + 1,
+        model=options.get("model"),
+        recycles=options.get("recycles"),
+        count=options.get("predictions", 1),
+    )
+    return page(
+        request,
+        "job.html",
+        job=job,
+        place=service.views.place(job),
+        forecast=expected,
+        files=_files(service, job),
+        base=f"/jobs/{job.id}",
+        link=link,
+        shares=service.shares.count(job.id),
+    )
+
+
+def _files(service: Service, job: Job) -> list[tuple[str, int]]:
+    return list(service.storage.results(job))

@@ -1,0 +1,69 @@
+"""Log in to the pages with a token, and out again."""
+
+import re
+
+from fastapi import APIRouter, HTTPException, Request
+from starlette.responses import RedirectResponse, Response
+
+from helixfold.apps.serve.web.forms import CheckedForm, text_of
+from helixfold.apps.serve.web.identity import (
+    COOKIE,
+    SESSION_SECONDS,
+    ServiceOf,
+    client_address,
+    session_token,
+    sessions_of,
+    user_or_none,
+)
+from helixfold.apps.serve.web.pages import STATIC, page, set_session, static_file
+from helixfold.apps.serve.web.threads import ThreadedRoute
+
+router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
+# A path of this service: a second slash would make it the address of another one.
+_OWN_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./-]{0,200}")
+
+
+@router.get("/login")
+def login_page(request: Request, next: str = "/") -> Response:
+    """Show the form for a token."""
+    return page(request, "login.html", next=own_path(next), problem=None)
+
+
+@router.post("/login")
+def login(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
+    """Begin a session with a token."""
+    address = client_address(request)
+    token = service.tokens.verified(text_of(form, "token").strip())
+    target = own_path(text_of(form, "next"))
+    if token is None:
+        service.audit.add("", address, "login refused")
+        return page(request, "login.html", 401, next=target, problem="invalid or expired token")
+    service.audit.add(token.user, address, "login", detail=token.id)
+    response = RedirectResponse(target, 303)
+    set_session(request, response, sessions_of(request).begin(token.id))
+    return response
+
+
+@router.post("/logout")
+def logout(request: Request, service: ServiceOf, form: CheckedForm) -> Response:
+    """End the session, for whoever has a copy of its cookie, too."""
+    if (user := user_or_none(request)) is not None and session_token(request):
+        service.ended_sessions.add(request.cookies[COOKIE], SESSION_SECONDS)
+        service.audit.add(user.name, user.address, "logout", detail=user.token)
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """Send a style or a script of the pages."""
+    if name not in STATIC:
+        raise HTTPException(404, "file not found")
+    headers = {"Cache-Control": "max-age=3600"}
+    return Response(static_file(name), media_type=STATIC[name], headers=headers)
+
+
+def own_path(text: str) -> str:
+    """Return a path of this service as it is, and "/" for whatever leads elsewhere."""
+    return text if _OWN_PATH.fullmatch(text) else "/"

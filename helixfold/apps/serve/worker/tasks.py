@@ -1,0 +1,302 @@
+"""Tasks of the predicting process of a worker: predict a job, search for other programs, estimate its offer."""
+
+import gzip
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.io.errors import InputError, SearchError
+from data_pipeline.io.extras import are_installed
+from data_pipeline.io.files import read_file
+from data_pipeline.io.json_files import read_json
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, with_own_query
+from data_pipeline.search.plan import SearchPlan
+from data_pipeline.templates.result import UnusableHitError
+from helixfold.apps.predict.options import MsaMode, PredictOptions
+from helixfold.apps.predict.run import run
+from helixfold.apps.predict.search_plan import plan_of
+from helixfold.apps.serve.alignment_request import (
+    ARCHIVE_FILE,
+    ENVIRONMENTAL_FILE,
+    PAIRED_FILE,
+    TEMPLATE_FILE,
+    UNIREF_FILE,
+    AlignmentRequest,
+)
+from helixfold.apps.serve.forecast_curve import usual_model
+from helixfold.apps.serve.job_options import predict_values
+from helixfold.apps.serve.upload_check import fasta_of
+from helixfold.apps.serve.worker.options import WorkerOptions
+from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
+from helixfold.folding.options import FoldingOptions
+from helixfold.model.presets import Preset
+from helixfold.ops.card import Card, card_of
+from helixfold.planning.duration import prediction_seconds
+from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory
+from helixfold.planning.memory import FeatureRows
+from helixfold.report.files import read_order
+from helixfold.report.tables import mark_of
+from helixfold.results.confidence import read_prediction
+from helixfold.results.file_table import FAILURES, FEATURES, RANKING
+from helixfold.results.json_object import AGAIN
+from helixfold.weights import demonstration
+from helixfold.weights.find import find_parameters
+from helixfold.weights.provenance import WeightsProvenance
+
+_OWN_NAME = b">101\n"  # of a target in what ColabfoldSearch returns
+_END = b"\0"  # of each target's rows
+_MAX_STRUCTURE = 2**28
+
+
+def search(content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Path:
+    """Do a search, and return the folder with its archive and its alignments. Raise `SearchError` if it fails."""
+    asked = AlignmentRequest.from_dict(dict(content))
+    plan = plan_of(options.search_options(), announce=False)
+    folder = directory / "result"
+    folder.mkdir()
+    if asked.kind == "template":
+        files = dict(_structures(asked, plan))
+    else:
+        files = _paired(asked, plan) if asked.kind == "pair" else _unpaired(asked, plan)
+        for name, text in files.items():
+            (folder / name).write_bytes(text)
+    (folder / ARCHIVE_FILE).write_bytes(packed(files))
+    return folder
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar.gz of these files; equal files give equal bytes."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _unpaired(asked: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
+    """Return the alignments of each database, and the table of template hits if these are searched."""
+    tool = _search_of(plan)
+    is_filtered, with_environmental = not asked.mode.endswith("nofilter"), asked.mode.startswith("env")
+    tool = replace(tool, options=replace(tool.options, filtered=is_filtered))
+    if not with_environmental:
+        tool = replace(tool, environmental=None)
+    uniref, environmental, hits = [], [], []
+    numbered = list(zip(asked.names, asked.sequences, strict=True))
+    for (name, sequence), alignment in zip(numbered, tool.search_many(asked.sequences), strict=True):
+        first, rest = split_databases(alignment, sequence)
+        uniref.append(_named(first, name))
+        environmental.append(_named(rest, name))
+        if tool.templates is not None:
+            rows = tool.template_hits(sequence).splitlines(keepends=True)
+            hits += [name.encode() + b"\t" + row.partition(b"\t")[2] for row in rows]
+    files = {UNIREF_FILE: b"".join(uniref)}
+    if with_environmental:
+        files[ENVIRONMENTAL_FILE] = b"".join(environmental)
+    return files | {TEMPLATE_FILE: b"".join(hits)}
+
+
+def split_databases(alignment: bytes, sequence: str) -> tuple[bytes, bytes]:
+    """Return the rows of UniRef and the environmental rows of an alignment; each begins with the target."""
+    second = alignment.find(b"\n" + _OWN_NAME, 1)
+    target = _OWN_NAME + sequence.encode() + b"\n"
+    if second < 0:
+        return alignment, target
+    return alignment[: second + 1], with_own_query(alignment[second + 1 :], sequence)
+
+
+def _paired(asked: AlignmentRequest, plan: SearchPlan) -> dict[str, bytes]:
+    tool = plan.pairing.tool if plan.pairing is not None else None
+    if not isinstance(tool, ColabfoldPairing):
+        raise SearchError("the databases do not say the species of their sequences, by which rows are paired")
+    tool = replace(tool, complete=asked.mode.startswith("paircomplete"))
+    different = list(dict.fromkeys(asked.sequences))
+    found = dict(zip(different, tool.search(different), strict=True))
+    parts = [_named(found[sequence], name) for name, sequence in zip(asked.names, asked.sequences, strict=True)]
+    return {PAIRED_FILE: b"".join(parts)}
+
+
+def _structures(asked: AlignmentRequest, plan: SearchPlan) -> Iterator[tuple[str, bytes]]:
+    """Yield the structure files of hits, and the two files from which hhsearch reads their sequences."""
+    step = plan.templates
+    if step is None:
+        raise SearchError("no templates are searched here")
+    data, index, seen = b"", [], set()
+    for name in asked.names:
+        entry, _, chain_id = name.rpartition("_")
+        try:
+            path = step.source.path(step.source.current_entry(entry.lower()))
+            chains = read_structure(path).chains
+        except (UnusableHitError, InputError):
+            continue
+        file = f"{entry.lower()}.cif"
+        if file not in seen and ".cif" in path.name:
+            seen.add(file)
+            content = read_file(path, _MAX_STRUCTURE)
+            yield file, gzip.decompress(content) if path.suffix == ".gz" else content
+        sequence = next((chain.sequence for chain in chains if chain.name == chain_id), None)
+        if sequence is not None:
+            record = f">{name}\n{sequence}\n".encode() + _END
+            index.append(f"{name}.a3m\t{len(data)}\t{len(record)}\n")
+            data += record
+    yield "pdb70_a3m.ffdata", data
+    yield "pdb70_a3m.ffindex", "".join(sorted(index)).encode()
+
+
+def _search_of(plan: SearchPlan) -> ColabfoldSearch:
+    found = next((step.tool for step in plan.alignments if isinstance(step.tool, ColabfoldSearch)), None)
+    if found is None:
+        raise SearchError("this worker has none of ColabFold's databases")
+    return found
+
+
+def _named(alignment: bytes, name: str) -> bytes:
+    """Return the rows of a target under the name that was asked for, with the mark of their end."""
+    return b">" + name.encode() + b"\n" + alignment.partition(b"\n")[2] + _END
+
+
+# Lengths at which time and memory are counted, of those that fit; the server draws curves through them.
+_LENGTHS = (64, 256, 1024, 2048, 4096)
+
+
+def offers(options: WorkerOptions) -> dict[str, Any]:
+    """Return what a worker with these options offers. Raise `InputError` if weights or databases are missing."""
+    limit_threads()
+    device = pick_device(options.device)
+    card = card_of(device)
+    available = read_available_memory(device, Path(), options.memory)
+    found = _parameters(options)
+    presets = [preset for preset, _ in found]
+    searches = plan_of(options.search_options(), announce=False)
+    return {
+        "device": f"{card.name}",
+        "models": [preset.name for preset in presets],
+        "provenance": {preset.name: _provenance(path) for preset, path in found},
+        "databases": bool(searches.alignments),
+        "templates": searches.templates is not None or searches.complex_templates is not None,
+        "alignments": any(isinstance(step.tool, ColabfoldSearch) for step in searches.alignments),
+        "relaxes": are_installed("openmm", "pdbfixer"),
+        "forecasts": {preset.name: _curve(preset, device, card, available) for preset in presets},
+    }
+
+
+def _parameters(options: WorkerOptions) -> list[tuple[Preset, Path | None]]:
+    """Return the models that are named, or else those that `helixfold predict` would take for chains and complexes.
+
+    Each comes with its parameter file; None: random parameters.
+    """
+    if options.models:
+        return find_parameters(options.models, options.weights)
+    found: dict[str, tuple[Preset, Path | None]] = {}
+    for method in ("monomer", "multimer"):
+        for preset, path in find_parameters((), options.weights, method=method):
+            found.setdefault(preset.name, (preset, path))
+    return list(found.values())
+
+
+def _provenance(path: Path | None) -> WeightsProvenance:
+    if path is None:
+        return "untrained"
+    return "trained" if demonstration.ancestor(path) is None else "demonstration"
+
+
+def _curve(preset: Preset, device: torch.device, card: Card, available: AvailableMemory) -> dict[str, Any]:
+    """Return seconds of a pass and bytes at the peak at some lengths, and the longest chain that there is room for."""
+    dtype = DTYPES[settled_dtype(AUTO, card)]
+    # Memory grows faster with long chains than with short ones, which have large temporaries for their size.
+    size = FeatureRows.at_most(1024, preset.sampling).size(preset, dtype)
+    most = max(longest(preset.model, size, available, card, name) for name in ("slabs", "spilled"))
+    points = []
+    for residues in [each for each in _LENGTHS if each <= most] or _LENGTHS[:1]:
+        size = FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
+        chosen = plan(preset.model, size, available, card)
+        seconds = prediction_seconds(preset.model, size, device, passes=1)
+        points.append([residues, seconds, chosen.estimate.peak])
+    return {
+        "points": points,
+        "available": available.memory,
+        "longest": most,
+        "recycles": FoldingOptions().recycles(preset),
+    }
+
+
+def do(kind: str, content: Mapping[str, Any], directory: Path, options: WorkerOptions) -> Any:
+    """Do one task in a directory, and return what the worker sends: the offers, or the result's folder and summary.
+
+    Raise `InputError` or `SearchError` for what cannot be done.
+    """
+    if kind == "offers":
+        return offers(options)
+    if kind == "alignment":
+        return {"folder": search(content, directory, options), "summary": {}}
+    return predict(content, directory, options)
+
+
+def predict(request: Mapping[str, Any], directory: Path, options: WorkerOptions) -> dict[str, Any]:
+    """Predict a job as `helixfold predict` does; return the folder of its files and its scores.
+
+    Raise `InputError` with the reason if the target fails.
+    """
+    (directory / "target.fasta").write_text(fasta_of(request))
+    output, failures = directory / "predictions", FAILURES.path(directory)
+    shutil.rmtree(output, ignore_errors=True)
+    here = os.getcwd()
+    os.chdir(directory)
+    try:
+        run(predict_options(request, directory, options, output, failures))
+    finally:
+        os.chdir(here)
+    found = read_json(failures, AGAIN) if failures.is_file() else {}
+    for reason in dict(found).values():
+        raise InputError(str(reason))
+    (target,) = (path for path in output.iterdir() if RANKING.path(path).is_file())
+    best = read_prediction(target, read_order(target)[0])
+    # The search results that they are made of are there, and features are large.
+    FEATURES.path(target).unlink(missing_ok=True)
+    summary = {
+        "plddt": round(best.mean_plddt, 2),
+        "ptm": best.ptm,
+        "iptm": best.iptm,
+        "model": best.name[:100],
+        "provenance": (mark_of(best.notes) or "trained").lower(),
+    }
+    return {"folder": target, "summary": summary}
+
+
+def predict_options(
+    request: Mapping[str, Any], directory: Path, worker: WorkerOptions, output: Path, failures: Path
+) -> PredictOptions:
+    """Return the options of `helixfold predict` for a request whose files lie in `directory`."""
+    options = request["options"]
+    alignments = tuple(directory / name for name in request["alignments"])
+    searches = options["search"] == "databases" or (options["search"] == "best" and not alignments)
+    model = options["model"] or usual_model(worker.models, request["sequence"].count(CHAIN_SEPARATOR) + 1)
+    values = predict_values({**options, "model": model})
+    databases = worker.databases if searches else None
+    # Without databases of the worker, a configuration file must not add any: only what the user sent is read.
+    mode: MsaMode = "auto" if databases is not None else "files" if alignments else "single_sequence"
+    return PredictOptions(
+        **values,
+        inputs=(directory / "target.fasta",),
+        output=output,
+        failures_file=failures,
+        msa=alignments,
+        templates=tuple(directory / name for name in request["templates"]) or None,
+        databases=databases,
+        msa_mode=mode,
+        threads=worker.threads,
+        weights=worker.weights,
+        device=worker.device,
+        memory=worker.memory,
+        progress="json",
+    )

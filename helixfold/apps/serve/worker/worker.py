@@ -1,0 +1,266 @@
+"""A worker: claim a job, do it in a process of its own, report how far it is, and send the result."""
+
+import itertools
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.http import pause
+from helixfold.apps.serve.alignment_request import AlignmentRequest
+from helixfold.apps.serve.http_client import HttpClient, ServerError, ServerUnreachableError
+from helixfold.apps.serve.job_options import OFFERS, job_options
+from helixfold.apps.serve.submission import MAX_FILES, MAX_SEQUENCE_TEXT
+from helixfold.apps.serve.transfer import MAX_INPUT_BYTES, checked_input_name
+from helixfold.apps.serve.worker.process import Outcome, Progress
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_LEASE = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_LONGEST_LEASE = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claimed job, and the lease under which the worker has it."""
+
+    id: str
+    lease: str
+    lease_seconds: float
+    kind: str
+    request: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, content: Any) -> Self:
+        """Return the claim in an answer of the server. Raise `InputError` if it is not one."""
+        match content:
+            case {
+                "id": str(job),
+                "lease": str(lease),
+                "lease_seconds": int(seconds) | float(seconds),
+                "kind": "prediction" | "alignment" as kind,
+                "request": dict(request),
+            } if _ID.fullmatch(job) and _LEASE.fullmatch(lease) and 0 < seconds <= _LONGEST_LEASE:
+                return cls(id=job, lease=lease, lease_seconds=seconds, kind=kind, request=request)
+        raise InputError("the server sent something other than a job; is it helixfold serve, of this version?")
+
+    def checked_request(self) -> dict[str, Any]:
+        """Return what a worker reads of the request. Raise `InputError` for one that no server would have accepted."""
+        request = self.request
+        try:
+            if self.kind == "alignment":
+                return asdict(AlignmentRequest.from_dict(dict(request)))
+            options = {name: value for name, value in request["options"].items() if name in OFFERS}
+            texts = [request["name"], request["sequence"], *request["chain_ids"]]
+            files = {name: [checked_input_name(each) for each in request[name]] for name in ("alignments", "templates")}
+            is_right = all(isinstance(text, str) and len(text) <= MAX_SEQUENCE_TEXT for text in texts)
+            if not is_right or sum(map(len, files.values())) > MAX_FILES:
+                raise TypeError("its values or their number")
+            return {
+                "name": request["name"],
+                "sequence": request["sequence"],
+                "chain_ids": list(request["chain_ids"]),
+                "options": job_options(options),
+                **files,
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"the server sent a request that cannot be used: {error}") from error
+
+
+_API: Final = "/api/v1/worker"
+_WAIT: Final = 5.0  # seconds for which the server holds a claim, and a worker that is to stop waits at most
+_SHORTEST_WAIT: Final = 0.1
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_LOST: Final = 409
+_MAX_ERROR: Final = 4_000  # characters of a reason
+JOB_PREFIX: Final = "helixfold-job-"  # of the directory of each job
+_SHARE_OF_LEASE: Final = 4  # a heartbeat comes so often within the time of a lease
+
+
+class Predicting(Protocol):
+    """Where a worker predicts: a process of its own, or a node of a cluster."""
+
+    def do(
+        self, kind: str, content: Mapping[str, Any], directory: Path, keep_on: Callable[[Progress], bool]
+    ) -> Outcome:
+        """Do a job and return how it ended; `keep_on` is asked all the time, and the job ended once it says no."""
+        ...
+
+    def stop(self) -> None:
+        """End what is under way."""
+        ...
+
+
+class StopRequestedError(Exception):
+    """Raised where a worker that is to stop would wait for the server."""
+
+
+@dataclass
+class Worker:
+    """A worker of one device; `stop` is set by whoever wants it to end, which gives back the job that it has."""
+
+    client: HttpClient
+    process: Predicting
+    name: str
+    directory: Path | None = None  # in which each job has a directory of its own; None: the temporary one
+    stop: threading.Event = field(default_factory=threading.Event)
+    say: Callable[[str], None] = print
+
+    def run(self) -> None:
+        """Do jobs until `stop` is set. Raise `InputError` if the worker's own weights or databases are missing."""
+        try:
+            offers = self._offers()
+            claim = {
+                "name": self.name,
+                "kinds": ["prediction", *(["alignment"] if offers["alignments"] else [])],
+                "longest": max((int(curve["longest"]) for curve in offers["forecasts"].values()), default=0) or None,
+                "wait": _WAIT,
+            }
+            self._asked("POST", "/hello", {"name": self.name, "offers": offers})
+            self._report(f"ready on {offers['device']}, models {', '.join(offers['models'])}")
+            while not self.stop.is_set():
+                claimed = self._asked("POST", "/claim", claim)
+                if claimed is None:
+                    self.stop.wait(_SHORTEST_WAIT)  # the server may not hold the claim
+                else:
+                    self._work_on(claimed)
+        except StopRequestedError:
+            pass
+        finally:
+            self.process.stop()
+
+    def _offers(self) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix=JOB_PREFIX, dir=self.directory) as directory:
+            outcome = self.process.do("offers", {}, Path(directory), lambda _: not self.stop.is_set())
+        if self.stop.is_set():
+            raise StopRequestedError
+        if outcome.error is not None:
+            raise InputError(outcome.error)
+        offers: dict[str, Any] = outcome.result
+        return offers
+
+    def _work_on(self, content: Any) -> None:
+        """Do a claimed job, and report to the server how it ended; a job that is no longer this worker's is dropped."""
+        try:
+            claim = Claim.of(content)
+        except InputError as error:
+            self._report(str(error))
+            self.stop.wait(_LONGEST_PAUSE)
+            return
+        job, lease = claim.id, {"X-Lease": claim.lease}
+        directory = Path(tempfile.mkdtemp(prefix=JOB_PREFIX, dir=self.directory))
+        beats = _Heartbeats(self, job, lease, claim.lease_seconds)
+        try:
+            request = claim.checked_request()
+            names = (*request.get("alignments", ()), *request.get("templates", ()))
+            self._fetch_inputs(job, names, lease, directory)
+            outcome = self.process.do(claim.kind, request, directory, beats.keep_on)
+            if self.stop.is_set():
+                self._request("POST", f"/jobs/{job}/release", None, lease)
+            elif not beats.is_lost:
+                self._deliver(job, lease, outcome, beats)
+        except ServerError as error:
+            if error.status != _LOST:
+                self._report(f"job {job[:8]}: {error}")
+                self._give_up(job, lease, str(error), try_again=True)
+        except InputError as error:
+            self._report(f"job {job[:8]}: {error}")
+            self._give_up(job, lease, str(error), try_again=False)
+        except ServerUnreachableError as error:
+            self._report(str(error))
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _report(self, text: str) -> None:
+        """Print a line, of which a server may have written a part."""
+        self.say(printable(f"worker {self.name}: {text}", 1_000))
+
+    def _fetch_inputs(self, job: str, names: Iterable[str], lease: Mapping[str, str], directory: Path) -> None:
+        left = MAX_INPUT_BYTES
+        for name in names:
+            with (directory / name).open("wb") as file:
+                left -= self.client.download(f"{_API}/jobs/{job}/inputs/{name}", file, max_bytes=left, headers=lease)
+
+    def _deliver(self, job: str, lease: Mapping[str, str], outcome: Outcome, beats: "_Heartbeats") -> None:
+        if outcome.error is not None:
+            content = {"error": outcome.error[:_MAX_ERROR], "try_again": outcome.has_died}
+            self._asked("POST", f"/jobs/{job}/fail", content, lease)
+            return
+        folder = Path(outcome.result["folder"])
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+        for path in files:
+            relative = path.relative_to(folder).as_posix()
+            self._sent(f"/jobs/{job}/results/{relative}", path, lease)
+            beats.beat()
+        summary = {"summary": outcome.result["summary"], "files": len(files)}
+        self._asked("POST", f"/jobs/{job}/finish", summary, lease)
+
+    def _sent(self, place: str, path: Path, lease: Mapping[str, str]) -> None:
+        def send() -> Any:
+            with path.open("rb") as file:
+                size = {"Content-Length": str(path.stat().st_size)}
+                return self.client.request("PUT", _API + place, body=file, headers={**lease, **size})
+
+        self._repeated(send)
+
+    def _give_up(self, job: str, lease: Mapping[str, str], reason: str, *, try_again: bool) -> None:
+        try:
+            self._request("POST", f"/jobs/{job}/fail", {"error": reason[:_MAX_ERROR], "try_again": try_again}, lease)
+        except (ServerError, ServerUnreachableError):
+            return  # the lease ends by itself
+
+    def _asked(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
+        return self._repeated(lambda: self._request(method, path, content, headers))
+
+    def _request(self, method: str, path: str, content: Any, headers: Mapping[str, str] | None = None) -> Any:
+        return self.client.request(method, _API + path, content=content, headers=headers, timeout=_WAIT + 40).json()
+
+    def _repeated(self, action: Callable[[], Any]) -> Any:
+        """Ask the server again while it is away, after growing pauses."""
+        for retry in itertools.count():
+            try:
+                return action()
+            except ServerUnreachableError as error:
+                if retry == 0:
+                    self._report(f"{error}; asking again until the server answers")
+            except ServerError as error:
+                if error.status < 500:
+                    raise
+            if self.stop.wait(pause(retry, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)):
+                raise StopRequestedError
+        raise AssertionError("retries do not end by themselves")
+
+
+class _Heartbeats:
+    """Tells the server how far a job is, and learns from it that the job is not the worker's any more."""
+
+    def __init__(self, worker: Worker, job: str, lease: Mapping[str, str], lease_seconds: float) -> None:
+        self._worker, self._job, self._lease = worker, job, lease
+        self._pause = lease_seconds / _SHARE_OF_LEASE
+        self._next, self._stages = 0.0, -1
+        self.is_lost = False
+
+    def keep_on(self, progress: Progress) -> bool:
+        """Report when there is something new, or a heartbeat is due; return whether to go on."""
+        if len(progress.stages) != self._stages or time.monotonic() >= self._next:
+            self._stages = len(progress.stages)
+            self.beat(progress)
+        return not self.is_lost and not self._worker.stop.is_set()
+
+    def beat(self, progress: Progress | None = None) -> None:
+        """Extend the lease; a server that is away is told the next time."""
+        if progress is None and time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._pause
+        content = {"progress": None if progress is None else progress.to_dict()}
+        try:
+            self._worker._request("POST", f"/jobs/{self._job}/heartbeat", content, self._lease)
+        except ServerUnreachableError:
+            self._next = time.monotonic() + min(self._pause, _FIRST_PAUSE)
+        except ServerError as error:
+            self.is_lost = self.is_lost or error.status == _LOST

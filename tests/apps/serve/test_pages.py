@@ -1,0 +1,198 @@
+"""The pages work as plain forms: submit, forecast, history, one job, share, cancel, without any script."""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from helixfold.apps.serve.drafts import Drafts
+from helixfold.apps.serve.queue.jobs import QueueOptions
+from helixfold.apps.serve.submission import UploadedFile
+from tests.apps.serve.running import Running, running
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
+
+
+class Browser:
+    """Keeps the session of a browser, and fills the forms of its last page."""
+
+    def __init__(self, server: Running) -> None:
+        self.server, self.cookie, self.text, self.place = server, "", "", ""
+
+    def open(self, path: str) -> int:
+        status, headers, body = self.server.asked("GET", path, headers={"Accept": "text/html", "Cookie": self.cookie})
+        return self._kept(status, headers, body)
+
+    def send(self, path: str, **fields: str) -> int:
+        csrf = re.search(r'name="csrf" value="([^"]+)"', self.text)
+        assert csrf is not None
+        body = urlencode({"csrf": csrf[1], **fields}).encode()
+        status, headers, answer = self.server.asked("POST", path, body=body, headers={**FORM, "Cookie": self.cookie})
+        return self._kept(status, headers, answer)
+
+    def send_files(self, path: str, files: Sequence[tuple[str, str, bytes]], **fields: str) -> int:
+        """Send the last page's form with files, each a field, a name and content; earlier files stay ticked."""
+        hidden = re.findall(r'<input type="(?:hidden|checkbox)" name="(csrf|draft|kept)" value="([^"]+)"', self.text)
+        parts = [(f'name="{name}"', value.encode()) for name, value in [*hidden, *fields.items()]]
+        parts += [(f'name="{field}"; filename="{name}"', content) for field, name, content in files]
+        lines = [b"--part\r\nContent-Disposition: form-data; %s\r\n\r\n%s\r\n" % (a.encode(), b) for a, b in parts]
+        headers = {"Accept": "text/html", "Cookie": self.cookie, "Content-Type": "multipart/form-data; boundary=part"}
+        return self._kept(*self.server.asked("POST", path, body=b"".join(lines) + b"--part--\r\n", headers=headers))
+
+    def _kept(self, status: int, headers: dict[str, str], body: bytes) -> int:
+        if "set-cookie" in headers:
+            self.cookie = headers["set-cookie"].partition(";")[0]
+        self.text, self.place = body.decode(), headers.get("location", "")
+        return status
+
+
+def test_a_job_is_submitted_watched_shared_and_deleted_by_forms(server: Running) -> None:
+    browser = Browser(server)
+    assert browser.open("/") == 200
+    fields = {"sequence": ">first\nMKTAYIAKQR", "recycles": "2", "dropout": "1"}
+    assert browser.send("/submit", **fields, action="forecast") == 200
+    assert "first" in browser.text
+    assert "with tiny" in browser.text
+    assert browser.send("/submit", **fields, action="submit") == 303
+    page = browser.place
+    assert browser.open(page) == 200
+    assert "position 1" in browser.text
+    assert "http-equiv" in browser.text  # without scripts, the page loads itself again
+    assert browser.send(f"{page}/rename", name="Renamed & <b>") == 303
+    claimed = server.claim()
+    assert claimed["request"]["options"]["recycles"] == 2
+    server.finish(claimed, {"report.html": b"<p>report</p>", "ranked_0.pdb": b"x"}, plddt=90.25, ptm=0.8, iptm=None)
+    assert browser.open(page) == 200
+    assert "mean pLDDT 90.2" in browser.text
+    assert "Renamed &amp; &lt;b&gt;" in browser.text
+    assert browser.open(f"{page}/files/report.html") == 200
+    browser.open(page)
+    assert browser.send(f"{page}/share") == 200
+    link = re.search(r'href="(/shared/[^"]+)"', browser.text)
+    assert link is not None
+    stranger = Browser(server)
+    assert stranger.open(link[1]) == 200
+    assert "report.html" in stranger.text
+    assert browser.send(f"{page}/delete") == 303
+    assert stranger.open(link[1]) == 404
+    assert browser.open("/jobs") == 200
+    assert "expired" in browser.text
+
+
+def test_what_is_wrong_is_said_beside_what_was_typed(server: Running) -> None:
+    browser = Browser(server)
+    browser.open("/")
+    assert browser.send("/submit", sequence="MKTAY1AKQR", name="kept") == 422
+    assert 'role="alert"' in browser.text
+    assert "MKTAY1AKQR" in browser.text
+    assert 'value="kept"' in browser.text
+    assert browser.send("/submit", sequence="MKTAYIAKQR", recycles="many") == 422
+    assert browser.open("/nowhere") == 404
+    assert "<h1>Error 404</h1>" in browser.text
+
+
+def test_several_records_are_several_jobs_that_can_be_cancelled(server: Running) -> None:
+    browser = Browser(server)
+    browser.open("/")
+    assert browser.send("/submit", sequence=">a1\nMKTAYIAKQR\n>a2\nMKTAYIAKQR:MKTAY\n") == 303
+    assert browser.place == "/jobs"
+    browser.open("/jobs")
+    for page in re.findall(r'href="(/jobs/[0-9a-f]{32})">a[12]<', browser.text):
+        browser.open(page)
+        assert browser.send(f"{page}/cancel") == 303
+    assert server.claim() is None
+
+
+def test_styles_and_scripts_are_the_services_own(server: Running) -> None:
+    for name, kind in (("service.css", "text/css"), ("service.js", "text/javascript")):
+        status, headers, body = server.asked("GET", f"/static/{name}")
+        assert status == 200
+        assert headers["content-type"].startswith(kind)
+        assert not re.search(rb"https?://", body)
+    assert server.asked("GET", "/static/secret.key")[0] == 404
+
+
+ROWS = b">query\nMKTAYIAKQR\n>other\nMKTAYIAKQQ\n"
+FILES = [("sequence_file", "mine.fasta", b">mine\nMKTAYIAKQR\n"), ("alignments", "rows <b>.a3m", ROWS)]
+
+
+def uploaded(server: Running, page: str) -> bytes:
+    """The alignment of the job at an address, as its worker gets it."""
+    claimed = server.claim()
+    assert page == f"/jobs/{claimed['id']}"
+    assert claimed["request"]["name"] == "mine"
+    content: bytes = server.as_worker("GET", f"/inputs/{claimed['request']['alignments'][0]}", claimed)
+    return content
+
+
+@pytest.mark.integration
+def test_uploads_are_still_there_after_a_forecast_and_after_a_mistake(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        browser = Browser(server)
+        browser.open("/")
+        assert browser.send_files("/submit", FILES, action="forecast") == 200
+        assert "&gt;mine\nMKTAYIAKQR\n</textarea>" in browser.text
+        assert "rows &lt;b&gt;.a3m" in browser.text
+        # Without choosing the files again: a mistake in a number, then the right one.
+        given = {"sequence": ">mine\nMKTAYIAKQR\n"}
+        assert browser.send_files("/submit", [], **given, recycles="many") == 422
+        assert browser.send_files("/submit", [], **given, recycles="1") == 303
+        assert uploaded(server, browser.place) == ROWS
+        assert list(tmp_path.glob("drafts/*/*")) == []
+
+
+@pytest.mark.integration
+def test_uploads_are_still_there_when_there_is_no_room_for_the_job(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        options = server.service.queue.options
+        server.service.queue.options = replace(options, max_active_residues=1)
+        browser = Browser(server)
+        browser.open("/")
+        assert browser.send_files("/submit", FILES, name="typed") == 429
+        assert 'role="alert"' in browser.text
+        assert 'value="typed"' in browser.text
+        assert "MKTAYIAKQR" in browser.text
+        server.service.queue.options = options
+        assert browser.send_files("/submit", [], sequence=">mine\nMKTAYIAKQR\n") == 303
+        assert uploaded(server, browser.place) == ROWS
+
+
+def test_sequences_that_were_queued_before_there_was_no_more_room_are_counted(tmp_path: Path) -> None:
+    with running(tmp_path, queue=QueueOptions(max_active_jobs=2)) as server:
+        browser = Browser(server)
+        browser.open("/")
+        assert browser.send("/submit", sequence=">a\nMKTAYIAKQR\n>b\nMKTAYIAKQR\n>c\nMKTAYIAKQR\n") == 429
+        assert "(2 of 3 sequences are queued; remove the first 2 here)" in browser.text
+        assert browser.send("/submit", sequence=">c\nMKTAYIAKQR\n") == 429
+        assert "sequences are queued" not in browser.text
+
+
+def test_file_that_is_not_ticked_any_more_is_left_out(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        browser = Browser(server)
+        browser.open("/")
+        browser.send_files("/submit", FILES, action="forecast")
+        browser.text = browser.text.replace('name="kept"', 'name="x"')
+        assert browser.send_files("/submit", [], sequence="MKTAYIAKQR") == 303
+        assert server.claim()["request"]["alignments"] == []
+
+
+def test_drafts_belong_to_their_user_and_end(tmp_path: Path) -> None:
+    drafts = Drafts(tmp_path, max_bytes=100)
+    files = [UploadedFile(kind="template", name="../x\n.cif", content=b"x" * 100)]
+    kept = drafts.keep("anna", files)
+    assert kept is not None
+    assert [file.content for file in drafts.files("anna", kept)] == [b"x" * 100]
+    for user, draft in (("ben", kept), ("anna", "../" + kept), ("anna", "0" * 32), ("anna", "")):
+        assert drafts.files(user, draft) == []
+    assert drafts.keep("anna", files * 2) is None  # too large
+    assert drafts.keep("anna", []) is None
+    for _ in range(3):
+        drafts.keep("anna", files)
+    assert len(list(tmp_path.glob("*/*"))) == 3
+    Drafts(tmp_path, max_bytes=100, clock=lambda: time.time() + 3_700).remove_old()
+    assert list(tmp_path.glob("*/*")) == []
