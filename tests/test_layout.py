@@ -32,7 +32,7 @@ FLOORS = [
         "helixfold.apps",
         "helixfold.training.finetune",
         "helixfold.report.notebook",
-        "helixfold.verification",
+        "helixfold.apps.verify",
     ),
     ("helixfold.apps.design",),
     ("helixfold.apps.cluster", "helixfold.apps.score", "helixfold.apps.serve"),

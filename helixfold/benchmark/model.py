@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from data_pipeline.io.errors import SearchError
+from helixfold.apps.verify.runs import MISSING, run_deepmind
 from helixfold.benchmark.measurement import (
     PLAIN,
     WHOLE,
@@ -35,7 +36,6 @@ from helixfold.model.presets import PRESETS, Preset, preset
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from helixfold.planning.prediction import META
-from helixfold.verification.runs import MISSING, run_deepmind
 from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"

@@ -155,7 +155,7 @@ def verify(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from helixfold.verification.verify import run
+    from helixfold.apps.verify.verify import run
 
     return run(
         path,

@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
 
 from data_pipeline.io.errors import InputError
-from helixfold.verification.runs import mean_deviation
+from helixfold.apps.verify.runs import mean_deviation
 from tests.parity.cases import (
     batch_from_deepmind,
     case_config,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from helixfold.apps.verify.runs import deepmind_features
 from helixfold.benchmark import model
 from helixfold.benchmark.measurement import BenchmarkDevice, Readings
 from helixfold.benchmark.model import PEER, _flops, readings
@@ -18,7 +19,6 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.presets import preset
 from helixfold.ops.dispatch import forced
-from helixfold.verification.runs import deepmind_features
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
 

@@ -93,7 +93,7 @@ def test_weights_pass_their_options(
 
 
 def test_verify_passes_its_options_and_returns_the_exit_code(record: Record) -> None:
-    calls = record("helixfold.verification.verify.run", 1)
+    calls = record("helixfold.apps.verify.verify.run", 1)
     words = "weights verify a --model tiny --dtype float32 --own --against jax --jax-python b --device cuda:1"
     assert run(words) == 1
     assert run("weights verify a") == 1

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from helixfold.apps.verify.runs import Arrays, run_network
+from helixfold.apps.verify.verify import published_run
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.attention import SelfAttention
 from helixfold.model.batch import Batch
@@ -22,8 +24,6 @@ from helixfold.model.layers import LayerNorm
 from helixfold.model.msa import MSAGlobalColumnAttention
 from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
-from helixfold.verification.runs import Arrays, run_network
-from helixfold.verification.verify import published_run
 
 PAIR, MSA, EXTRA = "pair", "msa", "extra_msa"
 # The largest logit of the first head of every attention in the trunk. Softmaxes of such logits choose one element each,

@@ -18,7 +18,7 @@ def published(name: str) -> dict[str, np.ndarray]:
     """Outputs for the ten residues of 5AWL, padded to 13 or not, with the mask of real residues."""
     if name == "padded":
         return dict(np.load(DATA / "published_5AWL_padded.npz"))
-    with resources.as_file(resources.files("helixfold.verification") / "data/5AWL.npz") as path:
+    with resources.as_file(resources.files("helixfold.apps.verify") / "data/5AWL.npz") as path:
         arrays = dict(np.load(path))
     found = {key.removeprefix("outputs/"): value for key, value in arrays.items() if key.startswith("outputs/")}
     return {**found, "seq_mask": arrays["features/seq_mask"][0], "max_predicted_aligned_error": np.float32(31.75)}

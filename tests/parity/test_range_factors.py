@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from helixfold.apps.verify.verify import fixed_batches
 from helixfold.model.presets import tiny, tiny_multimer
-from helixfold.verification.verify import fixed_batches
 from tests.parity.range_factors import (
     LARGEST_LOGIT,
     MSA,

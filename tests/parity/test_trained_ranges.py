@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from helixfold.apps.verify.runs import mean_deviation
+from helixfold.apps.verify.verify import published_run
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.verification.runs import mean_deviation
-from helixfold.verification.verify import published_run
 from tests.parity.cases import (
     DATA,
     Case,

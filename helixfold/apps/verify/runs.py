@@ -16,6 +16,7 @@ from torch import Tensor
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14, ATOM_ORDER
 from data_pipeline.search.process import run_program
 from helixfold.analysis.metrics import rmsd
+from helixfold.apps.verify import deepmind
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
 from helixfold.execution.whole import Whole
 from helixfold.model import confidence
@@ -24,7 +25,6 @@ from helixfold.model.batch import Batch, MultimerBatch, sampled_fields
 from helixfold.model.outputs import Outputs
 from helixfold.model.presets import Preset
 from helixfold.ops.dispatch import forced
-from helixfold.verification import deepmind
 from helixfold.weights.alphafold import from_state_dict
 
 Arrays = dict[str, np.ndarray]

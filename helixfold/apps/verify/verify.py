@@ -17,17 +17,8 @@ import torch
 
 from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.io.files import require_file
-from helixfold.execution.device import DTYPES, pick_device
-from helixfold.execution.nested import with_tensors_changed
-from helixfold.execution.random_inputs import random_batch
-from helixfold.model.alphafold import AlphaFold
-from helixfold.model.batch import Batch, batch_of_one, sampled_fields
-from helixfold.model.geometry.atoms import pseudo_beta
-from helixfold.model.presets import Preset
-from helixfold.planning.size import dtype_name
-from helixfold.runtime.standard_streams import print_note
-from helixfold.verification.checks import Check, Findings, Table, check_file
-from helixfold.verification.runs import (
+from helixfold.apps.verify.checks import Check, Findings, Table, check_file
+from helixfold.apps.verify.runs import (
     MISSING,
     PAE,
     PLDDT,
@@ -42,6 +33,15 @@ from helixfold.verification.runs import (
     run_network,
     run_passes,
 )
+from helixfold.execution.device import DTYPES, pick_device
+from helixfold.execution.nested import with_tensors_changed
+from helixfold.execution.random_inputs import random_batch
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.batch import Batch, batch_of_one, sampled_fields
+from helixfold.model.geometry.atoms import pseudo_beta
+from helixfold.model.presets import Preset
+from helixfold.planning.size import dtype_name
+from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.demonstration import ancestor, is_packaged
 from helixfold.weights.files import preset_of_file
 from helixfold.weights.load import load_weights
@@ -74,7 +74,7 @@ class PublishedRun:
 @cache
 def published_run(device: torch.device) -> PublishedRun:
     """Return the run that comes with the package; `data/SOURCE.md` says where it is from."""
-    packaged = resources.files("helixfold.verification") / "data/5AWL.npz"
+    packaged = resources.files("helixfold.apps.verify") / "data/5AWL.npz"
     with resources.as_file(packaged) as path, np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     features = {name.removeprefix("features/"): value for name, value in arrays.items() if name.startswith("features/")}

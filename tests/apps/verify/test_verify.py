@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import RESTYPES
+from helixfold.apps.verify import verify as verification
+from helixfold.apps.verify.runs import Run, run_network
+from helixfold.apps.verify.verify import PublishedRun, check_published, fixed_batches, published_run
 from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch, with_chains
 from helixfold.model.presets import preset, tiny
-from helixfold.verification import verify as verification
-from helixfold.verification.runs import Run, run_network
-from helixfold.verification.verify import PublishedRun, check_published, fixed_batches, published_run
 from helixfold.weights import alphafold
 from helixfold.weights.npz import write_npz
 from tests.support.networks import with_every_parameter_random

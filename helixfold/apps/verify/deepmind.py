@@ -1,6 +1,6 @@
 """Run and time the published network by DeepMind's program, compiled, in a process of its own.
 
-    python -P helixfold/verification/deepmind.py FOLDER
+    python -P helixfold/apps/verify/deepmind.py FOLDER
 
 FOLDER holds `parameters.npz` and `features.npz` under DeepMind's names, and `settings.json`; the results are written to
 `found.json` in it. With `outputs` in the settings, the features are those of one or more passes, of which each recycles
