@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from cyclopts import App, Argument
 
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.predict.compat import foreign_options, is_refused
-from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import GROUPS, application
 from helixfold.cli.help import default_of, description_of, groups_of, name_of, usage_of, value_of
 from helixfold.runtime.options import Traits, traits_of

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 import torch
 
 from data_pipeline.io.errors import InputError
+from helixfold.apps.options import OperatorOptions
 from helixfold.apps.predict.doctor import CARD_NAMES
-from helixfold.apps.predict.options import OperatorOptions
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.execution import allocator
 from helixfold.execution.device import dtype_on, pick_device, settled_dtype

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from helixfold.apps.predict.options import EXAMPLE
+from helixfold.apps.options import EXAMPLE
 from helixfold.runtime.annotations import Group, Parameter
 from helixfold.runtime.options import (
     MAX_PROCESSES,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from helixfold.apps.predict.options import TARGETS, OperatorOptions, SearchOptions
+from helixfold.apps.options import TARGETS, OperatorOptions, SearchOptions
 from helixfold.cli.command import Command
 
 _SEARCH, _OPERATORS = SearchOptions(), OperatorOptions()
@@ -31,7 +31,7 @@ def doctor(
     from data_pipeline.features.complexes.target_files import read_targets
     from data_pipeline.io.site_configuration import without_configuration
     from helixfold.apps.predict.doctor import configuration_facts, facts, report
-    from helixfold.apps.predict.search_plan import profile_of, server_of, with_site_sources
+    from helixfold.apps.search_plan import profile_of, server_of, with_site_sources
     from helixfold.benchmark.operators import operator_backends, operator_lines
 
     targets = read_targets(inputs, search.msa, search.templates or ())

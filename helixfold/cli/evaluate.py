@@ -107,7 +107,7 @@ def _run_benchmark(
     from helixfold.apps.evaluate.benchmark_table import read_benchmark
     from helixfold.apps.evaluate.compare import compare_benchmark
     from helixfold.apps.evaluate.tables import benchmark_lines, write_benchmark
-    from helixfold.apps.predict.search_plan import with_site_sources
+    from helixfold.apps.search_plan import with_site_sources
     from helixfold.cli.predict import predict_on_devices
     from helixfold.parallel.worker_group import is_under_torchrun
     from helixfold.results.driver import driven

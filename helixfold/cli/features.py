@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data_pipeline.io.errors import InputError, input_problems
-from helixfold.apps.predict.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
+from helixfold.apps.options import TARGETS, ComplexOptions, PredictOptions, SearchOptions
 from helixfold.cli.command import Command
 from helixfold.runtime.options import MOST_USED, File, Output, given, option_group, part_of_all, reads, values_of
 from helixfold.runtime.standard_streams import print_summary
@@ -76,7 +76,7 @@ def features(
     if options.from_pickle:
         if inputs or set(given(options)) - {"--from-pickle", "--output"}:
             raise InputError("--from-pickle converts ready features, and only --output goes with it")
-        from helixfold.apps.predict.search import convert_features
+        from helixfold.apps.search import convert_features
 
         return convert_features(options.from_pickle, options.output)
     searching = [name for name in given(options, SearchOptions, ComplexOptions) if name != "--threads"]
@@ -94,9 +94,9 @@ def features(
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
     from data_pipeline.parse.fasta import directory_name
-    from helixfold.apps.predict.search import make_features
-    from helixfold.apps.predict.search_plan import plan_of, with_site_sources
-    from helixfold.apps.predict.targets import left_out_failures, requested_targets, skippable_problems
+    from helixfold.apps.search import make_features
+    from helixfold.apps.search_plan import plan_of, with_site_sources
+    from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
 
     requested = PredictOptions(**values_of(options, PredictOptions), inputs=inputs)
     with input_problems(skippable_problems(options.skip_invalid)) as problems:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.predict.compat import CompatibilityOptions, listing, resolve
-from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.command import Command
 from helixfold.cli.main import exit_code
 from helixfold.runtime.options import MOST_USED

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
+from helixfold.apps.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.cli.command import Command
 from helixfold.runtime.options import ComputeDtype, Dtype, Output
 

@@ -179,7 +179,7 @@ FEATURES: Final = FileKind(
     pattern="features",
     suffixes=(".npz",),
     purpose="the model's input features: sequence, alignment, templates",
-    writer="helixfold.apps.predict.search",
+    writer="helixfold.apps.search",
     readers=("helixfold.apps.predict.lot", "helixfold.apps.predict.postprocess", "helixfold.report.files"),
     is_input=True,
     since="0.1",
@@ -205,7 +205,7 @@ TEMPLATES: Final = FileKind(
     pattern="templates",
     suffixes=(".json",),
     purpose="the templates that the models of the run read, and the reason why each other hit was not used",
-    writer="helixfold.apps.predict.search",
+    writer="helixfold.apps.search",
     readers=("helixfold.report.files",),
     since="0.1",
 )
@@ -358,7 +358,7 @@ PART_FAILURES: Final = FileKind(
     suffixes=(".json",),
     purpose="the same of one part of the targets, for which features had --shard",
     place="output",
-    writer="helixfold.apps.predict.search",
+    writer="helixfold.apps.search",
     since="0.3",
 )
 ARCHIVE: Final = FileKind(
@@ -415,7 +415,7 @@ CHAIN_SEARCHES: Final = FileKind(
     purpose="search results of chains that several complexes share",
     place="output",
     writer="data_pipeline.search.result_files",
-    readers=("helixfold.apps.predict.targets",),
+    readers=("helixfold.apps.targets",),
     since="0.3",
 )
 STATUS_PAGE: Final = FileKind(

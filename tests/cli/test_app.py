@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.options import PredictOptions
 from helixfold.cli.app import COMMANDS, application
 from helixfold.cli.main import main
 

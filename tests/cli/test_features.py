@@ -131,7 +131,7 @@ def test_a_directory_of_features_that_is_moved_is_not_made_anew(
             output.rename(fasta.parent / "moved")
         return prepare(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("helixfold.apps.predict.search.prepare_any", moving)
+    monkeypatch.setattr("helixfold.apps.search.prepare_any", moving)
     assert features(fasta) == 2
     (_, sentence) = capsys.readouterr().err.splitlines()
     assert f"{output}: was moved or removed while this run wrote there" in sentence

@@ -299,8 +299,8 @@ def test_status_shows_place_stage_provenance_and_error(server: Server, capsys: p
 
 
 def test_doctor_prints_facts_as_lines_or_json(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
-    record("helixfold.apps.predict.search_plan.profile_of", "profile")
-    record("helixfold.apps.predict.search_plan.server_of", "server")
+    record("helixfold.apps.search_plan.profile_of", "profile")
+    record("helixfold.apps.search_plan.server_of", "server")
     read = record("data_pipeline.features.complexes.target_files.read_targets", ["target"])
     facts = record("helixfold.apps.predict.doctor.facts", {"cores": 2})
     record("helixfold.apps.predict.doctor.configuration_facts", {"error": None})
@@ -437,9 +437,9 @@ def test_evaluate_reports_what_was_not_compared(
 def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     store, made = (
         record("helixfold.training.feature_store.make_store", 1),
-        record("helixfold.apps.predict.search.make_features", 3),
+        record("helixfold.apps.search.make_features", 3),
     )
-    converted = record("helixfold.apps.predict.search.convert_features", 0)
+    converted = record("helixfold.apps.search.convert_features", 0)
     assert run("features --from-pickle a b -o out") == 0
     assert converted == [(((A, B), OUT), {})]
     assert run("features --structures a --shard 1/3 -o out") == 1

@@ -16,13 +16,13 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.cluster.forecast import card_of_pool, forecast_of_pool, forecast_of_search, memory_for_tensors
 from helixfold.apps.cluster.schedule import PoolForecast, Schedule
 from helixfold.apps.cluster.site import Pool, Site, read_site
+from helixfold.apps.options import ComplexOptions, MemoryLimits, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import ComplexOptions, MemoryLimits, PredictOptions, ScreenOptions, SearchOptions
 from helixfold.apps.predict.record import TargetRecord, read_record, record_of
-from helixfold.apps.predict.search_plan import plan_of, with_site_sources
 from helixfold.apps.predict.settings import folding_of
-from helixfold.apps.predict.targets import left_out_failures, requested_targets, skippable_problems
 from helixfold.apps.predict.variants import expected_variants, variant_settings
+from helixfold.apps.search_plan import plan_of, with_site_sources
+from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
 from helixfold.execution.device import AUTO, DTYPES, common_dtype, settled_dtype
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.config import Method

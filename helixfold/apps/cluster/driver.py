@@ -21,9 +21,9 @@ from helixfold.apps.cluster.engine import Engine, PoolError
 from helixfold.apps.cluster.progress import BatchStatus, PoolStatus
 from helixfold.apps.cluster.schedule import PoolForecast, Schedule
 from helixfold.apps.cluster.worker import Candidate, Standing, Work, work
-from helixfold.apps.predict.options import PredictOptions, SearchOptions
+from helixfold.apps.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.runner import write_pages
-from helixfold.apps.predict.search import search_claim
+from helixfold.apps.search import search_claim
 from helixfold.results.failures import write_failures
 from helixfold.results.file_table import CLUSTER
 from helixfold.runtime.standard_streams import print_note

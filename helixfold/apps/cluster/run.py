@@ -9,9 +9,9 @@ from data_pipeline.io.claims import Claims
 from data_pipeline.io.extras import require
 from helixfold.apps.cluster.batch import read_batch
 from helixfold.apps.cluster.schedule import Schedule
-from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.predict.runner import close_batch
-from helixfold.apps.predict.search import check_earlier
+from helixfold.apps.search import check_earlier
 from helixfold.report.page import counted
 from helixfold.report.pulldown import write_entries
 from helixfold.results.failures import SOME_FAILED

@@ -17,11 +17,11 @@ from typing import Any, Literal, NoReturn
 from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError, SearchError
-from helixfold.apps.predict.options import PredictOptions, SearchOptions
+from helixfold.apps.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.run import run
-from helixfold.apps.predict.search import make_part_of_features
-from helixfold.apps.predict.search_plan import plan_of
 from helixfold.apps.predict.settings import Part
+from helixfold.apps.search import make_part_of_features
+from helixfold.apps.search_plan import plan_of
 from helixfold.results.writing import write_file
 
 # A target that ran out of memory, or whose worker was lost, is tried again so often.

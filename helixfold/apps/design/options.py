@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from data_pipeline.io.config import MAX_RECYCLES, MAX_SEED
 from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.residues import RESTYPES
-from helixfold.apps.predict.options import ScreenOptions
+from helixfold.apps.options import ScreenOptions
 from helixfold.runtime.annotations import Group, Parameter
 from helixfold.runtime.options import Integer, MemorySize, Number, Output, option_group, reads, whole_number
 

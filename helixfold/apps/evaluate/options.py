@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from helixfold.apps.predict.options import (
+from helixfold.apps.options import (
     ComputeOptions,
     DeviceOptions,
     MemoryLimits,

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Self
 from cyclopts import Group, Parameter, Token
 
 from data_pipeline.io.errors import InputError, did_you_mean, printable
-from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, PredictOptions
-from helixfold.apps.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
+from helixfold.apps.options import NO_TEMPLATE_TABLE, PredictOptions
+from helixfold.apps.presets import MONOMER, MONOMER_PTM, MULTIMER
 from helixfold.runtime.options import RepresentationName, integer, traits_of
 from helixfold.runtime.standard_streams import print_note
 

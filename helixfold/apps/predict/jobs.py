@@ -13,8 +13,8 @@ from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInp
 from data_pipeline.features.complexes.feature_file import save_features
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.parse.fasta import directory_name
-from helixfold.apps.predict.search import prepare_in, write_templates
 from helixfold.apps.predict.settings import RunSettings
+from helixfold.apps.search import prepare_in, write_templates
 from helixfold.folding.initial_guess import guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.templates import templates_read as templates_read_by

@@ -28,9 +28,9 @@ from helixfold.apps.predict.packing import restore
 from helixfold.apps.predict.postprocess import PredictedTarget, postprocess
 from helixfold.apps.predict.record import model_origin
 from helixfold.apps.predict.resume import resume_target
-from helixfold.apps.predict.search_plan import recorded_searches
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
 from helixfold.apps.predict.variants import find_variants
+from helixfold.apps.search_plan import recorded_searches
 from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stages

@@ -19,10 +19,10 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.files import sha256_of
 from data_pipeline.io.json_files import read_json
 from helixfold import __version__
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import PredictOptions
-from helixfold.apps.predict.search_plan import recorded_searches, search_identities
 from helixfold.apps.predict.settings import PredictionRequest, RunSettings
+from helixfold.apps.search_plan import recorded_searches, search_identities
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance, provenance_entries, read_provenance
 from helixfold.folding.templates import templates_in

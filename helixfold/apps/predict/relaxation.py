@@ -14,7 +14,7 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import THREE_LETTER
 from data_pipeline.structure import Structure, protein_from_chains
 from helixfold import __version__
-from helixfold.apps.predict.options import ToRelax
+from helixfold.apps.options import ToRelax
 from helixfold.folding.prediction import Prediction
 from helixfold.planning.executors import release
 from helixfold.relax.problem import RelaxationError, installed

@@ -17,25 +17,25 @@ from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError, input_problems
 from data_pipeline.io.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
+from helixfold.apps.options import MemoryLimits, Order, PredictOptions
 from helixfold.apps.predict import relaxation
 from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
 from helixfold.apps.predict.memory_plan import print_forecast
-from helixfold.apps.predict.options import MemoryLimits, Order, PredictOptions
 from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.apps.predict.runner import BatchRunner, archive_finished, close, close_part
-from helixfold.apps.predict.search import (
+from helixfold.apps.predict.settings import Part, RunSettings, folding_of
+from helixfold.apps.predict.variants import variant_settings
+from helixfold.apps.search import (
     check_earlier,
     contacts_of,
     search_for_all,
     shared_directories,
     written_directories,
 )
-from helixfold.apps.predict.settings import Part, RunSettings, folding_of
-from helixfold.apps.predict.targets import Batch, read_jobs
-from helixfold.apps.predict.variants import variant_settings
+from helixfold.apps.targets import Batch, read_jobs
 from helixfold.execution import allocator
 from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untried
 from helixfold.execution.recorded_passes import passes_on

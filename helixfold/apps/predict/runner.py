@@ -18,8 +18,8 @@ from helixfold.apps.predict.jobs import Job
 from helixfold.apps.predict.lot import Outcome, fold_lot
 from helixfold.apps.predict.packing import Packer
 from helixfold.apps.predict.resume import resume_status
-from helixfold.apps.predict.search import written_directories
 from helixfold.apps.predict.settings import RunSettings
+from helixfold.apps.search import written_directories
 from helixfold.execution.stages import Stage, Stages
 from helixfold.folding.prediction import Prediction
 from helixfold.parallel.shared_tasks import SharedTasks

@@ -12,9 +12,9 @@ from data_pipeline.io.claims import Claims
 from data_pipeline.io.errors import InputError
 from data_pipeline.sampling.alignment_variants import WHOLE_ALIGNMENT, AlignmentVariant, VariantSettings
 from data_pipeline.search.plan import SearchPlan
-from helixfold.apps.predict.options import PredictOptions, ToRelax
-from helixfold.apps.predict.presets import PREDICTION_PRESETS
-from helixfold.apps.predict.search_plan import search_identities
+from helixfold.apps.options import PredictOptions, ToRelax
+from helixfold.apps.presets import PREDICTION_PRESETS
+from helixfold.apps.search_plan import search_identities
 from helixfold.execution.device import DTYPES, cast_trunk
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding.options import FoldingOptions

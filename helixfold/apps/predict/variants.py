@@ -28,8 +28,8 @@ from data_pipeline.sampling.alignment_variants import (
     column_mask,
     single_chain,
 )
+from helixfold.apps.options import ConformationOptions
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import ConformationOptions
 from helixfold.apps.predict.record import ClusterRecord
 from helixfold.results.file_table import CLUSTERS_TABLE, VARIANTS_TABLE
 from helixfold.results.text_tables import rounded, tab_separated

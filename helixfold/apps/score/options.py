@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from data_pipeline.io.config import MAX_RECYCLES
-from helixfold.apps.predict.options import ComplexOptions, ScreenOptions, SearchOptions
+from helixfold.apps.options import ComplexOptions, ScreenOptions, SearchOptions
 from helixfold.runtime.annotations import Group, Parameter
 from helixfold.runtime.options import (
     MOST_USED,

@@ -29,13 +29,13 @@ from data_pipeline.residues import ATOM_ORDER, MASKED, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.analysis.metrics import residue_lddt, rmsd
-from helixfold.apps.predict.options import PredictOptions
-from helixfold.apps.predict.search import check_earlier, prepare_in, write_templates, written_directories
-from helixfold.apps.predict.search_plan import plan_of, with_site_sources
-from helixfold.apps.predict.targets import requested_targets
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.score.mutations import Mutant, TargetChains, mutants_at, mutants_in_table, scanned_positions
 from helixfold.apps.score.network import Network, find_preset
 from helixfold.apps.score.options import MutationOptions, ScanOptions
+from helixfold.apps.search import check_earlier, prepare_in, write_templates, written_directories
+from helixfold.apps.search_plan import plan_of, with_site_sources
+from helixfold.apps.targets import requested_targets
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget

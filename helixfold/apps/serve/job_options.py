@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from data_pipeline.io.errors import InputError, choice_problem, did_you_mean, printable
-from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.options import PredictOptions
 from helixfold.runtime.options import Offer, traits_of
 
 AlignmentSource = Literal["best", "databases", "none"]

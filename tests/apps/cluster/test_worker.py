@@ -12,7 +12,7 @@ from data_pipeline.io.claims import ClaimFiles, Claims
 from data_pipeline.pipeline import Target
 from helixfold.apps.cluster import worker
 from helixfold.apps.cluster.worker import MOST_RETRIES, Candidate, Standing, Work, claim_lot
-from helixfold.apps.predict.options import PredictOptions
+from helixfold.apps.options import PredictOptions
 
 
 class Clock:

@@ -16,12 +16,12 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.parse.gemmi_chains import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.predict import runner
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import PredictOptions
-from helixfold.apps.predict.presets import MONOMER
 from helixfold.apps.predict.run import _sorted
 from helixfold.apps.predict.settings import RunSettings, folding_of
+from helixfold.apps.presets import MONOMER
 from helixfold.cli.main import main
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import tiny

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from data_pipeline.io.errors import InputError
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.predict.compat import CompatibilityOptions, foreign_options, resolve
-from helixfold.apps.predict.options import PredictOptions
 from helixfold.cli.app import application
 from helixfold.cli.main import main
 

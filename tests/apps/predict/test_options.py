@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 
 from data_pipeline.training_sets.chains import ChainFilter
+from helixfold.apps.options import MemoryLimits, PredictOptions
 from helixfold.apps.predict import options
 from helixfold.apps.predict.doctor import CARD_NAMES
-from helixfold.apps.predict.options import MemoryLimits, PredictOptions
 from helixfold.cli.main import main
 from helixfold.cli.relax import relax
 from helixfold.execution.device import AUTO, DTYPES

@@ -9,7 +9,7 @@ from data_pipeline.io.claims import Claims
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.tool import FileFormat
-from helixfold.apps.predict.search import make_part_of_features
+from helixfold.apps.search import make_part_of_features
 
 CHAINS = {"a": "MKTAYIAKQR", "b": "GGSTPLVWAA", "c": "MKTAYIAKQR", "long": "W" * 30}
 

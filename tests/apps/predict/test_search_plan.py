@@ -13,9 +13,9 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.io.site_configuration import without_configuration
 from data_pipeline.pipeline import Target
 from data_pipeline.search.alignment_server import PUBLIC_SERVER
-from helixfold.apps.predict.options import SearchOptions
-from helixfold.apps.predict.search_plan import plan_of, search_identities, server_of, with_site_sources
+from helixfold.apps.options import SearchOptions
 from helixfold.apps.score import scan_run
+from helixfold.apps.search_plan import plan_of, search_identities, server_of, with_site_sources
 from helixfold.apps.serve.job_options import job_options
 from helixfold.apps.serve.submission import read_submissions
 from helixfold.apps.serve.worker import tasks
@@ -115,7 +115,7 @@ def test_the_search_cache_is_configured_unless_an_option_names_one(
 ) -> None:
     caches = []
     monkeypatch.setattr(
-        "helixfold.apps.predict.search_plan.plan_searches", lambda *_, cache, **__: caches.append(cache) or "plan"
+        "helixfold.apps.search_plan.plan_searches", lambda *_, cache, **__: caches.append(cache) or "plan"
     )
     plan_of(SearchOptions(msa_mode="single_sequence"))
     site_file.write_text(f"search_cache = '{tmp_path}/searches'\ncache_directory = '{tmp_path}/cache'\n")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from data_pipeline.sampling.alignment_variants import VariantSettings
+from helixfold.apps.options import PredictOptions
 from helixfold.apps.predict import lot, run
 from helixfold.apps.predict.lot import sizes_of_lots
-from helixfold.apps.predict.options import PredictOptions
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.cli.main import main
 from helixfold.execution.graphs import Recordings

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
-from helixfold.apps.predict.options import SearchOptions
+from helixfold.apps.options import SearchOptions
 from helixfold.runtime.annotations import Parameter
 from helixfold.runtime.options import MOST_USED, MemorySize, Workers
 from helixfold.runtime.standard_streams import print_note

@@ -21,9 +21,9 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.search.colabfold_search import ColabfoldPairing, ColabfoldSearch, with_own_query
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import UnusableHitError
-from helixfold.apps.predict.options import MsaMode, PredictOptions
+from helixfold.apps.options import MsaMode, PredictOptions
 from helixfold.apps.predict.run import run
-from helixfold.apps.predict.search_plan import plan_of
+from helixfold.apps.search_plan import plan_of
 from helixfold.apps.serve.alignment_request import (
     ARCHIVE_FILE,
     ENVIRONMENTAL_FILE,

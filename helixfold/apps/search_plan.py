@@ -17,7 +17,7 @@ from data_pipeline.search.database import DatabaseProfile, SearchedDatabase
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.plan import SearchPlan, TemplateStep, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
-from helixfold.apps.predict.options import NO_TEMPLATE_TABLE, SearchOptions
+from helixfold.apps.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.folding.provenance import RecordedSearch, SearchPurpose
 from helixfold.runtime.options import given
 from helixfold.runtime.standard_streams import print_note

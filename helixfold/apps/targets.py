@@ -27,14 +27,14 @@ from data_pipeline.parse.fasta import directory_name, filesystem_key
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
+from helixfold.apps.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions, SearchOptions
 from helixfold.apps.predict.jobs import Job
-from helixfold.apps.predict.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions, SearchOptions
-from helixfold.apps.predict.search import (
+from helixfold.apps.search import (
     pulldown_of_features,
     read_features,
     unfinished_features,
 )
-from helixfold.apps.predict.search_plan import plan_of, print_complex_notes, selected_alignments, with_site_sources
+from helixfold.apps.search_plan import plan_of, print_complex_notes, selected_alignments, with_site_sources
 from helixfold.folding.initial_guess import guess_of
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
