@@ -32,7 +32,7 @@ speedups.install()
 HAS_HYPOTHESIS = find_spec("hypothesis") is not None
 IS_BARE = not (HAS_HYPOTHESIS and all(map(find_spec, ("beartype", "cyclopts", "gemmi", "pyhmmer"))))
 NOT_ON_A_BARE_MACHINE = [
-    Path(__file__).parent / name for name in ("examples", "finetune", "apps/predict", "report", "serve", "training")
+    Path(__file__).parent / name for name in ("examples", "apps/predict", "apps/serve", "report", "training")
 ]
 if HAS_HYPOTHESIS:
     from hypothesis import settings

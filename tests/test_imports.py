@@ -61,7 +61,8 @@ def test_a_dry_run_imports_no_library_that_it_does_not_need_and_a_target_is_fold
 def test_plots_touch_no_state_of_pyplot_and_only_a_log_that_writes_imports_tensorboard(tmp_path: Path) -> None:
     program = (
         "import sys, numpy; from pathlib import Path;"
-        "from helixfold.training.log import SilentLog, TrainingHistory; SilentLog().close();"
+        "from helixfold.results.training_log import TrainingHistory;"
+        "from helixfold.training.log import SilentLog; SilentLog().close();"
         "from helixfold.report.plots import plddt_plot; plddt_plot({'m': numpy.ones(3)});"
         "from helixfold.report.training_curves import plot_curves;"
         "plot_curves(TrainingHistory(steps=(), evaluations=()), Path(sys.argv[1]));"

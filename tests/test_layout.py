@@ -3,63 +3,77 @@
 import sys
 
 from tests.support import tiers
-from tests.support.sources import files, imported_names, module_name
+from tests.support.sources import ROOT, files, imported_names, module_name
 
 SOURCES = files("data_pipeline", "helixfold", "scripts")
-# From the ground up; a module imports from its own floor or from below.
-FLOORS = [
-    ("data_pipeline",),
-    (
-        "helixfold.runtime.annotations",
-        "helixfold.runtime.openmp",
-        "helixfold.runtime.interruption",
-        "helixfold.runtime.options",
-        "helixfold.runtime.standard_streams",
-        "helixfold.model.config",
-        "helixfold.model.geometry",
-        "helixfold.ops",
-        "helixfold.model.batch",
-        "helixfold.model.presets",
-    ),
-    ("helixfold.model",),
-    ("helixfold.weights", "helixfold.losses"),
-    ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax"),
-    ("helixfold.planning", "helixfold.analysis"),
-    ("helixfold.folding", "helixfold.results", "helixfold.training"),
-    (
-        "data_pipeline.search",
-        "helixfold.report",
-        "helixfold.apps",
-        "helixfold.training.finetune",
-        "helixfold.report.notebook",
-        "helixfold.apps.verify",
-    ),
-    ("helixfold.apps.design",),
-    ("helixfold.apps.cluster", "helixfold.apps.score", "helixfold.apps.serve"),
-    ("helixfold.benchmark", "helixfold.apps.evaluate"),
-    ("helixfold.cli",),
-]
+# From the ground up: a room imports only from rooms before it.
+ROOMS = (
+    "data_pipeline",
+    "helixfold.runtime",
+    "helixfold.ops",
+    "helixfold.model",
+    "helixfold.weights",
+    "helixfold.losses",
+    "helixfold.optim",
+    "helixfold.execution",
+    "helixfold.parallel",
+    "helixfold.planning",
+    "helixfold.folding",
+    "helixfold.analysis",
+    "helixfold.relax",
+    "helixfold.results",
+    "helixfold.report",
+    "helixfold.training",
+    "helixfold.apps",
+    "helixfold.benchmark",
+    "helixfold.cli",
+)
+# Of the applications, these two run others, on nodes and as jobs.
+APPLICATIONS_IMPORTED = {"cluster": {"predict"}, "serve": {"predict", "cluster"}}
+# Modules of helixfold itself.
+LOOSE = {"__init__", "__main__", "_deprecated"}
 
 
 DISTRIBUTED = ("helixfold.parallel", "helixfold.planning.links", "helixfold.training")
 
 
-def floor(module: str) -> int | None:
-    levels = [
-        level for level, names in enumerate(FLOORS) for name in names if module == name or module.startswith(f"{name}.")
-    ]
-    return levels[0] if levels else None
+def room(module: str) -> str | None:
+    """Return the room that a module is in, or that a name is imported from; None: not of this project, or no room."""
+    return next((name for name in ROOMS if module == name or module.startswith(f"{name}.")), None)
 
 
-def test_imports_go_down_only() -> None:
+def application(module: str) -> str | None:
+    """Return the application that a module belongs to; None: what applications share, and everything else."""
+    *_, name = ["", *module.split(".")[2:3]] if module.startswith("helixfold.apps.") else [""]
+    return name if name and (ROOT / "helixfold" / "apps" / name).is_dir() else None
+
+
+def test_a_room_imports_only_from_rooms_below_it() -> None:
     upward = []
     for path in SOURCES:
-        own = floor(module_name(path))
+        own = room(module_name(path))
         for imported in imported_names(path):
-            other = floor(imported)
-            if own is not None and other is not None and other > own:
-                upward.append(f"{module_name(path)} imports {imported} from a floor above")
+            other = room(imported)
+            if own is not None and other is not None and ROOMS.index(other) > ROOMS.index(own):
+                upward.append(f"{module_name(path)} imports {imported} from a room above")
     assert not upward
+
+
+def test_every_module_is_in_a_room() -> None:
+    names = [module_name(path) for path in files("data_pipeline", "helixfold")]
+    loose = {name for name in names if room(name) is None}
+    assert loose <= {"helixfold", *(f"helixfold.{name}" for name in LOOSE)}
+
+
+def test_applications_do_not_import_each_other() -> None:
+    imports = []
+    for path in files("helixfold/apps"):
+        own = application(module_name(path))
+        for imported in imported_names(path):
+            other = application(imported)
+            if other is not None and other != own and other not in APPLICATIONS_IMPORTED.get(own or "", ()):
+                imports.append(f"{module_name(path)} imports {imported}")
+    assert not imports
 
 
 def test_only_the_named_packages_import_heavy_libraries() -> None:
@@ -80,7 +94,7 @@ def test_only_the_named_packages_import_heavy_libraries() -> None:
 
 def test_the_model_needs_only_torch_numpy_einops_and_jaxtyping() -> None:
     allowed = {"torch", "numpy", "einops", "jaxtyping", "helixfold", "data_pipeline", *sys.stdlib_module_names}
-    for package in ("model", "ops", "execution", "geometry"):
+    for package in ("model", "ops", "execution"):
         for path in files(f"helixfold/{package}"):
             kernels = {"triton": {"triton"}, "compiled": {"llvmlite", "numba"}}.get(path.parent.name, set())
             assert {name.split(".")[0] for name in imported_names(path)} <= allowed | kernels, path

@@ -25,7 +25,7 @@ _MAX_DRAWS = 10  # unusable chains drawn for one example before the store counts
 
 
 class ChainStore(Protocol):
-    """Protocol for stores of training chains, such as `datasets.store.FeatureStore`."""
+    """Protocol for stores of training chains, such as `training_sets.store.FeatureStore`."""
 
     @property
     def entries(self) -> tuple[IndexEntry, ...]:

@@ -1,8 +1,8 @@
 """Read and write feature stores, which hold the training examples (features and labels) of many chains.
 
-A store is a directory with `index.tsv`, the table of its chains (`datasets.index`), and `features.lmdb`, a database
-with one record for each chain (`datasets.chain_record`), or a directory of shards (`shard-0003-of-0010`), each of which
-is such a directory. The database finds records by the keys in the index, not by the names of chains.
+A store is a directory with `index.tsv`, the table of its chains (`training_sets.index`), and `features.lmdb`, a
+database with one record for each chain (`training_sets.chain_record`), or a directory of shards (`shard-0003-of-0010`),
+each of which is such a directory. The database finds records by the keys in the index, not by the names of chains.
 """
 
 import os

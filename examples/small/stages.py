@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.io.errors import InputError
+from helixfold.results.training_log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.config import TrainingConfig
-from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.run_files import CONFIG_FILE
 
 

@@ -1,4 +1,4 @@
-"""Read what a run folds: targets from the files of its options, each with its alignments and templates, or features.
+"""Read the targets of a command from the files of its options, each with its alignments and templates.
 
 The complexes of a pulldown, of baits and preys, share the searches for their chains.
 """
@@ -6,8 +6,7 @@ The complexes of a pulldown, of baits and preys, share the searches for their ch
 import hashlib
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from data_pipeline.features.complexes.alignment_files import NAMES, require_directories
@@ -15,84 +14,24 @@ from data_pipeline.features.complexes.complex_input import AnyTarget, ChainAlign
 from data_pipeline.features.complexes.pulldown import PulldownComplex, read_pulldown
 from data_pipeline.features.complexes.target_files import (
     INPUT_SUFFIXES,
-    TargetNames,
     alignments_of,
     directory_in,
     is_sequence,
     read_targets,
     with_search_files,
 )
-from data_pipeline.io.errors import InputError, InputProblems, did_you_mean, input_problems, printable
+from data_pipeline.io.errors import InputError, InputProblems, input_problems
 from data_pipeline.parse.fasta import directory_name, filesystem_key
-from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target
-from data_pipeline.search.plan import SearchPlan
-from helixfold.apps.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions, SearchOptions
-from helixfold.apps.predict.jobs import Job
-from helixfold.apps.search import (
-    pulldown_of_features,
-    read_features,
-    unfinished_features,
-)
-from helixfold.apps.search_plan import plan_of, print_complex_notes, selected_alignments, with_site_sources
-from helixfold.folding.initial_guess import guess_of
+from helixfold.apps.options import EXAMPLE, EXAMPLE_TEMPLATE, PredictOptions
+from helixfold.apps.search_plan import print_complex_notes, selected_alignments
 from helixfold.report.page import counted
 from helixfold.report.pulldown import PulldownEntry
 from helixfold.results.failures import failures_of_input
-from helixfold.results.file_table import CHAIN_SEARCHES, FEATURES
-from helixfold.runtime.options import given, part_of
-from helixfold.runtime.standard_streams import print_note
+from helixfold.results.file_table import CHAIN_SEARCHES
+from helixfold.runtime.options import given
 
 _LONGEST_NAME = 60  # letters of a protein's name in the name of a directory of searches
-
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """What a run folds, and the searches for it."""
-
-    jobs: Sequence[Job]
-    searches: SearchPlan
-    pulldown: Sequence[PulldownEntry]  # the entries of its table
-    invalid: Mapping[str, str]  # what is wrong with targets that are left out, as failures.json has it
-
-
-def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, *, announce: bool) -> Batch:
-    """Return what a run with these options folds; see `requested_targets`.
-
-    Raise `InputError` for wrong input: all errors together or, with --skip-invalid, none of those that concern single
-    targets, unless no target is valid.
-    """
-    if options.features and not options.inputs and (names := given(options, SearchOptions)) and names != ["--threads"]:
-        raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
-    plan_of(with_site_sources(options, announce=False), announce=False)  # wrong options are reported before wrong files
-    with input_problems(skippable_problems(options.skip_invalid)) as problems:
-        targets, pulldown = requested_targets(options, given_targets, announce=announce, problems=problems)
-        ready = read_features(options.features, problems)
-        jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
-        if not jobs and not problems:
-            raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
-        _check_references(options.reference)
-        files = [Path("the targets")] * len(targets) + [path for path, _ in ready]
-        jobs = _checked(jobs, files, options, problems)
-        chains = {chain for job in jobs for chain in job.chain_ids}
-        for name in options.cyclic or ():
-            if name not in chains and not problems:  # a target that is left out may have it
-                hint = did_you_mean(name, sorted(chains))
-                raise InputError(f"--cyclic {printable(name)}: no target has a chain of this name{hint}")
-    # Whoever gives targets has decided what is searched.
-    search = with_site_sources(options, targets, announce=announce) if given_targets is None else options
-    searches = plan_of(search, announce=announce, dry_run=options.dry_run)
-    if announce and (unfinished := unfinished_features(options.features)):
-        text = f"left out, as they have no {FEATURES.name()}: {', '.join(map(str, unfinished))}"
-        print_note(f"{printable(text, 1000)}; helixfold features makes the rest")
-    jobs = [replace(job, directory=directory_in(options.output, job.title).name) for job in jobs]
-    invalid = left_out_failures(problems, {job.name for job in jobs}, announce=announce)
-    pulldown += pulldown_of_features(options.features, {directory_name(each.domain_name) for _, each in ready})
-    if (shard := options.shard) is not None:
-        count, jobs = len(jobs), part_of(jobs, shard)
-        if not jobs:
-            raise InputError(f"there is no target in shard {shard[0]}/{shard[1]} of {counted(count, 'target')}")
-    return Batch(jobs=jobs, searches=searches, pulldown=pulldown, invalid=invalid)
 
 
 def skippable_problems(skip_invalid: bool) -> InputProblems | None:
@@ -112,29 +51,6 @@ def left_out_failures(problems: InputProblems, names: Collection[str], *, announ
             print(f"helixfold: {line}", file=sys.stderr)
         print(f"helixfold: {counted(len(problems), 'invalid input')} left out (--skip-invalid)", file=sys.stderr)
     return failures_of_input(problems, names)
-
-
-def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions, problems: InputProblems) -> list[Job]:
-    """Return the jobs that have a name of their own and, if there are any, an initial guess; `files` have the jobs."""
-    names, found = TargetNames(), list[Job]()
-    only = len(jobs) + len(problems) == 1
-    for job, file in zip(jobs, files, strict=True):
-        with problems.collected(job.title):
-            names.add(job.title, file)
-            guess = options.initial_guess
-            found.append(job if guess is None else replace(job, initial_guess=guess_of(guess, job.title, only=only)))
-    return found
-
-
-def _check_references(paths: Sequence[Path]) -> None:
-    """Read structures that samples will be compared to; raise `InputError` for what is wrong with one."""
-    if not paths:
-        return
-    # Takes long to import.
-    from helixfold.analysis.matching import structure_files  # noqa: PLC0415
-
-    for file in (each for path in paths for each in structure_files(path)):
-        read_structure(file.path)
 
 
 def requested_targets(

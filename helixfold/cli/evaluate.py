@@ -76,9 +76,9 @@ def evaluate(
 
 def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bool) -> int:
     from helixfold.analysis.compare_files import compare_files
+    from helixfold.apps.evaluate.results import complex_table, screen_table, write_evaluation
     from helixfold.report.evaluation_plot import evaluation_plot
     from helixfold.results.driver import driven
-    from helixfold.results.evaluation import complex_table, screen_table, write_evaluation
     from helixfold.results.find import find_predictions
     from helixfold.results.packed import readable_structures
     from helixfold.results.writing import write_file

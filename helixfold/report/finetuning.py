@@ -11,8 +11,8 @@ from helixfold import __version__
 from helixfold.report.page import page
 from helixfold.report.plots import new_figure, to_png
 from helixfold.report.training_curves import smoothed
+from helixfold.results.training_log import TrainingHistory
 from helixfold.results.writing import write_file
-from helixfold.training.log import TrainingHistory
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

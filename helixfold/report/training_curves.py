@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from helixfold.report.plots import to_png
+from helixfold.results.training_log import TrainingHistory
 from helixfold.results.writing import write_file
-from helixfold.training.log import TrainingHistory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

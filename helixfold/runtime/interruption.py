@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 INTERRUPTED, TERMINATED = 130, 143
-_COMMANDS = str(Path(__file__).parent)
+_COMMANDS = str(Path(__file__).parents[1])
 _IMPORT_SYSTEM = "<frozen importlib"  # beginning of the file names of its frames
 _SECONDS_BETWEEN_ATTEMPTS = 0.05
 

@@ -13,8 +13,8 @@ from data_pipeline.io.config import ConfigError
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import atomic_write, os_errors_as_input_errors, remove_partial_files, require_file
 from helixfold.results.lock import LOCK_FILE
+from helixfold.results.training_log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.config import TrainingConfig
-from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.weights.checkpoint import save_checkpoint
 
 CONFIG_FILE = "config.json"

@@ -25,13 +25,14 @@ from helixfold.optim.trained import AllParameters, Trained
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
+from helixfold.results.training_log import StepRecord
 from helixfold.runtime.options import CudaGraphs
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import TrainingConfig, require_same_run
 from helixfold.training.evaluate import deciding_score, evaluate_on_ranks, mean_scores
 from helixfold.training.forecast import memory_per_rank, recompute_message, with_settled_recompute
 from helixfold.training.loader import TrainingBatch, TrainingLoader
-from helixfold.training.log import SilentLog, StepRecord, TrainingLog
+from helixfold.training.log import SilentLog, TrainingLog
 from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats, summed
 from helixfold.training.progress import RunProgress
 from helixfold.training.run_dtype import with_settled_dtype

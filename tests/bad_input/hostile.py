@@ -34,7 +34,7 @@ from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.server_archive import DamagedArchiveError, ServerAlignments
 from helixfold.cli.main import main
 from helixfold.report.maps import pae_map
-from helixfold.training.log import read_log
+from helixfold.results.training_log import read_log
 from tests.data_pipeline.parse.hhr_files import read_hhr
 
 MIB = 2**20

@@ -15,8 +15,9 @@ from helixfold.apps.predict.resume import _earlier_timings
 from helixfold.report.files import read_order
 from helixfold.results.colabfold import write_log
 from helixfold.results.prediction import read_finished, read_pae
+from helixfold.results.training_log import read_log
 from helixfold.training.checkpoint import Checkpoints
-from helixfold.training.log import TrainingLog, read_log
+from helixfold.training.log import TrainingLog
 from helixfold.training.run_files import RunFiles
 from helixfold.weights.download import _read_checksums
 from tests.bad_input.meeting import met

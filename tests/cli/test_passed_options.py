@@ -416,10 +416,10 @@ def test_evaluate_reports_what_was_not_compared(
     found = SimpleNamespace(results=["a", "b"], failures=failures, unused=unused, count=count)
     named = record("helixfold.results.find.find_predictions", ["files of a"])
     compared = record("helixfold.analysis.compare_files.compare_files", found)
-    record("helixfold.results.evaluation.screen_table", ["a 0.5"])
-    record("helixfold.results.evaluation.complex_table", ["b 0.6"])
+    record("helixfold.apps.evaluate.results.screen_table", ["a 0.5"])
+    record("helixfold.apps.evaluate.results.complex_table", ["b 0.6"])
     record("helixfold.report.evaluation_plot.evaluation_plot", b"png")
-    written = record("helixfold.results.evaluation.write_evaluation")
+    written = record("helixfold.apps.evaluate.results.write_evaluation")
     files = record("helixfold.results.writing.write_file")
     assert run("evaluate a b -o out") == code
     assert named == [((A,), {"all_ranks": False})]

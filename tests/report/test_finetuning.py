@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from helixfold.report.finetuning import PageTable, compared_curves, write_finetuning_page
-from helixfold.training.log import EvaluationRecord, TrainingHistory
+from helixfold.results.training_log import EvaluationRecord, TrainingHistory
 from tests.report.test_training_curves import step
 from tests.support.figures import figure_of
 

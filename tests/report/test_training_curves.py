@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from helixfold.report.training_curves import plot_curves, smoothed
-from helixfold.training.log import EvaluationRecord, StepRecord, TrainingHistory
+from helixfold.results.training_log import EvaluationRecord, StepRecord, TrainingHistory
 from tests.support.figures import figure_of
 
 BLUE, ORANGE = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)

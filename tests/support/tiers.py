@@ -11,7 +11,20 @@ import pytest
 TESTS = Path(__file__).parents[1]
 # Files and folders of the tier `integration`, below tests/.
 INTEGRATION = (
+    "apps/cluster/test_engine.py",  # imports Parsl
+    "apps/cluster/test_run.py",  # nodes of a cluster
+    "apps/design/test_interrupted_steps.py",
+    "apps/design/test_memory.py",
     "apps/predict",  # whole runs of commands
+    "apps/serve/test_browser.py",
+    "apps/serve/test_cluster_worker.py",
+    "apps/serve/test_generated.py",
+    "apps/serve/test_hostile_servers.py",
+    "apps/serve/test_interrupted_steps.py",
+    "apps/serve/test_interruptions.py",  # servers, workers and clients that are killed
+    "apps/serve/test_power_cut.py",
+    "apps/serve/test_worker_messages.py",
+    "apps/verify",
     "bad_input",  # commands with some four hundred wrong inputs
     "benchmark",
     "cli/test_benchmark.py",
@@ -22,36 +35,23 @@ INTEGRATION = (
     "cli/test_feature_store.py",
     "cli/test_features.py",
     "cli/test_interrupted_commands.py",
-    "cli/test_interruption.py",  # kills
     "cli/test_main.py",
     "cli/test_plan.py",
     "cli/test_relax.py",
     "cli/test_report.py",
     "cli/test_train.py",
     "cli/test_weights.py",
-    "cluster/test_engine.py",  # imports Parsl
-    "cluster/test_run.py",  # nodes of a cluster
-    "data_pipeline/training_sets/test_interrupted_steps.py",
     "data_pipeline/parse/test_anything.py",
-    "databases/test_interrupted_steps.py",
-    "design/test_interrupted_steps.py",
-    "design/test_memory.py",
+    "data_pipeline/search/test_interrupted_steps.py",
+    "data_pipeline/training_sets/test_interrupted_steps.py",
     "docs",  # commands and Python of the documentation
     "earlier_versions",
     "examples",
     "execution/test_bfloat16.py",
     "execution/test_recompute.py",
     "execution/test_recorded_passes.py",
-    "finetune/test_adapted.py",  # several ranks
-    "finetune/test_distillation.py",
-    "finetune/test_finetune.py",  # a whole fine-tuning and predictions with it
-    "finetune/test_interrupted_steps.py",
-    "finetune/test_jobs.py",
-    "finetune/test_memory.py",
-    "finetune/test_planted_structure.py",
     "folding",  # whole predictions
     "gpu",  # without a GPU, in Triton's interpreter
-    "notebook/test_overfit_one.py",
     "notebooks",
     "ops/cpu/test_loops.py",  # compiles loops
     "ops/test_frozen.py",  # kernels in Triton's interpreter
@@ -82,21 +82,21 @@ INTEGRATION = (
     "planning/test_training.py",
     "report/test_target_page.py",
     "report/test_target_page_in_browser.py",
+    "runtime/test_interruption.py",  # kills
+    "runtime/test_openmp.py",
     "scripts/test_mutations.py",
-    "serve/test_browser.py",
-    "serve/test_cluster_worker.py",
-    "serve/test_generated.py",
-    "serve/test_hostile_servers.py",
-    "serve/test_interrupted_steps.py",
-    "serve/test_interruptions.py",  # servers, workers and clients that are killed
-    "serve/test_power_cut.py",
-    "serve/test_worker_messages.py",
     "test_bare_machine.py",
     "test_host_waits.py",
     "test_import_graph.py",
     "test_imports.py",  # a process for each library that is absent
-    "test_openmp.py",
     "test_safety.py",
+    "training/finetune/test_adapted.py",  # several ranks
+    "training/finetune/test_distillation.py",
+    "training/finetune/test_finetune.py",  # a whole fine-tuning and predictions with it
+    "training/finetune/test_interrupted_steps.py",
+    "training/finetune/test_jobs.py",
+    "training/finetune/test_memory.py",
+    "training/finetune/test_planted_structure.py",
     "training/test_checkpoint_files.py",
     "training/test_complex_batches.py",
     "training/test_complex_evaluation.py",
@@ -107,10 +107,10 @@ INTEGRATION = (
     "training/test_learning.py",
     "training/test_loader.py",  # worker processes
     "training/test_memory.py",
+    "training/test_overfit_one.py",
     "training/test_recorded_step.py",
     "training/test_trainer.py",  # whole runs
     "training/test_workload.py",
-    "verification",
     "weights/test_interrupted_steps.py",
 )
 _INTEGRATION = {TESTS / name for name in INTEGRATION}

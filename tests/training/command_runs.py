@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from helixfold.results.training_log import StepRecord, read_log
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
-from helixfold.training.log import StepRecord, read_log
 from tests.support.interruptions import Event, Kill, at_event, count_changes
 from tests.training.ranks import Ranks, train
 

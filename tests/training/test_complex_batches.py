@@ -24,8 +24,8 @@ from helixfold.losses.config import complexes, finetuning
 from helixfold.losses.labels import ComplexLabels
 from helixfold.losses.total import total_loss
 from helixfold.model.batch import MultimerBatch
+from helixfold.results.training_log import read_log
 from helixfold.training.loader import pack
-from helixfold.training.log import read_log
 from tests.data_pipeline.training_sets.assembly_files import write_mmcif
 from tests.support.networks import tiny_multimer_config, with_every_parameter_random
 

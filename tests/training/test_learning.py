@@ -8,9 +8,9 @@ import torch
 
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.cli.main import main
+from helixfold.results.training_log import read_log
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import evaluate
-from helixfold.training.log import read_log
 from helixfold.training.presets import tiny
 from helixfold.weights.find import find_models
 

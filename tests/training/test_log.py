@@ -18,15 +18,8 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from data_pipeline.io.errors import InputError
-from helixfold.training.log import (
-    LOG_FILE,
-    TENSORBOARD_DIRECTORY,
-    SilentLog,
-    StepRecord,
-    TensorBoardWriter,
-    TrainingLog,
-    read_log,
-)
+from helixfold.results.training_log import LOG_FILE, StepRecord, read_log
+from helixfold.training.log import TENSORBOARD_DIRECTORY, SilentLog, TensorBoardWriter, TrainingLog
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = {"loss": 3.5, "lddt_ca": 0.25, "tm_score": 0.125, "loss/distogram": 1.5}

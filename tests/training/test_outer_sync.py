@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from data_pipeline.io.config import ConfigError
 from helixfold.optim.config import OuterConfig
 from helixfold.optim.flat import StepReport
+from helixfold.results.training_log import read_log
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
-from helixfold.training.log import read_log
 from helixfold.training.outer_sync import CompletedStep, StepStats, merged_stats, merged_steps, summed
 from helixfold.training.stopping import StopRequest
 from tests.training.island_ranks import stop, train

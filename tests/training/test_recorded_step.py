@@ -12,10 +12,10 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
+from helixfold.results.training_log import read_log
 from helixfold.training import evaluate as evaluation
 from helixfold.training import step
 from helixfold.training.config import TrainingConfig
-from helixfold.training.log import read_log
 from helixfold.training.step import refusal_of_recording
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import Trainer

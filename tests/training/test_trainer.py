@@ -19,12 +19,12 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.parallel.mesh import Group, Layout, Mesh
 from helixfold.report.training_curves import plot_curves
+from helixfold.results.training_log import LOG_FILE, read_log
 from helixfold.training import evaluate as evaluation
 from helixfold.training import run_files
 from helixfold.training import step as training_step
 from helixfold.training import trainer as training
 from helixfold.training.evaluate import HeldOutScores
-from helixfold.training.log import LOG_FILE, read_log
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer

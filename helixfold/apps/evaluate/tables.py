@@ -8,9 +8,9 @@ from typing import Any
 from helixfold.analysis.benchmark_groups import BENCHMARK_MEASURES, Group
 from helixfold.apps.evaluate.benchmark_data import Benchmark
 from helixfold.apps.evaluate.compare import BenchmarkResults
+from helixfold.apps.evaluate.results import HEADINGS, complex_table, screen_table, write_evaluation
 from helixfold.report.evaluation_plot import evaluation_plot
 from helixfold.report.page import counted
-from helixfold.results.evaluation import HEADINGS, complex_table, screen_table, write_evaluation
 from helixfold.results.text_tables import aligned, tab_separated
 from helixfold.results.writing import write_file
 

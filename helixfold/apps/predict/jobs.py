@@ -1,7 +1,7 @@
-"""The proteins and complexes that a run folds."""
+"""What a run folds: targets whose features are still to be made, and features that were made before."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,31 @@ from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.features.complexes.feature_file import save_features
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.features.complexes.target_files import TargetNames, directory_in
+from data_pipeline.io.errors import InputError, InputProblems, did_you_mean, input_problems, printable
 from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.search.plan import SearchPlan
+from helixfold.apps.options import PredictOptions, SearchOptions
 from helixfold.apps.predict.settings import RunSettings
-from helixfold.apps.search import prepare_in, write_templates
-from helixfold.folding.initial_guess import guessed_positions
+from helixfold.apps.search import (
+    prepare_in,
+    pulldown_of_features,
+    read_features,
+    unfinished_features,
+    write_templates,
+)
+from helixfold.apps.search_plan import plan_of, with_site_sources
+from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
+from helixfold.folding.initial_guess import guess_of, guessed_positions
 from helixfold.folding.model_input import input_notes
 from helixfold.folding.templates import templates_read as templates_read_by
+from helixfold.report.page import counted
+from helixfold.report.pulldown import PulldownEntry
 from helixfold.report.searches import summary
 from helixfold.results.file_table import FEATURES
+from helixfold.runtime.options import given, part_of
+from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.find import ReadyModel
 
 
@@ -100,3 +117,75 @@ class Job:
         """Return the features that were made before, of a job that has them."""
         assert self.features is not None
         return self.features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What a run folds, and the searches for it."""
+
+    jobs: Sequence[Job]
+    searches: SearchPlan
+    pulldown: Sequence[PulldownEntry]  # the entries of its table
+    invalid: Mapping[str, str]  # what is wrong with targets that are left out, as failures.json has it
+
+
+def read_jobs(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, *, announce: bool) -> Batch:
+    """Return what a run with these options folds; see `requested_targets`.
+
+    Raise `InputError` for wrong input: all errors together or, with --skip-invalid, none of those that concern single
+    targets, unless no target is valid.
+    """
+    if options.features and not options.inputs and (names := given(options, SearchOptions)) and names != ["--threads"]:
+        raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
+    plan_of(with_site_sources(options, announce=False), announce=False)  # wrong options are reported before wrong files
+    with input_problems(skippable_problems(options.skip_invalid)) as problems:
+        targets, pulldown = requested_targets(options, given_targets, announce=announce, problems=problems)
+        ready = read_features(options.features, problems)
+        jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
+        if not jobs and not problems:
+            raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
+        _check_references(options.reference)
+        files = [Path("the targets")] * len(targets) + [path for path, _ in ready]
+        jobs = _checked(jobs, files, options, problems)
+        chains = {chain for job in jobs for chain in job.chain_ids}
+        for name in options.cyclic or ():
+            if name not in chains and not problems:  # a target that is left out may have it
+                hint = did_you_mean(name, sorted(chains))
+                raise InputError(f"--cyclic {printable(name)}: no target has a chain of this name{hint}")
+    # Whoever gives targets has decided what is searched.
+    search = with_site_sources(options, targets, announce=announce) if given_targets is None else options
+    searches = plan_of(search, announce=announce, dry_run=options.dry_run)
+    if announce and (unfinished := unfinished_features(options.features)):
+        text = f"left out, as they have no {FEATURES.name()}: {', '.join(map(str, unfinished))}"
+        print_note(f"{printable(text, 1000)}; helixfold features makes the rest")
+    jobs = [replace(job, directory=directory_in(options.output, job.title).name) for job in jobs]
+    invalid = left_out_failures(problems, {job.name for job in jobs}, announce=announce)
+    pulldown += pulldown_of_features(options.features, {directory_name(each.domain_name) for _, each in ready})
+    if (shard := options.shard) is not None:
+        count, jobs = len(jobs), part_of(jobs, shard)
+        if not jobs:
+            raise InputError(f"there is no target in shard {shard[0]}/{shard[1]} of {counted(count, 'target')}")
+    return Batch(jobs=jobs, searches=searches, pulldown=pulldown, invalid=invalid)
+
+
+def _checked(jobs: Sequence[Job], files: Sequence[Path], options: PredictOptions, problems: InputProblems) -> list[Job]:
+    """Return the jobs that have a name of their own and, if there are any, an initial guess; `files` have the jobs."""
+    names, found = TargetNames(), list[Job]()
+    only = len(jobs) + len(problems) == 1
+    for job, file in zip(jobs, files, strict=True):
+        with problems.collected(job.title):
+            names.add(job.title, file)
+            guess = options.initial_guess
+            found.append(job if guess is None else replace(job, initial_guess=guess_of(guess, job.title, only=only)))
+    return found
+
+
+def _check_references(paths: Sequence[Path]) -> None:
+    """Read structures that samples will be compared to; raise `InputError` for what is wrong with one."""
+    if not paths:
+        return
+    # Takes long to import.
+    from helixfold.analysis.matching import structure_files  # noqa: PLC0415
+
+    for file in (each for path in paths for each in structure_files(path)):
+        read_structure(file.path)

@@ -19,7 +19,7 @@ from data_pipeline.io.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.options import MemoryLimits, Order, PredictOptions
 from helixfold.apps.predict import relaxation
-from helixfold.apps.predict.jobs import Job
+from helixfold.apps.predict.jobs import Batch, Job, read_jobs
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
 from helixfold.apps.predict.memory_plan import print_forecast
 from helixfold.apps.predict.packing import Packer, restore
@@ -35,7 +35,6 @@ from helixfold.apps.search import (
     shared_directories,
     written_directories,
 )
-from helixfold.apps.targets import Batch, read_jobs
 from helixfold.execution import allocator
 from helixfold.execution.device import AUTO, common_dtype, limit_threads, settled_dtype, untried
 from helixfold.execution.recorded_passes import passes_on

@@ -18,13 +18,13 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.report.training_curves import plot_curves
 from helixfold.results.json_object import JsonObject
 from helixfold.results.record import RunRecord
+from helixfold.results.training_log import LOG_FILE, EvaluationRecord, read_log
 from helixfold.results.writing import to_json, write_file
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig, require_same_run
 from helixfold.training.evaluate import evaluate_on_ranks
 from helixfold.training.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained, adapter_names
 from helixfold.training.finetune.result import BEFORE_FILE, FinetuningResult, TargetScores, write_result
 from helixfold.training.finetune.settings import FinetuneConfig
-from helixfold.training.log import LOG_FILE, EvaluationRecord, read_log
 from helixfold.training.progress import print_message
 from helixfold.training.run import held_out_names
 from helixfold.training.run_files import CONFIG_FILE, RunFiles

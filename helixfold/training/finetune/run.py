@@ -24,6 +24,7 @@ from helixfold.planning.size import gib
 from helixfold.report.finetuning import PageTable, compared_curves, write_finetuning_page
 from helixfold.report.page import counted, duration
 from helixfold.results.driver import Run, driven
+from helixfold.results.training_log import LOG_FILE, TrainingHistory, read_log
 from helixfold.results.writing import write_file
 from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
@@ -35,7 +36,6 @@ from helixfold.training.finetune.options import FinetuneOptions
 from helixfold.training.finetune.result import PAGE_FILE, FinetuningResult, read_result, signed
 from helixfold.training.finetune.settings import FinetuneConfig
 from helixfold.training.forecast import memory_per_rank
-from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.progress import RunProgress, print_message
 from helixfold.training.run import exit_code_of, usual_workers
 from helixfold.training.run_dtype import with_settled_dtype

@@ -8,10 +8,10 @@ from typing import Any
 
 from data_pipeline.pipeline import Target, prepare
 from helixfold.apps.options import ConformationOptions, MemoryLimits, PredictOptions
+from helixfold.apps.predict.jobs import read_jobs
 from helixfold.apps.predict.record import TargetRecord, record_for
 from helixfold.apps.predict.settings import RunSettings, folding_of
 from helixfold.apps.predict.variants import expected_variants, variant_settings
-from helixfold.apps.targets import read_jobs
 from helixfold.model.presets import tiny
 from helixfold.planning.memory import MemoryOptions
 from helixfold.runtime.options import traits_of, values_of

@@ -8,8 +8,8 @@ from safetensors.numpy import load_file
 
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.model.presets import Preset
+from helixfold.results.training_log import read_log
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
-from helixfold.training.log import read_log
 from tests.training.runs import MODEL
 
 PRESET = Preset(

@@ -10,8 +10,8 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
 from helixfold.cli.main import main
 from helixfold.folding.api import predict
+from helixfold.results.training_log import LOG_FILE, read_log
 from helixfold.training.finetune.result import FinetuningResult, TargetScores, read_result
-from helixfold.training.log import LOG_FILE, read_log
 from helixfold.training.stopping import StopRequest
 from helixfold.weights.adapters import WeightedAdapter, read_adapter
 from helixfold.weights.find import find_models

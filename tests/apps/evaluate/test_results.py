@@ -12,7 +12,7 @@ import pytest
 
 from helixfold.analysis.benchmark_groups import TargetSize
 from helixfold.analysis.complexes import ComplexComparison, InterfaceComparison
-from helixfold.results.evaluation import complex_content, complex_table, screen_table, write_evaluation
+from helixfold.apps.evaluate.results import complex_content, complex_table, screen_table, write_evaluation
 from tests.support.evaluated import evaluated
 
 COMPLEX = ComplexComparison(

@@ -1,0 +1,128 @@
+"""The log of a training run, `log.jsonl`: its records, and how they are read.
+
+Steps count from 0, as in `TrainingLoader`.
+"""
+
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from data_pipeline.io.errors import InputError, printable
+from data_pipeline.io.files import os_errors_as_input_errors, require_file
+from data_pipeline.io.json_files import MAX_JSON_BYTES, parse_json
+
+LOG_FILE = "log.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """Record of one step, over all processes."""
+
+    step: int
+    examples_seen: int  # since the beginning of the run, including this step
+    losses: dict[str, float]  # means over the step's batch: each term unweighted, their sum "weighted", and "total"
+    learning_rate: float
+    gradient_norm: float
+    clipped: float  # fraction of gradients that were clipped (of examples, tensors or batches, as configured)
+    skipped: bool  # a loss or gradient was not finite, and the parameters were not updated
+    passes: int  # recycling iterations, the last one included
+    seconds: float
+    data_seconds: float  # part of `seconds` spent waiting for data
+    examples_per_second: float
+    memory_gib: float  # peak of the run so far
+    names: tuple[str, ...]  # of the chains or assemblies in the batch
+    # Of complexes, mean over the examples that have each; see `losses.chain_metrics`. Earlier logs have none.
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRecord:
+    """Record of the scores of the held-out chains after a step."""
+
+    step: int
+    summary: dict[str, float]  # means over the chains
+    chains: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingHistory:
+    """Steps and evaluations of a `log.jsonl`, in order."""
+
+    steps: tuple[StepRecord, ...]
+    evaluations: tuple[EvaluationRecord, ...]
+
+
+_Record = TypeVar("_Record", StepRecord, EvaluationRecord)
+
+
+def read_log(path: Path) -> TrainingHistory:
+    """Return the steps and evaluations in a `log.jsonl`, without an incomplete last line.
+
+    Raise `InputError` with the line number if the file is not such a log.
+    """
+    steps: list[StepRecord] = []
+    evaluations: list[EvaluationRecord] = []
+    for number, _, values in log_lines(path):
+        try:
+            if values["type"] == "step":
+                steps.append(_restored(StepRecord, values))
+                if len(steps) > 1 and steps[-1].step <= steps[-2].step:
+                    raise ValueError(f"step {steps[-1].step} stands after step {steps[-2].step}")
+            elif values["type"] == "evaluation":
+                evaluations.append(_restored(EvaluationRecord, values))
+        except (ValueError, OverflowError) as error:  # OverflowError: an integer larger than any float
+            raise InputError.at(path, f"{error}; is this the log of a training run?", line=number) from error
+    return TrainingHistory(steps=tuple(steps), evaluations=tuple(evaluations))
+
+
+def _restored(record: type[_Record], values: Mapping[str, Any]) -> _Record:
+    """Rebuild the record that a line was written from. Raise ValueError if it is not such a record."""
+    kinds: dict[str, Any] = typing.get_type_hints(record)
+    optional = {each.name for each in fields(record) if each.default_factory is not MISSING}
+    stored = {*values} - {"type", "time"}
+    if differing := ({*kinds} - optional - stored) | (stored - {*kinds}):
+        raise ValueError(f"{sorted(differing)} are missing or unknown")
+    return record(**{name: _value(name, kind, values[name]) for name, kind in kinds.items() if name in values})
+
+
+def _value(name: str, kind: Any, value: Any) -> Any:
+    if kind is float and (value is None or type(value) in (int, float)):
+        return math.nan if value is None else float(value)
+    if kind in (int, bool) and type(value) is kind:
+        return value
+    if kind == dict[str, float] and isinstance(value, dict):
+        return {key: _value(f"{name}.{key}", float, number) for key, number in value.items()}
+    item = typing.get_origin(typing.get_args(kind)[0]) or typing.get_args(kind)[0] if typing.get_args(kind) else None
+    if item is not None and isinstance(value, list) and all(isinstance(part, item) for part in value):
+        return tuple(value)
+    raise ValueError(f"{name} is {printable(repr(value), 60)}")
+
+
+def log_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+    """Yield the number (from 1), bytes and content of each complete line.
+
+    Raise `InputError` with the line number if the file is not such a log.
+    """
+    require_file(path)
+    with os_errors_as_input_errors(path, "cannot be read"), path.open("rb") as file:
+        # Text after the last line break is an incomplete line.
+        for number, line in enumerate(iter(lambda: file.readline(MAX_JSON_BYTES), b""), start=1):
+            if not line.endswith(b"\n") and len(line) < MAX_JSON_BYTES:
+                return
+            try:
+                values = parse_json(line)
+            except ValueError:
+                values = None
+            is_record = isinstance(values, dict) and values.get("type") in ("step", "evaluation", "event")
+            if not is_record or type(values.get("step")) not in (int, types.NoneType):
+                raise InputError.at(
+                    path,
+                    f"'{printable(line[:100].decode(errors='replace').rstrip(), 60)}' is no line of a training log; "
+                    "move the file away",
+                    line=number,
+                )
+            yield number, line, values
