@@ -6,6 +6,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from helixfold import _deprecated
+
 if TYPE_CHECKING:
     from helixfold.folding.api import load_model, predict
     from helixfold.folding.options import FoldingOptions
@@ -19,6 +21,7 @@ _MODULES = {
     "load_model": "helixfold.folding.api",
     "predict": "helixfold.folding.api",
 }
+_deprecated.install()
 
 
 def __getattr__(name: str) -> Any:

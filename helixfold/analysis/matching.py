@@ -8,6 +8,7 @@ from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import without_suffix
 from data_pipeline.structure import Structure
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES
+from helixfold._deprecated import moved_names
 from helixfold.analysis.residues import ComparisonError, best_pairing
 
 _SEPARATORS = "-_. "
@@ -126,3 +127,6 @@ def _named_file(path: Path) -> StructureFile:
 
 def _goes_on(longer: str, shorter: str) -> bool:
     return len(longer) > len(shorter) + 1 and longer.startswith(shorter) and longer[len(shorter)] in _SEPARATORS
+
+
+__getattr__ = moved_names(__name__)

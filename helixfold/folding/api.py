@@ -19,6 +19,7 @@ from data_pipeline.features.complexes.pipeline import prepare_any
 from data_pipeline.features.complexes.target_files import read_targets, typed_target
 from data_pipeline.io.errors import InputError
 from data_pipeline.pipeline import Target
+from helixfold._deprecated import moved_names
 from helixfold.execution.device import cast_trunk, dtype_on, pick_device
 from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
@@ -153,3 +154,6 @@ def _unread(target: AnyTarget, features: TargetFeatures, preset: Preset) -> tupl
     note = f"'{preset.name}' reads no templates, so the templates of '{target.name}' are not used"
     warnings.warn(note, stacklevel=3)
     return (note,)
+
+
+__getattr__ = moved_names(__name__)

@@ -11,6 +11,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
+from helixfold._deprecated import moved_names
 from helixfold.folding.prediction import Prediction
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.result import Relaxed
@@ -136,3 +137,6 @@ def _is_relaxed(directory: Path, name: str) -> bool:
 
 def _finite(energy: float) -> float | None:
     return round(energy, 1) if math.isfinite(energy) else None
+
+
+__getattr__ = moved_names(__name__)

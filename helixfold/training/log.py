@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from data_pipeline.io.extras import require
 from data_pipeline.io.files import atomic_write
+from helixfold._deprecated import moved_names
 from helixfold.results.training_log import LOG_FILE, StepRecord, log_lines
 from helixfold.training.progress import Progress, print_message
 
@@ -197,3 +198,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+__getattr__ = moved_names(__name__)

@@ -217,7 +217,7 @@ def test_writers_and_readers_take_the_name_from_the_table(name: str, module: str
 
 # Names of other files: settings of a training, and folders of a verification.
 OTHERS = {
-    *("training/run_files.py", "verification/deepmind.py", "verification/runs.py"),
+    *("training/run_files.py", "apps/verify/deepmind.py", "apps/verify/runs.py"),
 }
 
 
