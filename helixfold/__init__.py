@@ -6,7 +6,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from helixfold import _deprecated
+from helixfold._deprecated import install
 
 if TYPE_CHECKING:
     from helixfold.folding.api import load_model, predict
@@ -21,7 +21,7 @@ _MODULES = {
     "load_model": "helixfold.folding.api",
     "predict": "helixfold.folding.api",
 }
-_deprecated.install()
+install()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ are in another module now. `data_pipeline._deprecated` has the same for that pac
 from collections.abc import Callable
 from typing import Any
 
-from data_pipeline import _deprecated as mechanism
+from data_pipeline import _deprecated as old_paths
 
 MODULES = {
     "helixfold.alignment_features": "helixfold.training.alignment_features",
@@ -46,9 +46,9 @@ NAMES = {
 
 def install() -> None:
     """Let Python find the modules of this package by their old names."""
-    mechanism.install(MODULES)
+    old_paths.install(MODULES)
 
 
 def moved_names(module: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module that has an entry in `NAMES`."""
-    return mechanism.moved_names(module, NAMES[module])
+    return old_paths.moved_names(module, NAMES[module])

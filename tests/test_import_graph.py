@@ -13,12 +13,12 @@ from tests.support.sources import ROOT, files, imported_names, module_name, node
 def imported(path: Path) -> Iterator[str]:
     """Yield whatever a file imports, also inside functions, and what backends import at their first use.
 
-    The table of files names modules that it does not import.
+    The tables of files and of old paths name modules that they do not import.
     """
     for name in imported_names(path):
         yield name
         yield name.rpartition(".")[0]
-    for node in () if path.name == "file_table.py" else nodes(path):
+    for node in () if path.name in ("file_table.py", "_deprecated.py") else nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("helixfold."):
             yield node.value.partition(":")[0]
 

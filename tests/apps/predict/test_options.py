@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 
 from data_pipeline.training_sets.chains import ChainFilter
+from helixfold.apps import options
 from helixfold.apps.options import MemoryLimits, PredictOptions
-from helixfold.apps.predict import options
 from helixfold.apps.predict.doctor import CARD_NAMES
 from helixfold.cli.main import main
 from helixfold.cli.relax import relax

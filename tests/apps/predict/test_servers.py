@@ -15,8 +15,9 @@ from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.mmseqs_server import ServerSearch, ServerTemplates
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.server_archive import UNIREF_FILE
+from helixfold.apps import search_plan
 from helixfold.apps.options import SearchOptions
-from helixfold.apps.predict import postprocess, search_plan
+from helixfold.apps.predict import postprocess
 from helixfold.apps.search import contacts_of
 from helixfold.apps.search_plan import plan_of
 from helixfold.cli.main import main

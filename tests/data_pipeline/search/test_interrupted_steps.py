@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.search import download as module
+from data_pipeline.search import database_download as module
 from data_pipeline.search.cluster_build import move_database
 from data_pipeline.search.database_download import DOWNLOADS, download_databases
 from tests.data_pipeline.search.test_database_download import ARCHIVE, HASTY, NAME, database_files, download
