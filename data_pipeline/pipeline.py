@@ -43,6 +43,7 @@ class Target:
     templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them
     latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
     as_protein: bool = False  # read every letter as a residue, even if they look like DNA, RNA or codes
+    description: str = ""  # what the header of its FASTA record says after the name
 
     def template_date(self, latest: date | None) -> date | None:
         """Return the earlier of the target's own date and a plan's; None if neither limits templates."""

@@ -19,6 +19,7 @@ USER_FILE: Final = "helixfold.toml"  # in the user's configuration directory
 # Names one more file; the null device, as for pip, means that no configuration file is read.
 VARIABLE: Final = "HELIXFOLD_CONFIG"
 _PATHS: Final = ("weights_directory", "databases", "cache_directory", "search_cache")
+ADDRESSES: Final = ("msa_server", "uniprot_server", "pdb_sequence_server", "pdb_structure_server", "alphafold_server")
 _NAMES: Final = ("monomer_models", "multimer_models")
 
 
@@ -32,6 +33,10 @@ class SiteConfiguration:
     weights_directory: Path | None = None
     databases: Path | None = None
     msa_server: str | None = None
+    uniprot_server: str | None = None  # these four are for --fetch-inputs
+    pdb_sequence_server: str | None = None
+    pdb_structure_server: str | None = None
+    alphafold_server: str | None = None
     monomer_models: tuple[str, ...] | None = None
     multimer_models: tuple[str, ...] | None = None
     cache_directory: Path | None = None
@@ -105,7 +110,7 @@ def _value(path: Path, key: str, value: Any) -> Any:
         if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
             return tuple(value)
         expected = 'a list of names of models, such as ["model_1_ptm"]'
-    elif key == "msa_server":
+    elif key in ADDRESSES:
         if isinstance(value, str) and is_http_address(value):
             return value
         expected = "an address in quotes that begins with https:// or http://"

@@ -79,6 +79,10 @@ class TargetOptions:
     pulldown_table: Annotated[File | None, Traits(recorded="inputs")] = None
     """With --pulldown: predict the complexes in this table (.csv, .tsv) instead of all pairs. Columns: bait, prey and
     optionally id; a cell may name several chains and copies, such as heavy:light or antigen*2."""
+    fetch_inputs: bool = False
+    """Also take UniProt accessions (P69905) and PDB ids (4HHB, or 4HHB_A for one chain) in place of files, and fetch
+    them: sequences to predict, and structures for --templates, --reference and --initial-guess (AlphaFold DB's of a
+    UniProt accession)."""
     example: Annotated[bool, Traits(recorded="inputs")] = False
     """Predict the protein that comes with helixfold (the SH3 domain of Src, 64 residues) from its template, to try the
     installation."""
@@ -490,8 +494,8 @@ class ScreenOptions:
     log_file: File | None = None
     """Append all output to this file, with time stamps."""
     progress: Progress = "bars"
-    """bars: progress bars. json: one JSON object on stderr after each stage of each target, with the time and the
-    seconds left."""
+    """bars: progress bars, on a terminal only. json: one JSON object on stderr after each stage of each target, with
+    the time and the seconds left."""
 
 
 @Parameter(name="*")

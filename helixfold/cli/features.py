@@ -27,6 +27,9 @@ class FeatureTargets:
     shared: bool = False
     """Share the output directory with other runs of the same targets, on any number of machines. Each run claims
     targets before it starts them, and takes over the targets of runs that have died."""
+    fetch_inputs: bool = False
+    """Also take UniProt accessions (P69905) and PDB ids (4HHB, or 4HHB_A for one chain) in place of files, and fetch
+    them: sequences, and structures for --templates (AlphaFold DB's of a UniProt accession)."""
     as_protein: bool = False
     """Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes."""
     skip_invalid: bool = False
@@ -94,11 +97,12 @@ def features(
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
     from data_pipeline.parse.fasta import directory_name
+    from helixfold.apps.fetched_inputs import with_fetched_inputs
     from helixfold.apps.search import make_features
     from helixfold.apps.search_plan import plan_of, with_site_sources
     from helixfold.apps.targets import left_out_failures, requested_targets, skippable_problems
 
-    requested = PredictOptions(**values_of(options, PredictOptions), inputs=inputs)
+    requested = with_fetched_inputs(PredictOptions(**values_of(options, PredictOptions), inputs=inputs))
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         targets, entries = requested_targets(requested, announce=True, problems=problems)
     if not targets and not problems:

@@ -51,7 +51,9 @@ def predict(
     if others.other_names:
         print("\n".join(listing()))
         return 0
-    return predict_on_devices(resolve(replace(options, inputs=inputs, command=command), others))
+    from helixfold.apps.fetched_inputs import with_fetched_inputs
+
+    return predict_on_devices(with_fetched_inputs(resolve(replace(options, inputs=inputs, command=command), others)))
 
 
 def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarget] | None" = None) -> int:

@@ -22,6 +22,7 @@ class AlignedTemplate:
     chain_id: str  # of the target
     residues: str  # a letter for each residue of the target's chain: the template's residue there, "-" for none
     label: str  # names it among the templates of all chains: "1abc_A", or of a complex "chain B: 1abc_A"
+    slot: int = 0  # its place in the features
 
 
 def templates_read(features: TargetFeatures, preset: Preset) -> tuple[AlignedTemplate, ...]:
@@ -43,8 +44,8 @@ def templates_in(features: Features | ComplexFeatures, most: int | None = None) 
         return tuple(_of_complex(features, most))
     rows = zip(features.template_domain_names[:most], features.template_aatype[:most], strict=True)
     return tuple(
-        AlignedTemplate(name=name, chain_id=ONLY_CHAIN, residues=_letters(types), label=name)
-        for name, types in rows
+        AlignedTemplate(name=name, chain_id=ONLY_CHAIN, residues=_letters(types), label=name, slot=slot)
+        for slot, (name, types) in enumerate(rows)
         if (types != GAP).any()
     )
 
@@ -56,7 +57,7 @@ def _of_complex(features: ComplexFeatures, most: int | None) -> Iterator[Aligned
             types = features.template_aatype[slot, own]
             if name and (types != GAP).any():
                 yield AlignedTemplate(
-                    name=name, chain_id=chain, residues=_letters(types), label=f"chain {chain}: {name}"
+                    name=name, chain_id=chain, residues=_letters(types), label=f"chain {chain}: {name}", slot=slot
                 )
 
 

@@ -58,6 +58,23 @@ class TargetFiles:
         return self.predictions[0]
 
     @property
+    def rows(self) -> int | None:
+        """Return the number of rows of the alignment, if it is known."""
+        return self.summary.rows if self.features is None else len(self.features.msa)
+
+    @property
+    def rows_read(self) -> int | None:
+        """Return how many rows the best prediction's model read in each recycling iteration, if not all."""
+        model = None if self.timings is None else self.timings.child("models").child(self.best.name)
+        read = None if model is None else model.optional_number("msa_rows_read")
+        return int(read) if read and self.rows and read < self.rows else None
+
+    @property
+    def protein(self) -> str:
+        """Return the name of the protein in words, which its input file gave; "" if it gave none."""
+        return "" if self.settings is None else protein_name(self.settings.get("description", str, ""))
+
+    @property
     def summary(self) -> ConfidenceSummary:
         """Return the summary of the best prediction."""
         return summary_of(self.best)
@@ -91,6 +108,19 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
         timings=read_record(TIMINGS.path(directory)),
         settings=settings,
     )
+
+
+def protein_name(description: str) -> str:
+    """Return the name of a protein and its organism from the header of a FASTA record, after the record's own name.
+
+    UniProt writes `Hemoglobin subunit alpha OS=Homo sapiens OX=9606 ...`, the PDB `A, C|HEMOGLOBIN|Homo sapiens (1)`.
+    """
+    name, _, rest = description.partition(" OS=")
+    organism = re.split(r" [A-Z]{2}=", rest, maxsplit=1)[0]
+    if not rest and description.count("|") == 2:
+        _, name, organism = description.split("|")
+        organism = re.sub(r" \([0-9]+\)$", "", organism)
+    return f"{name}, {organism}" if organism else name
 
 
 def read_order(directory: Path) -> tuple[str, ...]:

@@ -66,7 +66,8 @@ def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> I
         method, ranked_by = f"AlphaFold-Multimer {cite('alphafold', 'multimer')}", "0.8 ipTM + 0.2 pTM"
     version = record.software.get("helixfold", "")
     torch = record.software.get("torch", "").partition("+")[0]
-    yield f"The structure of {target.name} ({size}) was predicted by {method},"
+    named = f"{target.name} ({target.protein}; {size})" if target.protein else f"{target.name} ({size})"
+    yield f"The structure of {named} was predicted by {method},"
     yield f"as implemented in helixfold {version} (PyTorch {torch})."
     assert target.settings is not None
     recycles = target.settings.child("options").get("num_recycles", int, target.best.num_recycles)
@@ -80,8 +81,10 @@ def _prediction(target: TargetFiles, record: Provenance, cite: _References) -> I
 
 
 def _alignment(target: TargetFiles, record: Provenance, cite: _References) -> str:
-    rows = len(target.features.msa) if target.features is not None else target.summary.rows
+    rows = target.rows
     size = "" if rows is None else f", which has {counted(rows, 'sequence')}"
+    if target.rows_read is not None:
+        size += f" (at most {target.rows_read:,} read in each recycling iteration)"
     searches = [each for each in record.searches if each.purpose in ("alignment", "pairs")]
     if searches:
         return f"The multiple sequence alignment{size}, was made by {_searched(searches, cite)}."

@@ -86,7 +86,7 @@ def warnings_of(target: TargetFiles) -> list[str]:
         )
     if len(target.summary.chains) > 1:
         found += _clashes(target)
-    rows = len(target.features.msa) if target.features is not None else target.summary.rows
+    rows = target.rows
     if rows is not None and rows < _SHALLOW:
         what = "only the sequence itself" if rows == 1 else f"{rows} sequences"
         found.append(

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.features.schema import Features
+from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, UNKNOWN
 from helixfold import __version__
 from helixfold.folding.prediction import CONFIDENCE_BANDS, Prediction
+from helixfold.folding.templates import templates_in
 from helixfold.report.files import TargetFiles, present, read_order, read_target, structures_of, summary_of
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.methods import methods_of
@@ -94,7 +95,7 @@ def _page(target: TargetFiles, predictions: int) -> str:
         "templates": _superposed_templates(target, superposer, blobs),
         "alignment": _alignment(target, blobs),
     }
-    features, best = target.features, target.best
+    best = target.best
     names = {prediction.name for prediction in target.predictions}
     stages = stages_of(target)
     letters = [band_of(value).letter for value in best.plddt.tolist()]
@@ -111,7 +112,6 @@ def _page(target: TargetFiles, predictions: int) -> str:
         ensemble=ENSEMBLE_PAGE.name() if ENSEMBLE_PAGE.path(target.directory).is_file() else None,
         best=best,
         chains=chains,
-        rows=len(features.msa) if features is not None else target.summary.rows,
         bands=CONFIDENCE_BANDS,
         band=band_of,
         shares=[letters.count(band.letter) / len(letters) for band in CONFIDENCE_BANDS],
@@ -177,27 +177,30 @@ def _structures(directory: Path, prediction: Prediction, superposer: Superposer,
 
 
 def _superposed_templates(target: TargetFiles, superposer: Superposer, blobs: Blobs) -> list[dict[str, Any]]:
-    """Return the templates that the network read for a single chain, each superposed on the best structure."""
+    """Return the templates that the network read, each superposed on its chain of the best structure."""
     features, record = target.features, target.best.provenance
-    if not isinstance(features, Features) or record is None:
+    if features is None or record is None:
         return []
     numbers = np.array(target.best.residue_numbers)
     found: list[dict[str, Any]] = []
-    for index, name in enumerate(features.template_domain_names):
-        mask = features.template_all_atom_masks[index]
-        places = np.flatnonzero(mask[:, ATOM_ORDER["CA"]] > 0)
-        if name not in record.templates or len(places) < _LEAST_SUPERPOSED or blobs.full:
+    for each in templates_in(features):
+        own = np.ones(len(numbers), bool)
+        if isinstance(features, ComplexFeatures):
+            own = features.asym_id == features.chain_names.index(each.chain_id) + 1
+        mask = features.template_all_atom_masks[each.slot]
+        places = np.flatnonzero(own & (mask[:, ATOM_ORDER["CA"]] > 0))
+        if each.label not in record.templates or len(places) < _LEAST_SUPERPOSED or blobs.full:
             continue
         template = Protein(
-            aatype=np.minimum(features.template_aatype[index][places], UNKNOWN),
-            atom_positions=features.template_all_atom_positions[index][places],
+            aatype=np.minimum(features.template_aatype[each.slot][places], UNKNOWN),
+            atom_positions=features.template_all_atom_positions[each.slot][places],
             atom_mask=mask[places],
             residue_index=numbers[places],
             chain_index=np.zeros(len(places), np.int64),
             b_factors=np.zeros((len(places), mask.shape[1])),
         )
         if (structure := superposer.packed_template(template, places)) is not None:
-            found.append({"name": name, "structure": _packed(structure, blobs)})
+            found.append({"name": each.label, "structure": _packed(structure, blobs)})
     return found
 
 

@@ -57,6 +57,21 @@ def test_searches_models_and_templates_are_named_and_cited(tmp_path: Path) -> No
     )
 
 
+def test_the_protein_and_the_rows_that_were_read_are_named(tmp_path: Path) -> None:
+    methods(tmp_path)
+    directory = tmp_path / "hairpin"
+    for file, key, value in (
+        ("settings.json", "description", "Src SH3 OS=Gallus gallus OX=9031"),
+        ("timings.json", "models", {name: {"msa_rows_read": 30} for name in ("model_1_ptm", "model_2_ptm")}),
+    ):
+        content = json.loads((directory / file).read_text()) | {key: value}
+        (directory / file).write_text(json.dumps(content))
+    found = methods_of(read_target(directory))
+    assert found is not None
+    assert "The structure of hairpin (Src SH3, Gallus gallus; " in found.text
+    assert "which has 40 sequences (at most 30 read in each recycling iteration), was made" in found.text
+
+
 def test_a_server_is_cited_as_colabfolds_with_its_program(tmp_path: Path) -> None:
     search = RecordedSearch(purpose="alignment", search="server", databases=(SERVER,))
     found = methods(tmp_path, replace(RECORD, searches=(search,), templates=()))

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import zlib
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -17,13 +18,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.features.schema import Features
+from data_pipeline.features.assembly import Chain, complex_features
+from data_pipeline.features.complexes.feature_file import save_features
+from data_pipeline.features.complexes.feature_set import ComplexFeatureSet
+from data_pipeline.features.schema import FEATURE_AXES, Features
 from data_pipeline.io.errors import InputError
+from data_pipeline.parse.structures import read_structure
+from helixfold.folding.provenance import Provenance
 from helixfold.report import maps
 from helixfold.report.index import write_index
 from helixfold.report.maps import distance_maps, pae_map
 from helixfold.report.target_page import write_report
 from tests.report.reported import (
+    HAIRPIN,
+    chain_of,
+    features_of,
     many_chains,
     write_dimer,
     write_read_templates,
@@ -198,6 +207,98 @@ def test_templates_that_were_read_are_laid_on_the_best_structure(target: Path) -
     assert {int(name[10:]) for name in placed[0]} == set(range(1, 21))
     for name, at in placed[0].items():
         np.testing.assert_allclose(at, placed[1][name], atol=0.01)
+
+
+def test_templates_of_a_complex_are_laid_each_on_its_chain(dimer: Path, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(dimer, tmp_path / "dimer"))
+    first, second = read_structure(target / "ranked_0.pdb").chains
+    turn = np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    chains = [
+        Chain(
+            name=name,
+            features=replace(
+                features_of(chain_of(HAIRPIN), "dimer", rows=1),
+                template_domain_names=(template,),
+                template_aatype=chain.aatype[None].astype(np.int32),
+                template_all_atom_positions=(chain.atom_positions @ turn + 50)[None].astype(np.float32),
+                template_all_atom_masks=chain.atom_mask[None].astype(np.float32),
+                template_sum_probs=np.zeros((1, 1), np.float32),
+            ),
+        )
+        for name, template, chain in (("A", "1abc_A", first), ("B", "2xyz_B", second))
+    ]
+    gap = features_of(chain_of(HAIRPIN), "dimer", rows=1)
+    whole = ComplexFeatureSet(multimer=complex_features(chains), residue_gap=two_copies(gap))
+    save_features(target / "features.npz", whole)
+    record = Provenance(threads=1, executor="whole", backends={}, templates=("chain A: 1abc_A", "chain B: 2xyz_B"))
+    content = {"provenance": [{"predictions": ["model_1_ptm"], **asdict(record)}], "predictions": {}}
+    (target / "settings.json").write_text(json.dumps(content))
+    page = page_of(target)
+    templates = data_of(page)["templates"]
+    assert [template["name"] for template in templates] == ["chain A: 1abc_A", "chain B: 2xyz_B"]
+    best = alphas(page, data_of(page)["models"][0]["structures"]["unrelaxed"])
+    half = len(best) // 2
+    for template, own in zip(templates, (best[:half], best[half:]), strict=True):
+        np.testing.assert_allclose(alphas(page, template["structure"]), own, atol=0.01)
+
+
+def two_copies(features: Features) -> Features:
+    """The features of a chain twice, with a gap of residue numbers."""
+    arrays = {
+        name: np.concatenate([getattr(features, name)] * 2, axis=FEATURE_AXES[name].index("r"))
+        for name in FEATURE_AXES
+        if "r" in FEATURE_AXES[name] and name != "residue_index"
+    }
+    numbers = np.concatenate([features.residue_index, features.residue_index + 500])
+    return replace(features, sequence=2 * features.sequence, residue_index=numbers, **arrays)
+
+
+def alphas(page: str, packed: dict) -> np.ndarray:
+    """C-alpha positions of a structure in a page, where the page draws them."""
+    lines = [line for line in blob_of(page, packed["data"]).decode().splitlines() if line[12:16] == " CA "]
+    atoms = np.array([[float(line[start : start + 8]) for start in (30, 38, 46)] for line in lines])
+    return atoms @ np.array(packed["rotation"]).reshape(3, 3).T + packed["shift"]
+
+
+def test_a_sample_of_the_alignment_is_shown_as_part_of_it(target: Path) -> None:
+    page = page_of(target)
+    assert '40</span> <span class="what">sequences in the alignment' in page
+    timings = json.loads((target / "timings.json").read_text())
+    for models in timings["models"].values():
+        models["msa_rows_read"] = 40
+    (target / "timings.json").write_text(json.dumps(timings))
+    assert '40</span> <span class="what">sequences in the alignment' in page_of(target)
+    best = json.loads((target / "ranking_debug.json").read_text())["order"][0]
+    timings["models"][best]["msa_rows_read"] = 32
+    (target / "timings.json").write_text(json.dumps(timings))
+    page = page_of(target)
+    assert '32 of 40</span> <span class="what">sequences of the alignment read' in page
+    assert "; a sample of 32 is read in each recycling iteration" in page
+
+
+@pytest.mark.parametrize(
+    ("description", "name"),
+    [
+        ("", ""),
+        ("SH3 domain of Src", "SH3 domain of Src"),
+        (
+            "Hemoglobin subunit alpha OS=Homo sapiens OX=9606 GN=HBA1 PE=1 SV=2",
+            "Hemoglobin subunit alpha, Homo sapiens",
+        ),
+        ("A, C|HEMOGLOBIN (ALPHA CHAIN)|Homo sapiens (9606)", "HEMOGLOBIN (ALPHA CHAIN), Homo sapiens"),
+    ],
+)
+def test_the_heading_has_the_name_of_the_protein(description: str, name: str, target: Path) -> None:
+    (target / "settings.json").write_text(json.dumps({"description": description, "predictions": {}}))
+    page = page_of(target)
+    assert re.findall('<p class="protein">(.*)</p>', page) == [name] * bool(name)
+    assert f"<title>{target.name}{f' · {name}' if name else ''} · helixfold</title>" in page
+
+
+def test_thresholds_of_interface_scores_have_their_sources(dimer: Path) -> None:
+    guide = page_of(dimer).partition('<details class="card guide">')[2].partition("</details>")[0]
+    for words in ("at least 0.203", "doi:10.1101/2024.02.19.580970", "no threshold is published", "more than 0.61"):
+        assert words in guide
 
 
 def test_a_structure_that_pdb_cannot_hold_is_shown_from_its_mmcif_file(tmp_path: Path) -> None:

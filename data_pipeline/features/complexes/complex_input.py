@@ -40,6 +40,11 @@ class ComplexInput:
         return self.target.name
 
     @property
+    def description(self) -> str:
+        """Return what its FASTA file says about it."""
+        return self.target.description
+
+    @property
     def sequence(self) -> str:
         """Return the sequences of the chains with colons between, chains of the same sequence as neighbours."""
         entities = self.target.entities

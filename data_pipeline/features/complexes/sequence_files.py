@@ -59,7 +59,8 @@ def _fasta_target(
     except ChainSequenceError as error:
         wrong, column = _place(lines, error.index)
         raise InputError.at(path, str(error), line=wrong or line, column=column, record=name) from error
-    return _complex(path, line, name, sequences, ids)
+    words = (word for word in description.split() if not word.startswith(f"{CHAIN_IDS_WORD}="))
+    return _complex(path, line, name, sequences, ids, description=" ".join(words))
 
 
 def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] = ()) -> ComplexTarget:
@@ -71,7 +72,9 @@ def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] 
     if (problem := target_name_problem(name)) is not None:
         raise InputError.at(path, f"the complex is named after the file, and {problem}")
     records = read_fasta(path)
-    return _complex(path, records[0].line, name, [record.sequence for record in records], chain_ids)
+    descriptions = dict.fromkeys(record.description for record in records if record.description)
+    sequences = [record.sequence for record in records]
+    return _complex(path, records[0].line, name, sequences, chain_ids, description="; ".join(descriptions))
 
 
 def read_table_targets(
@@ -120,10 +123,16 @@ def _table_target(
 
 
 def _complex(
-    path: str | PathLike[str], line: int, name: str, sequences: Sequence[str], chain_ids: Sequence[str]
+    path: str | PathLike[str],
+    line: int,
+    name: str,
+    sequences: Sequence[str],
+    chain_ids: Sequence[str],
+    *,
+    description: str = "",
 ) -> ComplexTarget:
     try:
-        return ComplexTarget.of(name, sequences, chain_ids)
+        return ComplexTarget.of(name, sequences, chain_ids, description)
     except InputError as error:
         problem = InputError.at(path, str(error), line=line)
         problem.record = name

@@ -27,12 +27,15 @@ class ComplexTarget:
     name: str
     sequences: tuple[str, ...]  # by chain
     chain_ids: tuple[str, ...]  # by chain
+    description: str = ""  # what the headers of its FASTA records say after the names
 
     @classmethod
-    def of(cls, name: str, sequences: Sequence[str], chain_ids: Sequence[str] = ()) -> "ComplexTarget":
+    def of(
+        cls, name: str, sequences: Sequence[str], chain_ids: Sequence[str] = (), description: str = ""
+    ) -> "ComplexTarget":
         """Return the complex of these chains, named A, B, ... if there are no IDs."""
         ids = tuple(chain_ids) or default_chain_ids(len(sequences))
-        return cls(name=name, sequences=tuple(sequences), chain_ids=ids)
+        return cls(name=name, sequences=tuple(sequences), chain_ids=ids, description=description)
 
     def __post_init__(self) -> None:
         owner = f"complex '{printable(self.name)}'"

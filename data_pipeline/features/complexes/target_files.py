@@ -126,9 +126,9 @@ def _check_residues(target: AnyTarget, path: Path, *, as_protein: bool) -> None:
 def target_of(read: FastaRecord | ComplexTarget) -> AnyTarget:
     """Return a target; a complex of a single chain without an ID of its own is that chain."""
     if isinstance(read, FastaRecord):
-        return Target(name=read.name, sequence=read.sequence)
+        return Target(name=read.name, sequence=read.sequence, description=read.description)
     if read.chain_ids == (ONLY_CHAIN,):
-        return Target(name=read.name, sequence=read.sequences[0])
+        return Target(name=read.name, sequence=read.sequences[0], description=read.description)
     return ComplexInput(target=read)
 
 
@@ -139,10 +139,11 @@ def _with_chains(target: AnyTarget, ids: Sequence[str], pair_mode: PairMode, *, 
     if isinstance(target, Target):
         if not ids or ids == (ONLY_CHAIN,):
             return target
-        given = ComplexTarget.of(target.name, (target.sequence,), ids)
+        given = ComplexTarget.of(target.name, (target.sequence,), ids, target.description)
         files = (ChainAlignmentFiles(unpaired=target.alignments),)
         return ComplexInput(target=given, files=files, pair_mode=pair_mode)
-    given = ComplexTarget.of(target.name, target.target.sequences, ids or target.target.chain_ids)
+    ids = ids or target.target.chain_ids
+    given = ComplexTarget.of(target.name, target.target.sequences, ids, target.description)
     return replace(target, target=given, pair_mode=pair_mode)
 
 

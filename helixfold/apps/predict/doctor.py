@@ -14,7 +14,7 @@ from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.addresses import without_password
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors
-from data_pipeline.io.site_configuration import KEYS, VARIABLE, configuration_files, site_configuration
+from data_pipeline.io.site_configuration import ADDRESSES, KEYS, VARIABLE, configuration_files, site_configuration
 from data_pipeline.io.user_cache import NO_CACHE, user_cache
 from data_pipeline.search.database import (
     HMMER_TOOLS,
@@ -84,8 +84,7 @@ def configuration_facts() -> Facts:
         values["search_cache"] = site.search_cache or (None if cache is None else cache / "databases")
     except InputError as error:
         return {"files": files, "error": str(error), "settings": {}}
-    if site.msa_server is not None:
-        values["msa_server"] = without_password(site.msa_server)
+    values |= {key: without_password(values[key]) for key in ADDRESSES if values[key] is not None}
     settings = {
         key: {
             "value": str(value) if isinstance(value, Path) else value,

@@ -226,7 +226,8 @@ class TargetUnderWay:
         (requested, _), settings, resumed = self.missing.popleft(), self.settings, self._resumed
         preset, alignment = requested.model.preset, requested.alignment
         if (preset.name, alignment.name) not in self._same:
-            self._models[requested.name] = prediction.measurements
+            read = _rows_read(preset, alignment.of(self.features))
+            self._models[requested.name] = {**prediction.measurements, "msa_rows_read": read}
             if settings.num_seeds > 1 and not _depends_on_seed(preset, alignment.of(self.features), settings):
                 self._same[preset.name, alignment.name] = prediction
         prediction = replace(
@@ -403,6 +404,12 @@ def _template_count(features: TargetFeatures, preset: Preset) -> int:
         return 0
     masks = model_input(features, preset).features.template_all_atom_masks[: preset.sampling.max_templates]
     return int(masks.any((1, 2)).sum())
+
+
+def _rows_read(model: Preset, features: TargetFeatures) -> int:
+    """Return how many MSA rows a model reads in each recycling iteration."""
+    most = model.sampling.max_msa_clusters + model.sampling.max_extra_msa
+    return min(len(model_input(features, model).features.msa), most)
 
 
 def _depends_on_seed(model: Preset, features: TargetFeatures, settings: RunSettings) -> bool:

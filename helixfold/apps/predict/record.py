@@ -81,6 +81,7 @@ class TargetRecord:
     predictions: Mapping[str, PredictionIdentity]  # by name
     provenance: Mapping[str, Provenance] = field(default_factory=dict)  # by name, of those that were made
     clusters: ClusterRecord | None = None
+    description: str = ""  # of the target, which the report shows; no difference either
 
     def differences(self, other: "TargetRecord") -> list[str]:
         """Describe each setting of `other` that differs from this record; additional predictions do not count."""
@@ -153,6 +154,7 @@ class TargetRecord:
         made = {name: self.provenance[name] for name in self.predictions if name in self.provenance}
         content = {
             "helixfold": __version__,
+            **({"description": self.description} if self.description else {}),
             "inputs": self.inputs,
             "options": self.options,
             "predictions": {name: origin.to_dict() for name, origin in self.predictions.items()},
@@ -196,6 +198,7 @@ def record_for(
         },
         predictions={prediction.name: prediction.identity for prediction in predictions},
         clusters=clusters,
+        description="" if job.target is None else job.target.description,
     )
 
 
@@ -236,6 +239,7 @@ def record_of(content: Any) -> TargetRecord | None:
             predictions=predictions,
             provenance=read_provenance(content.get("provenance")),
             clusters=None if content.get("clusters") is None else ClusterRecord.from_dict(content["clusters"]),
+            description=str(content.get("description", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

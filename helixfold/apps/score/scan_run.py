@@ -52,6 +52,7 @@ from helixfold.runtime.options import Item, values_of
 from helixfold.runtime.standard_streams import optional_output, print_note, print_summary
 
 TABLE_FILE, JSON_FILE, PAGE_FILE = "mutations.tsv", "mutations.json", "mutations.html"
+JOURNAL_FILE, WILD_TYPE_FILE, STRUCTURES_DIRECTORY = "mutants.jsonl", "wild_type.pdb", "structures"
 _MOST_ON_SCREEN, _MOST_ON_PAGE = 10, 1000
 # Amino acids by what their side chains are like, as rows of heat maps usually have them.
 _ROWS = "GAVLIMCFWYPSTNQHKRDE"
@@ -59,28 +60,35 @@ _ROWS = "GAVLIMCFWYPSTNQHKRDE"
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A column of the table, and a heat map; values below `neutral`, if there is one, have another colour."""
+    """A column of the table, and a heat map; values below `neutral`, if there is one, have another colour.
+
+    The scale of the map spans at least `floor` (on both sides of `neutral`), so that noise is drawn in faint colours.
+    The floors are our choice: no published study gives thresholds for these measures.
+    """
 
     title: str
     layout: str
+    floor: float
     neutral: float | None = 0.0
     largest: float | None = None  # for a scale from 0 to a fixed end
     is_loss: bool = False  # larger values are worse
 
 
 MEASURES: dict[str, Measure] = {
-    "masked_marginal": Measure(title="Masked marginal", layout="%.2f"),
-    "wild_type_marginal": Measure(title="Wild-type marginal", layout="%.2f"),
-    "plddt_change": Measure(title="Change of pLDDT", layout="%.2f"),
-    "site_plddt_change": Measure(title="Change of pLDDT at the site", layout="%.2f"),
-    "lddt": Measure(title="lDDT to the wild type", layout="%.3f", neutral=None, largest=1.0),
-    "site_lddt": Measure(title="lDDT to the wild type at the site", layout="%.3f", neutral=None, largest=1.0),
-    "pae_change": Measure(title="Change of PAE, Å", layout="%.3f", is_loss=True),
-    "site_pae_change": Measure(title="Change of PAE at the site, Å", layout="%.3f", is_loss=True),
-    "ptm_change": Measure(title="Change of pTM", layout="%.4f"),
-    "iptm_change": Measure(title="Change of ipTM", layout="%.4f"),
-    "rmsd": Measure(title="RMSD to the wild type, Å", layout="%.2f", neutral=None, is_loss=True),
-    "plddt": Measure(title="pLDDT", layout="%.1f", neutral=None, largest=100.0),
+    "masked_marginal": Measure(title="Masked marginal", layout="%.2f", floor=4.0),
+    "wild_type_marginal": Measure(title="Wild-type marginal", layout="%.2f", floor=4.0),
+    "plddt_change": Measure(title="Change of pLDDT", layout="%.2f", floor=10.0),
+    "site_plddt_change": Measure(title="Change of pLDDT at the site", layout="%.2f", floor=20.0),
+    "lddt": Measure(title="lDDT to the wild type", layout="%.3f", floor=0.2, neutral=None, largest=1.0),
+    "site_lddt": Measure(
+        title="lDDT to the wild type at the site", layout="%.3f", floor=0.4, neutral=None, largest=1.0
+    ),
+    "pae_change": Measure(title="Change of PAE, Å", layout="%.3f", floor=2.0, is_loss=True),
+    "site_pae_change": Measure(title="Change of PAE at the site, Å", layout="%.3f", floor=4.0, is_loss=True),
+    "ptm_change": Measure(title="Change of pTM", layout="%.4f", floor=0.1),
+    "iptm_change": Measure(title="Change of ipTM", layout="%.4f", floor=0.1),
+    "rmsd": Measure(title="RMSD to the wild type, Å", layout="%.2f", floor=4.0, neutral=None, is_loss=True),
+    "plddt": Measure(title="pLDDT", layout="%.1f", floor=50.0, neutral=None, largest=100.0),
 }
 _ON_SCREEN = ("masked_marginal", "plddt_change", "site_plddt_change", "pae_change", "lddt")
 
@@ -130,7 +138,7 @@ def write_scan(directory: Path, scanned: ScannedTarget) -> None:
     ]
     write_file(directory / TABLE_FILE, tab_separated(("mutation", "position", *names), rows))
     write_file(directory / JSON_FILE, to_json(_content(scanned), indent=1) + "\n")
-    write_file(directory / PAGE_FILE, _page(scanned))
+    write_file(directory / PAGE_FILE, _page(directory, scanned))
 
 
 def _content(scanned: ScannedTarget) -> dict[str, Any]:
@@ -157,7 +165,12 @@ def _content(scanned: ScannedTarget) -> dict[str, Any]:
     }
 
 
-def _page(scanned: ScannedTarget) -> str:
+def structure_file(mutant: Mutant) -> str:
+    """Return where --save-structures writes a mutant, in the directory of its target."""
+    return f"{STRUCTURES_DIRECTORY}/{mutant.name.replace(':', '_')}.pdb"
+
+
+def _page(directory: Path, scanned: ScannedTarget) -> str:
     measures = scanned.measures
     shown = scanned.mutants[:_MOST_ON_PAGE]
     data = map_data(scanned)
@@ -175,7 +188,9 @@ def _page(scanned: ScannedTarget) -> str:
         settings=scanned.settings,
         has_likelihoods="wild_type_marginal" in measures,
         columns=[(name, MEASURES[name].title, MEASURES[name].layout) for name in measures],
-        lines=[(mutant.name, scanned.results[mutant.name]) for mutant in shown],
+        lines=[(mutant.name, structure_file(mutant), scanned.results[mutant.name]) for mutant in shown],
+        has_structures=all((directory / structure_file(mutant)).is_file() for mutant in shown),
+        wild_type=WILD_TYPE_FILE,
         hidden_lines=len(scanned.mutants) - len(shown),
         data=data if data["positions"] else None,
     )
@@ -197,12 +212,14 @@ def map_data(scanned: ScannedTarget) -> dict[str, Any]:
             value = rounded(scanned.results[mutant.name].get(name))
             cells[shown.index(each.letter)][column[each.position.index]] = value
         measure = MEASURES[name]
+        values = [value for row in cells for value in row if value is not None]
         measures.append(
             {
                 "title": measure.title,
                 "digits": int(measure.layout[2:-1]),
                 "neutral": measure.neutral,
-                "range": _range([value for row in cells for value in row if value is not None], measure),
+                "range": _range(values, measure),
+                "flatBelow": measure.floor / 4 if _is_flat(values, measure) else None,
                 "isLoss": measure.is_loss,
                 "cells": cells,
             }
@@ -219,11 +236,17 @@ def _range(values: Sequence[float], measure: Measure) -> list[float] | None:
     if not values:
         return None
     if measure.neutral is not None:
-        end = max(abs(value) for value in values) or 1.0
+        end = max(measure.floor, *map(abs, values))
         return [-end, end]
-    least = min(values)
-    largest = max(values) if measure.largest is None else measure.largest
-    return [least, largest] if largest > least else [least - 1e-3, largest]
+    if measure.largest is None:  # a distance
+        return [0.0, max(measure.floor, *values)]
+    return [min(measure.largest - measure.floor, *values), measure.largest]
+
+
+def _is_flat(values: Sequence[float], measure: Measure) -> bool:
+    """Return whether no mutant differs from the wild type by a quarter of the floor of a measure's scale."""
+    same = measure.neutral or measure.largest or 0.0
+    return measure is not MEASURES["plddt"] and all(abs(value - same) < measure.floor / 4 for value in values)
 
 
 def mutated(features: TargetFeatures, mutant: Mutant) -> TargetFeatures:
@@ -350,7 +373,6 @@ def _difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other
 
 
-JOURNAL_FILE, WILD_TYPE_FILE, STRUCTURES_DIRECTORY = "mutants.jsonl", "wild_type.pdb", "structures"
 _HIDDEN = "hidden "  # before the index of a position, the key of its likelihoods
 
 
@@ -433,9 +455,7 @@ def _scan(
     with Journal(directory / JOURNAL_FILE, settings, overwrite=options.overwrite) as journal:
         (wild_type,) = network.fold([FoldingTarget(features=features)])
         _save(directory / WILD_TYPE_FILE, wild_type)
-        paths = {
-            mutant: directory / STRUCTURES_DIRECTORY / f"{mutant.name.replace(':', '_')}.pdb" for mutant in mutants
-        }
+        paths = {mutant: directory / structure_file(mutant) for mutant in mutants}
         missing = [
             mutant
             for mutant, path in paths.items()

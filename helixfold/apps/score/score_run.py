@@ -5,6 +5,7 @@ The scores are in a table and on a page, the best first: scores.tsv, scores.json
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -102,6 +103,9 @@ class ScoredLine:
     rank: int | None  # that among ranked models of a program, from 0
     problem: str | None
     scores: Mapping[str, Any] = field(default_factory=dict)
+    # Of the scored file and of the network's own structure, if it is written; relative to the output directory.
+    path: str = ""
+    predicted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,7 +365,7 @@ def score(options: ScoreOptions) -> int:
                     _score(lot, options, run, journal)
         if run.skipped:
             print_summary(f"{run.skipped} of {len(files)} structures: scored before (--overwrite scores them again)")
-        lines = [_line(file, journal.results, run.failures.get(file.key)) for file in files]
+        lines = [_line(file, journal.results, run.failures.get(file.key), options) for file in files]
         write_scores(output, lines, settings, notes)
         print_summary("\n".join(screen_lines(lines)))
     print_summary(f"-> {output}")
@@ -485,14 +489,19 @@ def _path(file: ScoredFile, options: ScoreOptions) -> Path:
     return options.output / STRUCTURES_DIRECTORY / file.target / f"{file.name}.pdb"
 
 
-def _line(file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: str | None) -> ScoredLine:
+def _line(
+    file: ScoredFile, results: Mapping[str, Mapping[str, Any]], problem: str | None, options: ScoreOptions
+) -> ScoredLine:
     found = {} if problem is not None else results.get(file.key, {})
+    predicted = _path(file, options)
     return ScoredLine(
         target=found.get("native") or file.target,
         name=file.name,
         rank=file.rank,
         problem=problem,
         scores={name: found[name] for name in _CHOICES if name in found} | found.get("scores", {}),
+        path=os.path.relpath(file.path, options.output),
+        predicted=os.path.relpath(predicted, options.output) if predicted.is_file() else "",
     )
 
 

@@ -14,11 +14,11 @@ _OWN = (
         kind="str",
         default="best",
         choices={
-            "best": "best available",
-            "databases": "databases of the service",
-            "none": "no search, only my files",
+            "best": "my files, else from the server's databases",
+            "databases": "from the server's databases",
+            "none": "only my files",
         },
-        label="Alignment source",
+        label="MSA",
         text="where alignments come from",
     ),
     Offer(
@@ -49,6 +49,33 @@ def job_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         if (problem := _problem(OFFERS[name], value)) is not None:
             raise InputError(f"{name} {problem}")
     return {name: given.get(name, offer.default) for name, offer in OFFERS.items()}
+
+
+def model_words(name: str) -> str:
+    """Return a model's name for people who have not met it."""
+    kinds = {"small": "demonstration model", "tiny": "random parameters", "tiny_multimer": "random parameters"}
+    if name.startswith("model_"):
+        return f"AlphaFold{'-Multimer' if '_multimer' in name else ' 2'} ({name})"
+    return f"{kinds[name]} ({name})" if name in kinds else name
+
+
+def request_words(request: Mapping[str, Any], model: str | None) -> list[tuple[str, str]]:
+    """Return what a job asks for, as labels and words; `model` is the one that made the best prediction, if any."""
+    options = request["options"]
+    source = "your files" if request["alignments"] else "from the server's databases, if it has any"
+    if options["search"] == "databases":
+        source = "from the server's databases" + (" and your files" if request["alignments"] else "")
+    elif options["search"] == "none" and not request["alignments"]:
+        source = "none, the sequence alone"
+    name = model or options["model"]
+    words = [("MSA", source), ("Model", model_words(name) if name else "chosen by the server")]
+    if request["templates"]:
+        words.append(("Templates", "your files"))
+    for offer in OFFERS.values():
+        value = options.get(offer.name, offer.default)
+        if offer.name not in ("search", "model") and value != offer.default:
+            words.append((offer.label, "yes" if value is True else offer.choices.get(value, str(value))))
+    return words
 
 
 def _problem(offer: Offer, value: Any) -> str | None:

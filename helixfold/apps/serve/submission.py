@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.features.complexes.sequence_files import read_fasta_targets
+from data_pipeline.features.complexes.sequence_files import CHAIN_IDS_WORD, read_fasta_targets, read_table_targets
 from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import FastaRecord, kind_problem, unknown_residues_problem
@@ -22,6 +23,7 @@ MAX_FILES: Final = 20
 _TEXT_NAME: Final = "sequence.fasta"
 FileKind = Literal["alignment", "template"]
 _ALIGNMENT_ENDINGS = (".a3m", ".a3m.gz", ".sto", ".sto.gz", ".fasta", ".fa")
+_TABLES = {"csv": ",", "tsv": "\t"}
 _TEMPLATE_ENDINGS = (".cif", ".cif.gz", ".pdb", ".pdb.gz")
 
 
@@ -88,13 +90,53 @@ class Submission:
         return hashlib.sha256(json.dumps([self.request(), files], sort_keys=True).encode()).hexdigest()
 
 
+def read_sequence_file(name: str, content: bytes) -> tuple[str, list[UploadedFile]]:
+    """Return the FASTA text of an uploaded file (FASTA, CSV, TSV, a3m), and the file as an alignment if it is an a3m.
+
+    Raise `InputError` for a file that is none of these.
+    """
+    stem, _, ending = name.rpartition(".")
+    if ending.lower() == "a3m":
+        return _target_of_a3m(checked_name(stem), content), [UploadedFile(kind="alignment", name=name, content=content)]
+    text = content[: MAX_SEQUENCE_TEXT + 1].decode("utf-8", "replace")
+    if len(content) > MAX_SEQUENCE_TEXT or ending.lower() not in _TABLES:
+        return text, []
+    lines = []
+    for record in _records(text, _TABLES[ending.lower()]):
+        if isinstance(record, ComplexTarget):
+            ids, sequence = CHAIN_SEPARATOR.join(record.chain_ids), CHAIN_SEPARATOR.join(record.sequences)
+            lines.append(f">{record.name} {CHAIN_IDS_WORD}={ids}\n{sequence}")
+        else:
+            lines.append(f">{record.name}\n{record.sequence}")
+    return "\n".join(lines), []
+
+
+def _target_of_a3m(name: str, content: bytes) -> str:
+    """Return the FASTA record of the first row of an a3m; ColabFold's first line gives lengths and copies of chains."""
+    before, _, rest = content[: MAX_SEQUENCE_TEXT + 1].decode("utf-8", "replace").partition(">")
+    row = "".join(rest.partition("\n")[2].partition("\n>")[0].split())
+    sequence = "".join(letter for letter in row if letter.isupper())
+    if (line := re.fullmatch(r"#([0-9]{1,6}(?:,[0-9]{1,6})*)\t([0-9]{1,6}(?:,[0-9]{1,6})*)\s*", before)) is not None:
+        lengths, copies = ([*map(int, part.split(","))] for part in line.groups())
+        chains, start = list[str](), 0
+        if sum(max(length, 1) * count for length, count in zip(lengths, copies, strict=False)) > MAX_SEQUENCE_TEXT:
+            raise InputError("the first line of the a3m file asks for too many chains")
+        for length, count in zip(lengths, copies, strict=False):
+            chains += [sequence[start : start + length]] * count
+            start += length
+        sequence = CHAIN_SEPARATOR.join(chains)
+    if not sequence:
+        raise InputError("the a3m file has no first row with the sequence to predict")
+    return f">{name}\n{sequence}"
+
+
 def read_submissions(
     text: str, name: str = "", options: Mapping[str, Any] | None = None, files: Sequence[UploadedFile] = ()
 ) -> list[Submission]:
     """Return the submissions in a text: one sequence, with colons between the chains of a complex, or FASTA records.
 
-    A record is named by its header; `name` is that of a sequence without one. Raise `InputError` for a text that
-    `helixfold predict` would not take, too.
+    A record is named by its header, or by `name`, which several records have before their own names. Raise
+    `InputError` for a text that `helixfold predict` would not take, too.
     """
     if len(text) > MAX_SEQUENCE_TEXT:
         raise InputError(f"the text has {len(text):,} characters; the maximum is {MAX_SEQUENCE_TEXT:,}")
@@ -112,7 +154,9 @@ def read_submissions(
         )
     found = []
     for record in records:
-        shown = own_name if own_name and len(records) == 1 else record.name if has_headers else "protein"
+        shown = record.name if has_headers else own_name or "protein"
+        if own_name and has_headers:
+            shown = own_name if len(records) == 1 else f"{own_name}: {record.name}"
         chains = record.sequences if isinstance(record, ComplexTarget) else (record.sequence,)
         problem = unknown_residues_problem("".join(chains))
         problem = problem or next(filter(None, map(kind_problem, chains)), None)
@@ -130,12 +174,15 @@ def read_submissions(
     return found
 
 
-def _records(text: str, *, only_sequence: bool = False) -> list[FastaRecord | ComplexTarget]:
+def _records(
+    text: str, delimiter: str | None = None, *, only_sequence: bool = False
+) -> list[FastaRecord | ComplexTarget]:
+    """Return the records of a FASTA text, or of a table with this delimiter."""
     with tempfile.TemporaryDirectory(prefix="helixfold-") as directory:
         path = Path(directory) / _TEXT_NAME
         path.write_text(text, encoding="utf-8", errors="replace")
         try:
-            return read_fasta_targets(path)
+            return read_fasta_targets(path) if delimiter is None else read_table_targets(path, delimiter)
         except InputError as error:
             problem = str(error).replace(str(path), "your text")
             if only_sequence:  # its header, and with it the line and the name, are none of the user's

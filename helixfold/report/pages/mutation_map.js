@@ -50,6 +50,7 @@ function drawMap() {
       pen.fill();
     });
   });
+  sayFlat();
   drawColumns(pen);
   drawScale(pen, height);
   if (map.at) {
@@ -57,6 +58,13 @@ function drawMap() {
     pen.lineWidth = 2;
     pen.strokeRect(left + map.at[1] * cell - 1, top + map.at[0] * cell - 1, cell + 1, cell + 1);
   }
+}
+
+function sayFlat() {
+  const { title, flatBelow, digits } = map.measure;
+  byId('map-flat').hidden = flatBelow === null;
+  if (flatBelow !== null)
+    byId('map-flat').textContent = `Nothing moves: by “${title}”, every mutant is within ${flatBelow.toFixed(digits)} of the wild type. Differences this small are not a result.`;
 }
 
 // Numbers stand upright below the columns, as many as there is room for.

@@ -1,5 +1,8 @@
 // Bring the page to life: each view tells the others, through marks and the model that is shown.
 
+// In a frame of another page, its structure alone.
+document.documentElement.classList.toggle('only-structure', location.hash === '#only-structure');
+
 byId('model').addEventListener('change', (event) => shown.choose(Number(event.target.value)));
 document.querySelectorAll('[data-model]').forEach((button) =>
   button.addEventListener('click', () => {

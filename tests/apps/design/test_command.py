@@ -42,7 +42,11 @@ def test_designs_have_a_table_and_a_page(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["design", "fixbb", *words, *STEPS, "--output", str(output)]) == 1
     names, *lines = [line.split("\t") for line in (output / "designs.tsv").read_text().splitlines()]
     found = [dict(zip(names, line, strict=True)) for line in lines]
-    assert "designs.html" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "designs.html" in printed.out
+    # No progress bar: stderr is not a terminal.
+    assert "\r" not in printed.err
+    assert "steps:" not in printed.err
     page = (output / "designs.html").read_text()
     assert "No designs." in page  # its parameters are untrained
     assert "broken.pdb" in page

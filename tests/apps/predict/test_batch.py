@@ -51,6 +51,21 @@ def test_seeds_that_change_nothing_are_not_folded_again(fasta: Path, runs: Runs,
         assert runs(a3m, *given, "--overwrite") == folded
 
 
+def test_results_record_the_rows_that_were_read_and_what_the_header_says(fasta: Path, runs: Runs) -> None:
+    fasta.write_text(f">one Peptide for tests OS=None\n{SEQUENCE}\n")
+    a3m = fasta.with_name("one.a3m")
+    a3m.write_text(f">one\n{SEQUENCE}\n>two\nMKTAYIAAKQ\n>three\nMKTAYIVVKQ\n")
+    quick = ("--msa", a3m, "--num-recycles", 0, "--overwrite")
+    for limits, read in (((), 3), (("--max-msa-rows", 1, "--max-extra-rows", 1), 2)):
+        runs(fasta, *quick, *limits)
+        timings = json.loads((runs.target / "timings.json").read_text())
+        assert (timings["models"]["tiny"]["msa_rows_read"], timings["msa_rows"]) == (read, 3)
+    assert json.loads((runs.target / "settings.json").read_text())["description"] == "Peptide for tests OS=None"
+    # It changes no result.
+    fasta.write_text(f">one Another name\n{SEQUENCE}\n")
+    assert runs(fasta, *quick[:-1], *limits) == []
+
+
 def test_templates_that_no_model_reads_are_not_said_to_be_used(
     fasta: Path, runs: Runs, without_templates: Path
 ) -> None:

@@ -57,6 +57,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "databases": folder / "profile.toml",
         "database": (folder / "database.fasta",),
         "msa_server": "https://localhost",
+        "fetch_inputs": True,
         "msa_server_timeout": 7.0,
         "msa_server_wait": 7.0,
         "msa_mode": "mmseqs2_uniref",

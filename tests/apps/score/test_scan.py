@@ -163,7 +163,7 @@ def test_the_heat_map_has_every_single_mutant_in_its_cell() -> None:
     found = map_data(scanned)
     assert found["positions"] == [["1", "M"], ["2", "K"]]
     change, likeness = found["measures"]
-    assert (change["title"], change["range"]) == ("Change of pLDDT", [-2.0, 2.0])
+    assert (change["title"], change["range"]) == ("Change of pLDDT", [-10.0, 10.0])
     assert (likeness["title"], likeness["range"]) == ("lDDT to the wild type", [0.5, 1.0])
     cells = {
         (row, column): value

@@ -151,15 +151,42 @@ def test_the_map_has_rows_of_the_amino_acids_that_occur(scanned: ScannedTarget) 
     assert lddt["cells"] == [[0.9, None, 0.6], [None, 0.8, None], *[[None] * 3] * 3]
     assert [each["digits"] for each in (lddt, pae, plddt)] == [3, 3, 1]
     assert [each["isLoss"] for each in (lddt, pae, plddt)] == [False, True, False]
-    assert (pae["range"], plddt["range"]) == ([-1.0, 1.0], [50.0, 100.0])
+    assert (pae["range"], plddt["range"]) == ([-2.0, 2.0], [50.0, 100.0])
 
 
-def test_scales_of_differences_are_even_and_those_of_scores_begin_at_the_smallest() -> None:
+def test_scales_of_differences_are_even_and_span_at_least_a_floor() -> None:
     change, rmsd, score = (MEASURES[name] for name in ("plddt_change", "rmsd", "lddt"))
     assert _range([], change) is None
-    assert (_range([-3.0, 2.0], change), _range([0.0], change)) == ([-3.0, 3.0], [-1.0, 1.0])
-    assert (_range([2.0, 5.0], rmsd), _range([0.5, 0.75], score)) == ([2.0, 5.0], [0.5, 1.0])
-    assert _range([1.0, 1.0], score) == pytest.approx([0.999, 1.0])
+    assert (_range([-18.0, 2.0], change), _range([0.3], change)) == ([-18.0, 18.0], [-10.0, 10.0])
+    assert (_range([2.0, 5.0], rmsd), _range([0.1], rmsd)) == ([0.0, 5.0], [0.0, 4.0])
+    assert (_range([0.5, 0.75], score), _range([0.99], score)) == ([0.5, 1.0], [0.8, 1.0])
+
+
+def test_a_map_says_when_no_mutant_moves(scanned: ScannedTarget) -> None:
+    changes = {"plddt": 50.0, "lddt": 0.97, "rmsd": 0.9, "pae_change": 0.0}
+    still = {mutant.name: {**changes, "pae_change": 0.1 * place} for place, mutant in enumerate(scanned.mutants)}
+    found = {each["title"]: each["flatBelow"] for each in map_data(replace(scanned, results=still))["measures"]}
+    assert found == {
+        **{"lDDT to the wild type": 0.05, "Change of PAE, Å": 0.5, "RMSD to the wild type, Å": 1.0, "pLDDT": None}
+    }
+    still["Y5A"] |= {"lddt": 0.949, "pae_change": -0.51}
+    found = {each["title"]: each["flatBelow"] for each in map_data(replace(scanned, results=still))["measures"]}
+    assert (found["lDDT to the wild type"], found["Change of PAE, Å"]) == (None, None)
+
+
+def test_mutants_link_to_the_structures_that_were_written(scanned: ScannedTarget, tmp_path: Path) -> None:
+    write_scan(tmp_path, scanned)
+    page = (tmp_path / "mutations.html").read_text()
+    assert 'href="./wild_type.pdb"' in page
+    assert "pass --save-structures" in page
+    (tmp_path / "structures").mkdir()
+    names = ("K2A", "T3W", "K2A_T3S", "Y5A")
+    for name in names:
+        (tmp_path / "structures" / f"{name}.pdb").touch()
+    write_scan(tmp_path, scanned)
+    page = (tmp_path / "mutations.html").read_text()
+    assert re.findall(r'href="./structures/(\w+).pdb"', page) == [*names]
+    assert "pass --save-structures" not in page
 
 
 Runs = Callable[..., tuple[int, list[list[str]]]]

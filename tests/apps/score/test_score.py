@@ -1,6 +1,7 @@
 """`helixfold score` ranks what it can, tells what it cannot, and goes on where it was killed."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,8 +91,15 @@ def test_a_bad_structure_stops_no_other_and_what_is_done_is_not_done_again(
     (first, *_) = content["correlations"]
     assert (first["score"], first["truth"], first["structures"]) == ("composite", "tm_to_native", 4)
     assert "Not a prediction: random parameters." in (output / "scores.html").read_text()
+    page = (output / "scores.html").read_text()
+    assert 'href="../decoys/d0.pdb">d0</a>' in page
+    assert "as predicted" not in page
     assert main([*words, "--save-structures"]) == 1
     assert folded[5:] == [1] * 4
+    page = (output / "scores.html").read_text()
+    assert sorted(re.findall('href="(./structures/[^"]*)">as predicted', page)) == [
+        f"./structures/decoys/d{n}.pdb" for n in range(4)
+    ]
     assert sorted(path.name for path in (output / "structures" / "decoys").iterdir()) == [f"d{n}.pdb" for n in range(4)]
     assert main([*words, "--seed", "1"]) == 2
     assert "made before with other settings (seed 0, now 1; other weights of tiny" in capsys.readouterr().err

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from helixfold.report.target_page import write_report
 from tests.apps.serve.running import Running, running
+from tests.report.reported import write_target
 
 if TYPE_CHECKING:
     from tests.report.browser import Browser
@@ -49,6 +51,31 @@ def test_a_job_is_submitted_and_watched_in_a_browser(server: Running, browser: "
     browser.until(lambda: "91.0" in browser.run("return document.body?.innerText ?? ''"))
     browser.driver.get(f"{server.url}/jobs/{claimed['id']}/files/report.html")
     assert browser.driver.title == "origin null, cookies SecurityError"
+
+
+def test_the_structure_is_on_the_page_of_its_job(server: Running, browser: "Browser", tmp_path: Path) -> None:
+    write_target(tmp_path / "hairpin")
+    write_report(tmp_path / "hairpin")
+    browser.driver.get(server.url)
+    browser.find("#sequence").send_keys("MKTAYIAKQRMKTAYIAKQR")
+    browser.click("button.primary")
+    browser.until(lambda: browser.run("return document.getElementById('progress')"))
+    server.finish(server.claim(), {"report.html": (tmp_path / "hairpin/report.html").read_bytes()}, plddt=91.0)
+    browser.until(lambda: browser.run("return document.querySelector('iframe')"))
+    browser.driver.switch_to.frame(browser.find("iframe"))
+    try:
+        browser.until(lambda: browser.run("return document.documentElement.dataset.ready") == "yes")
+        shown = (
+            "return [...document.querySelectorAll('.card')].filter((card) => card.offsetHeight).map((card) => card.id)"
+        )
+        assert browser.run(shown) == ["structure-section"]
+        assert browser.run("return document.querySelector('.back')") is None
+        assert browser.run("return document.getElementById('viewer').viewer.selectedAtoms({}).length") > 100
+    finally:
+        browser.driver.switch_to.default_content()
+    browser.click(".title a[href$='report.html']")
+    browser.click(".back a")
+    browser.until(lambda: browser.run("return document.getElementById('progress')"))
 
 
 def test_a_job_is_cancelled_and_tried_again_by_buttons(server: Running, browser: "Browser") -> None:

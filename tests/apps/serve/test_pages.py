@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode
@@ -15,6 +15,13 @@ from helixfold.apps.serve.submission import UploadedFile
 from tests.apps.serve.running import Running, running
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Running]:
+    """A server without jobs of other tests."""
+    with running(tmp_path) as server:
+        yield server
 
 
 class Browser:
@@ -81,6 +88,92 @@ def test_a_job_is_submitted_watched_shared_and_deleted_by_forms(server: Running)
     assert stranger.open(link[1]) == 404
     assert browser.open("/jobs") == 200
     assert "expired" in browser.text
+
+
+def test_an_example_fills_the_form_and_a_page_explains_it(own_server: Running) -> None:
+    browser = Browser(own_server)
+    browser.open("/")
+    assert 'href="/?example=1"' in browser.text
+    assert browser.open("/?example=1") == 200
+    example = re.search(r"<textarea[^>]*>(.*?)</textarea>", browser.text, re.DOTALL)
+    assert example is not None
+    assert browser.send("/submit", sequence=example[1].replace("&gt;", ">")) == 303
+    assert own_server.claim()["request"]["name"] == "src_sh3"
+    assert browser.open("/help") == 200
+    for words in ("One protein", "4,000 residues in a job", "30 days; download"):
+        assert words in browser.text
+
+
+def test_a_table_is_several_jobs_and_a_name_comes_before_their_own(own_server: Running) -> None:
+    browser = Browser(own_server)
+    browser.open("/")
+    table = b"id,sequence,chain_ids\none,MKTAYIAKQR,\ntwo,mktayiakqr:MKTAY,H:L\n"
+    assert browser.send_files("/submit", [("sequence_file", "mine.CSV", table)], name="screen") == 303
+    browser.open("/jobs")
+    assert re.findall(r'href="/jobs/[0-9a-f]{32}">(.*?)<', browser.text) == ["screen: two", "screen: one"]
+    first, second = own_server.claim()["request"], own_server.claim()["request"]
+    assert (first["name"], first["sequence"]) == ("screen_one", "MKTAYIAKQR")
+    assert (second["sequence"], second["chain_ids"]) == ("MKTAYIAKQR:MKTAY", ["H", "L"])
+    browser.open("/")
+    assert browser.send_files("/submit", [("sequence_file", "x.tsv", b"id\tsequence\none\tMKT1\n")]) == 422
+    assert "your text, line 2, record &#39;one&#39;" in browser.text
+    assert browser.send_files("/submit", [("sequence_file", "x.csv", b"name\none\n")]) == 422
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("content", "sequence"),
+    [
+        (b">query\nMKTAYIAKQR\n>other\nMKTaYIAKQQ\n", "MKTAYIAKQR"),
+        (b"#5,5\t2,1\n>101\t102\nMKTAYIAKQR\n>101\nMKTAY-----\n>102\n-----IAKQR\n", "MKTAY:MKTAY:IAKQR"),
+    ],
+)
+def test_an_a3m_is_a_sequence_with_its_alignment(content: bytes, sequence: str, tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        browser = Browser(server)
+        browser.open("/")
+        # After an estimate, the alignment is still chosen.
+        assert browser.send_files("/submit", [("sequence_file", "mine.a3m", content)], action="forecast") == 200
+        assert f"&gt;mine\n{sequence}" in browser.text
+        assert browser.send_files("/submit", [], sequence=f">mine\n{sequence}\n") == 303
+        page = browser.place
+        browser.open(page)
+        assert "<dt>MSA</dt><dd>your files</dd>" in browser.text
+        assert uploaded(server, page) == content
+
+
+def test_the_page_of_a_job_shows_its_structure_and_the_report_leads_back(own_server: Running) -> None:
+    browser = Browser(own_server)
+    browser.open("/")
+    browser.send("/submit", sequence="MKTAYIAKQR", name="mine & <b>", recycles="2")
+    page = browser.place
+    browser.open(page)
+    assert "<iframe" not in browser.text
+    for label, words in (("MSA", "from the server's databases, if it has any"), ("Model", "chosen by the server")):
+        assert f"<dt>{label}</dt><dd>{words.replace(chr(39), '&#39;')}</dd>" in browser.text
+    assert "<dt>Recycles</dt><dd>2</dd>" in browser.text
+    report = b"<!doctype html>\n<body>\n<p>report</p></body>"
+    own_server.finish(own_server.claim(), {"report.html": report}, plddt=90.0, model="tiny")
+    browser.open(page)
+    assert f'<iframe class="structure" src="{page}/files/report.html#only-structure"' in browser.text
+    assert "<dt>Model</dt><dd>random parameters (tiny)</dd>" in browser.text
+    browser.open(f"{page}/files/report.html")
+    assert (
+        f'<body>\n<p class="wrap back"><a href="{page}">← Job mine &amp; &lt;b&gt;</a></p>\n<p>report' in browser.text
+    )
+    framed = {"Accept": "text/html", "Cookie": browser.cookie, "Sec-Fetch-Dest": "iframe"}
+    status, headers, body = own_server.asked("GET", f"{page}/files/report.html", headers=framed)
+    assert (status, body) == (200, report)
+    assert "frame-ancestors 'self'" in headers["content-security-policy"]
+    browser.open(page)
+    browser.send(f"{page}/share")
+    link = re.search(r'href="(/shared/[^"]+)"', browser.text)
+    assert link is not None
+    stranger = Browser(own_server)
+    stranger.open(link[1])
+    assert f'src="{link[1]}/files/report.html#only-structure"' in stranger.text
+    stranger.open(f"{link[1]}/files/report.html")
+    assert f'<a href="{link[1]}">' in stranger.text
 
 
 def test_what_is_wrong_is_said_beside_what_was_typed(server: Running) -> None:

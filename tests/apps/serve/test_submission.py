@@ -18,7 +18,7 @@ from helixfold.apps.serve.job_options import job_options
 from helixfold.apps.serve.queue.workers import WorkerOffers
 from helixfold.apps.serve.settings import ServeSettings, check_encrypted, is_loopback
 from helixfold.apps.serve.storage import checked_name, file_name_of
-from helixfold.apps.serve.submission import Submission, UploadedFile, read_submissions
+from helixfold.apps.serve.submission import Submission, UploadedFile, read_sequence_file, read_submissions
 
 A3M = UploadedFile(kind="alignment", name="Rows.A3M.GZ", content=b"x")
 CIF = UploadedFile(kind="template", name="a.b.cif", content=b"y")
@@ -29,7 +29,7 @@ def test_a_text_is_one_sequence_or_records() -> None:
     assert (alone.name, alone.chains, alone.residues, alone.sequence) == ("mine", ("MKTAYIAKQR",), 10, "MKTAYIAKQR")
     assert read_submissions("MKTAYIAKQR")[0].name == "protein"
     first, second = read_submissions(">one\nMKTAYIAKQR\n>two\nMKTAYIAKQR:MKTAYIAK\n", "mine")
-    assert [first.name, second.name] == ["one", "two"]
+    assert [first.name, second.name] == ["mine: one", "mine: two"]
     assert (second.chains, second.residues, second.sequence) == (("MKTAYIAKQR", "MKTAYIAK"), 18, "MKTAYIAKQR:MKTAYIAK")
     assert len(second.chain_ids) == 2
     assert read_submissions(">one\nMKTAYIAKQR\n", "mine")[0].name == "mine"
@@ -42,6 +42,39 @@ def test_a_text_is_one_sequence_or_records() -> None:
     ):
         with pytest.raises(InputError, match=message):
             read_submissions(text, files=files)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.fasta", b">a\nMKT\n", ">a\nMKT\n"),
+        ("noending", b"MKT", "MKT"),
+        ("x.csv", b"id,sequence\na,mkt\nb,MKT*2\n", ">a\nMKT\n>b chain_ids=A:B\nMKT:MKT"),
+        ("my file.a3m", b">q\nMKtT-\n>h\nMKA-\n", ">my file\nMKT"),
+        ("x.A3M", b"#2,1\t1,2\n>q\nMKT\n", ">x\nMK:T:T"),
+    ],
+)
+def test_sequence_files_become_fasta(name: str, content: bytes, expected: str) -> None:
+    text, files = read_sequence_file(name, content)
+    assert text == expected
+    is_alignment = name.lower().endswith("a3m")
+    assert [(file.kind, file.content) for file in files] == [("alignment", content)] * is_alignment
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("x.a3m", b"", "the a3m file has no first row with the sequence"),
+        ("x.a3m", b">q\n\n>h\nMK\n", "the a3m file has no first row with the sequence"),
+        ("x.a3m", b"#0\t999999\n>q\nMKT\n", "your text"),
+        ("x.a3m", b"#" + b",".join([b"0"] * 1000) + b"\t" + b",".join([b"999999"] * 1000) + b"\n>q\nM\n", "too many"),
+        ("x.tsv", b"id,sequence\na,MKT\n", "your text, line 1: the first line must name the columns"),
+        ("x" * 200 + ".a3m", b">q\nMKT\n", "a job name must have at most 120"),
+    ],
+)
+def test_wrong_sequence_files_are_one_sentence(name: str, content: bytes, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        read_submissions(read_sequence_file(name, content)[0])
 
 
 def test_a_worker_is_told_the_options_and_the_files_by_kind() -> None:

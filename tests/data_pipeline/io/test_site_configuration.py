@@ -28,6 +28,10 @@ VALUES: dict[str, tuple[tuple[str, object], tuple[str, object]]] = {
         for key in ("weights_directory", "databases", "cache_directory", "search_cache")
     },
     "msa_server": (("'https://one.org'", "https://one.org"), ("'http://two.org:8'", "http://two.org:8")),
+    "uniprot_server": (("'https://one.org'", "https://one.org"), ("'http://two.org:8'", "http://two.org:8")),
+    "pdb_sequence_server": (("'https://one.org'", "https://one.org"), ("'http://two.org:8'", "http://two.org:8")),
+    "pdb_structure_server": (("'https://one.org'", "https://one.org"), ("'http://two.org:8'", "http://two.org:8")),
+    "alphafold_server": (("'https://one.org'", "https://one.org"), ("'http://two.org:8'", "http://two.org:8")),
     "monomer_models": (("['model_2']", ("model_2",)), ("['model_1', 'model_3']", ("model_1", "model_3"))),
     "multimer_models": (("['tiny_multimer']", ("tiny_multimer",)), ("['tiny']", ("tiny",))),
     "allow_demonstration_model": (("false", False), ("true", True)),

@@ -39,8 +39,12 @@ if (text) {
   text.addEventListener("drop", async (event) => {
     text.classList.remove("over");
     const [file] = event.dataTransfer.files;
-    if (!file || file.size > 2 ** 20) return;
+    if (!file) return;
     event.preventDefault();
+    if (file.size > 2 ** 20 || /\.(csv|tsv|a3m)$/i.test(file.name)) {
+      document.getElementById("sequence_file").files = event.dataTransfer.files;
+      return;
+    }
     text.value = await file.text();
     text.dispatchEvent(new Event("input"));
   });

@@ -16,6 +16,7 @@ from helixfold.apps.serve.submission import (
     FileKind,
     Submission,
     UploadedFile,
+    read_sequence_file,
     read_submissions,
 )
 from helixfold.apps.serve.web.identity import COOKIE, sessions_of
@@ -58,12 +59,15 @@ async def uploads_of(form: FormData, drafts: Drafts, user: str) -> list[Uploaded
     ]
 
 
-async def sequence_file_of(form: FormData) -> str:
-    """Return the text of the sequence file of a filled form, empty without one; too long a text is cut."""
+async def sequence_file_of(request: Request, form: FormData) -> tuple[str, list[UploadedFile]]:
+    """Return the FASTA text of the sequence file of a filled form and the alignment in it; empty without one.
+
+    Too long a text is cut. Raise `InputError` for a table or an a3m that cannot be used.
+    """
     dropped = form.get("sequence_file")
     if not isinstance(dropped, UploadFile) or not dropped.filename:
-        return ""
-    return (await dropped.read(MAX_SEQUENCE_TEXT + 1)).decode("utf-8", "replace")
+        return "", []
+    return await parse_in_thread(request, read_sequence_file, dropped.filename, await dropped.read())
 
 
 async def submissions_of(

@@ -9,18 +9,19 @@ from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse, Response
 
 from data_pipeline.io.errors import InputError
+from helixfold.apps.options import EXAMPLE
 from helixfold.apps.serve.forecast_curve import forecast
-from helixfold.apps.serve.job_options import OFFERS
+from helixfold.apps.serve.job_options import OFFERS, model_words, request_words
 from helixfold.apps.serve.queue.jobs import JOB_KINDS, Job, QuotaError
 from helixfold.apps.serve.queue.workers import WorkerOffers
 from helixfold.apps.serve.service import Service, User
 from helixfold.apps.serve.storage import checked_name
-from helixfold.apps.serve.submission import MAX_SEQUENCE_TEXT, UploadedFile
+from helixfold.apps.serve.submission import MAX_FILES, MAX_RECORDS, MAX_SEQUENCE_TEXT, UploadedFile
 from helixfold.apps.serve.web.api_jobs import delete_job, own_job, share_job, unshare_job
 from helixfold.apps.serve.web.forms import CheckedForm, form_name, sequence_file_of, submissions_of, text_of, uploads_of
 from helixfold.apps.serve.web.identity import CurrentUser, ServiceOf
 from helixfold.apps.serve.web.pages import page
-from helixfold.apps.serve.web.result_files import archive_response, file_response
+from helixfold.apps.serve.web.result_files import archive_response, linked_response
 from helixfold.apps.serve.web.threads import ThreadedRoute, run_slowly
 from helixfold.runtime.options import Offer
 
@@ -30,18 +31,27 @@ router = APIRouter(include_in_schema=False, route_class=ThreadedRoute)
 
 
 @router.get("/")
-def submit_page(request: Request, service: ServiceOf, user: CurrentUser) -> Response:
-    """Show the form for a new job, and the newest jobs."""
-    return _form_page(request, service, user)
+def submit_page(request: Request, service: ServiceOf, user: CurrentUser, example: bool = False) -> Response:
+    """Show the form for a new job, empty or with an example, and the newest jobs."""
+    return _form_page(request, service, user, dropped=EXAMPLE.read_text() if example else "")
+
+
+@router.get("/help")
+def help_page(request: Request, service: ServiceOf, _: CurrentUser) -> Response:
+    """Explain the form, the results and the limits."""
+    return page(request, "help.html", settings=service.settings, max_records=MAX_RECORDS, max_files=MAX_FILES)
 
 
 @router.post("/submit")
 async def submit(request: Request, service: ServiceOf, user: CurrentUser, form: CheckedForm) -> Response:
     """Submit the jobs of the form, or show what they would take; the page of either has all that was filled in."""
-    dropped, files = await sequence_file_of(form), await uploads_of(form, service.drafts, user.name)
-    shown: dict[str, Any] = {"dropped": dropped, "files": files}
+    files = await uploads_of(form, service.drafts, user.name)
+    shown: dict[str, Any] = {"files": files}
     jobs: list[Job] = []
     try:
+        dropped, rows = await sequence_file_of(request, form)
+        files += rows
+        shown["dropped"] = dropped
         submissions = await submissions_of(request, form, dropped, files)
         if text_of(form, "action") == "forecast":
             found = [(each, await run_in_threadpool(service.forecast, each)) for each in submissions]
@@ -111,9 +121,9 @@ def act(
 
 
 @router.get("/jobs/{job_id}/files/{path:path}")
-def file(job_id: str, path: str, service: ServiceOf, user: CurrentUser) -> Response:
+def file(request: Request, job_id: str, path: str, service: ServiceOf, user: CurrentUser) -> Response:
     """Send a file of a result; report.html is the result's page."""
-    return file_response(service, own_job(service, user, job_id), path)
+    return linked_response(service, own_job(service, user, job_id), path, _back(request, f"/jobs/{job_id}"))
 
 
 @router.get("/jobs/{job_id}/archive")
@@ -131,9 +141,9 @@ def shared_page(request: Request, secret: str, service: ServiceOf) -> Response:
 
 
 @router.get("/shared/{secret}/files/{path:path}")
-def shared_file(secret: str, path: str, service: ServiceOf) -> Response:
+def shared_file(request: Request, secret: str, path: str, service: ServiceOf) -> Response:
     """Send a file of a shared result."""
-    return file_response(service, _shared(service, secret), path)
+    return linked_response(service, _shared(service, secret), path, _back(request, f"/shared/{secret}"))
 
 
 @router.get("/shared/{secret}/archive")
@@ -141,6 +151,11 @@ async def shared_archive(request: Request, secret: str, service: ServiceOf) -> R
     """Send all files of a shared result."""
     job = await run_in_threadpool(_shared, service, secret)
     return await run_slowly(request, archive_response, service, job)
+
+
+def _back(request: Request, page: str) -> str | None:
+    """Return the page to which a report links; None within a frame of that page."""
+    return None if request.headers.get("sec-fetch-dest") == "iframe" else page
 
 
 def _shared(service: Service, secret: str) -> Job:
@@ -198,7 +213,7 @@ def _fields(service: Service, offers: Sequence[WorkerOffers]) -> list[tuple[str,
             continue
         choices = dict(offer.choices)
         if offer.name == "model":
-            choices = {"": "default", **{name: name for name in service.models()}}
+            choices = {"": "chosen by the server", **{name: model_words(name) for name in service.models()}}
         if offer.name == "search" and not any(worker.databases for worker in offers):
             del choices["databases"]
         fields.append((form_name(offer), offer, choices))
@@ -221,6 +236,7 @@ def _job_page(request: Request, service: Service, job: Job, *, link: dict[str, A
         job=job,
         place=service.views.place(job),
         forecast=expected,
+        words=request_words(job.request, job.summary.get("model")) if options else [],
         files=_files(service, job),
         base=f"/jobs/{job.id}",
         link=link,

@@ -62,7 +62,7 @@ LOGGER: Final = logging.getLogger("helixfold.apps.serve")
 # Pages load nothing but this service's own style and script, and are in nobody's frame.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,

@@ -4,13 +4,15 @@ import os
 from contextlib import suppress
 
 from fastapi import HTTPException
-from starlette.responses import FileResponse
+from markupsafe import escape
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from helixfold.apps.serve.queue.jobs import Job
 from helixfold.apps.serve.service import Service
 from helixfold.apps.serve.storage import file_name_of
 from helixfold.results.archive import pack
+from helixfold.results.file_table import REPORT
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -27,8 +29,11 @@ _SHOWN = (".html", ".png", ".json", ".pdb", ".cif", ".tsv", ".a3m")
 # reaches no network: a worker may send any page.
 _SANDBOX = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+
+
+_MOST_LINKED = 2**25  # bytes of a report, which is read whole for its link
 
 
 class _ResultResponse(FileResponse):
@@ -56,6 +61,20 @@ def file_response(service: Service, job: Job, path: str) -> FileResponse:
         content_disposition_type="inline" if ending in _SHOWN else "attachment",
         headers={"Content-Security-Policy": _SANDBOX},
     )
+
+
+def linked_response(service: Service, job: Job, path: str, back: str | None) -> Response:
+    """Return a file as `file_response` does; with `back`, the report has a link at its top to this page of the job."""
+    found = service.storage.result_file(job, path) if back is not None and path == REPORT.name() else None
+    if found is not None:
+        with suppress(FileNotFoundError):
+            if found.stat().st_size <= _MOST_LINKED:
+                head, body, rest = found.read_text(encoding="utf-8", errors="replace").partition("<body>\n")
+                link = (
+                    f'<p class="wrap back"><a href="{escape(back)}">← Job {escape(job.name)}</a></p>\n' if body else ""
+                )
+                return HTMLResponse(f"{head}{body}{link}{rest}", headers={"Content-Security-Policy": _SANDBOX})
+    return file_response(service, job, path)
 
 
 def archive_response(service: Service, job: Job) -> FileResponse:

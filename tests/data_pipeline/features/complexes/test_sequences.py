@@ -15,6 +15,7 @@ from data_pipeline.features.complexes.sequence_files import (
     read_table_targets,
 )
 from data_pipeline.features.complexes.target import ComplexTarget
+from data_pipeline.features.complexes.target_files import target_of
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.fasta import FastaRecord
 from data_pipeline.residues import RESTYPES
@@ -138,10 +139,20 @@ def test_fasta_and_tables_name_the_same_complexes(tmp_path: Path) -> None:
         assert (single.name, single.sequence) == ("three", "MKT")
 
 
+def test_a_complex_has_the_description_of_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.fasta"
+    path.write_text(">one Barnase chain_ids=H:L and barstar\nMKT:AYI\n>two chain_ids=A Barnase\nMKT\n")
+    whole, single = map(target_of, read_fasta_targets(path))
+    assert (whole.description, single.description) == ("Barnase and barstar", "Barnase")
+
+
 def test_records_of_a_file_are_the_chains_of_one_complex(tmp_path: Path) -> None:
     path = tmp_path / "dimer.fasta"
     path.write_text(">first\nMKT\n>second\nAYI\n")
     assert read_complex_of_records(path) == ComplexTarget.of("dimer", ("MKT", "AYI"))
+    path.write_text(">first Barnase\nMKT\n>second Barstar\nAYI\n>third Barnase\nMKT\n")
+    assert read_complex_of_records(path).description == "Barnase; Barstar"
+    path.write_text(">first Barnase\nMKT\n>second\nAYI\n")
     assert read_complex_of_records(path, ("X", "Y")).chain_ids == ("X", "Y")
     with pytest.raises(InputError, match="3 chain IDs for 2 chains"):
         read_complex_of_records(path, ("X", "Y", "Z"))

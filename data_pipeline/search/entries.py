@@ -1,0 +1,173 @@
+"""Fetch sequences from UniProt and the RCSB PDB, and structures from AlphaFold DB and the RCSB PDB, by their ids.
+
+What is fetched stays in a cache directory and is read from there the next time.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from data_pipeline.io.addresses import without_password
+from data_pipeline.io.errors import InputError, NoNetworkError, RequestError, UnusableAnswerError, printable
+from data_pipeline.io.files import atomic_write
+from data_pipeline.io.site_configuration import site_configuration
+from data_pipeline.parse.fasta import kind_problem
+from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
+
+# https://www.uniprot.org/help/accession_numbers, with the number of an isoform.
+_UNIPROT = re.compile(r"([OPQ][0-9][A-Z0-9]{3}[0-9]|[A-NR-Z][0-9]([A-Z][A-Z0-9]{2}[0-9]){1,2})(-[0-9]{1,3})?")
+_PDB = re.compile(r"[1-9][A-Z0-9]{3}(_[A-Za-z0-9]{1,4})?")
+_MAX_FASTA_BYTES = 2**22
+_ATTEMPTS, _FIRST_PAUSE, _LONGEST_PAUSE, _TIMEOUT = 3, 1.0, 10.0, 60.0
+_BUSY = (408, 429, 500, 502, 503, 504)
+_MISSING = (400, 404, 410)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryServers:
+    """Addresses of the servers; configuration files have keys of the same names."""
+
+    uniprot_server: str = "https://rest.uniprot.org"
+    pdb_sequence_server: str = "https://www.rcsb.org"
+    pdb_structure_server: str = "https://files.rcsb.org"
+    alphafold_server: str = "https://alphafold.ebi.ac.uk"
+
+    @classmethod
+    def configured(cls) -> "EntryServers":
+        """Return the servers of the configuration files, and the public ones for the others."""
+        site = site_configuration()
+        named = {each.name: getattr(site, each.name) for each in fields(cls)}
+        return cls(**{name: address.rstrip("/") for name, address in named.items() if address is not None})
+
+
+def is_entry(word: str) -> bool:
+    """Return whether a word is a UniProt accession (P69905), or a PDB id with or without a chain (4HHB, 4HHB_A)."""
+    entry, line, chain = word.partition("_")
+    return bool(_UNIPROT.fullmatch(word.upper()) or _PDB.fullmatch(f"{entry.upper()}{line}{chain}"))
+
+
+def fetch_sequence(word: str, cache: Path, servers: EntryServers, say: Callable[[str], object]) -> Path:
+    """Return a FASTA file of a UniProt accession or a PDB id; without a chain, all proteins of an entry as a complex.
+
+    Raise `InputError` if there is no such entry, or if the server cannot be reached and the cache lacks it.
+    """
+    entry, _, chain = word.partition("_")
+    entry = entry.upper()
+    if _UNIPROT.fullmatch(entry):
+        url = f"{servers.uniprot_server}/uniprotkb/{entry}.fasta"
+        return _cached(cache / f"{entry}.fasta", url, _MAX_FASTA_BYTES, say, partial(_uniprot_fasta, entry))
+    url = f"{servers.pdb_sequence_server}/fasta/entry/{entry}"
+    path = cache / (f"{entry}_{chain}.fasta" if chain else f"{entry}.fasta")
+    return _cached(path, url, _MAX_FASTA_BYTES, say, partial(_pdb_fasta, entry, chain))
+
+
+def fetch_structure(word: str, cache: Path, servers: EntryServers, say: Callable[[str], object]) -> Path:
+    """Return an mmCIF file of a PDB id, or AlphaFold DB's of a UniProt accession.
+
+    Raise `InputError` as for sequences.
+    """
+    entry = word.upper()
+    path = cache / f"{entry}.cif"
+    if "_" in entry:
+        raise InputError(f"{printable(word)}: a structure is a whole entry; pass {entry.partition('_')[0]}")
+    if _PDB.fullmatch(entry) or path.is_file():
+        return _cached(
+            path, f"{servers.pdb_structure_server}/download/{entry}.cif", MAX_MMCIF_BYTES, say, partial(_mmcif, entry)
+        )
+    listed = _get(entry, f"{servers.alphafold_server}/api/prediction/{entry}", _MAX_FASTA_BYTES)
+    try:
+        place = urlsplit(json.loads(listed)[0]["cifUrl"]).path
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{entry}: the answer of {servers.alphafold_server} names no structure") from error
+    # The path on the configured server: the answer of a mirror may name another one.
+    return _cached(path, f"{servers.alphafold_server}{place}", MAX_MMCIF_BYTES, say, partial(_mmcif, entry))
+
+
+def _cached(path: Path, url: str, most: int, say: Callable[[str], object], convert: Callable[[bytes], bytes]) -> Path:
+    if not path.is_file():
+        content = convert(_get(path.stem, url, most))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content)
+        say(f"{path.stem}: {printable(without_password(url))}")
+    return path
+
+
+def _get(name: str, url: str, most: int) -> bytes:
+    """Return the body of an answer, after retries. Raise `InputError` if there is none."""
+    from data_pipeline.io.http import pause, send  # noqa: PLC0415  loads urllib3, and most runs fetch nothing
+
+    for attempt in range(_ATTEMPTS):
+        try:
+            with send("GET", url, timeout=_TIMEOUT, max_bytes=most, redirects=True) as response:
+                if response.status == 200:
+                    return response.read_all()
+                if response.status in _MISSING:
+                    raise InputError(f"{name}: {_host(url)} has no such entry")
+                problem = f"it answers {response.status} {printable(response.reason)}"
+                if response.status not in _BUSY:
+                    break
+        except RequestError as error:
+            problem = str(error)
+            if isinstance(error, NoNetworkError | UnusableAnswerError):
+                break
+        if attempt + 1 < _ATTEMPTS:
+            time.sleep(pause(attempt, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE))
+    raise InputError(
+        f"{name}: cannot be fetched from {_host(url)} ({problem}); without a network, download the file elsewhere and "
+        "pass its path"
+    )
+
+
+def _host(url: str) -> str:
+    return printable(urlsplit(url).netloc.rpartition("@")[2])
+
+
+def _mmcif(name: str, content: bytes) -> bytes:
+    if not content.lstrip().lower().startswith(b"data_"):
+        raise InputError(f"{name}: the server sent something else than an mmCIF file; try again later")
+    return content
+
+
+def _records(name: str, content: bytes) -> list[tuple[str, str]]:
+    """Return header and sequence of each record. Raise `InputError` for anything but FASTA with letters only."""
+    found = []
+    for record in content.decode("utf-8", "replace").split(">")[1:]:
+        header, _, lines = record.partition("\n")
+        found.append((" ".join(header.split()), "".join(lines.split()).upper()))
+    if not found or not all(re.fullmatch(r"[A-Z]+", sequence) for _, sequence in found):
+        raise InputError(f"{name}: the server has no sequence for it; the entry may be deleted or merged")
+    return found
+
+
+def _uniprot_fasta(entry: str, content: bytes) -> bytes:
+    (header, sequence), *_ = _records(entry, content)
+    return f">{entry} {header.partition(' ')[2]}\n{sequence}\n".encode()
+
+
+def _pdb_fasta(entry: str, chain: str, content: bytes) -> bytes:
+    """Return the record of an entry's proteins, or of one chain, from records such as
+    `4HHB_1|Chains A, C|HEMOGLOBIN (ALPHA CHAIN)|Homo sapiens (9606)`, where `A[auth X]` is the author's chain X.
+    """
+    chains: dict[str, str] = {}
+    proteins: dict[str, str] = {}
+    for header, sequence in _records(entry, content):
+        _, names, protein, *_ = [*header.split("|"), "", ""]
+        words = re.sub(r"^Chains? ", "", names).replace(" ", "").replace("[auth", "[").split(",")
+        for word in words if kind_problem(sequence) is None else ():
+            name = re.sub(r".*\[(.*)\]", r"\1", word)
+            chains[name], proteins[name] = sequence, protein
+    if chain and chain not in chains:
+        raise InputError(f"{entry}: it has no protein chain {printable(chain)}; its chains are {', '.join(chains)}")
+    if not chains:
+        raise InputError(f"{entry}: there is no protein in it")
+    chosen = [chain] if chain else [*chains]
+    ids = f" chain_ids={':'.join(chosen)}" if len(chosen) > 1 else ""
+    described = "; ".join(dict.fromkeys(proteins[name] for name in chosen))
+    name = f"{entry}_{chain}" if chain else entry
+    return f">{name} {described}{ids}\n{':'.join(chains[name] for name in chosen)}\n".encode()

@@ -1,0 +1,44 @@
+"""Replace UniProt accessions and PDB ids among the inputs of a run by the files of --fetch-inputs."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from data_pipeline.io.errors import InputError
+from data_pipeline.io.user_cache import NO_CACHE, user_cache, writable_cache
+from data_pipeline.search.entries import EntryServers, fetch_sequence, fetch_structure, is_entry
+from helixfold.apps.options import PredictOptions
+from helixfold.runtime.standard_streams import print_note
+
+_DIRECTORY = "entries"  # in the cache
+
+
+def with_fetched_inputs(options: PredictOptions) -> PredictOptions:
+    """Return the options with files in place of ids; a file that exists is not taken for an id.
+
+    Raise `InputError` for an id without --fetch-inputs, and for one that cannot be fetched.
+    """
+    named = [*options.inputs, *(options.templates or ()), *options.reference]
+    named += [options.initial_guess] if options.initial_guess is not None else []
+    ids = [path for path in named if is_entry(str(path)) and not path.exists()]
+    if not ids:
+        return options
+    if not options.fetch_inputs:
+        raise InputError(
+            f"{ids[0]}: there is no such file; if it is a UniProt accession or a PDB id, --fetch-inputs fetches it"
+        )
+    if (cache := user_cache()) is None:
+        raise InputError(NO_CACHE)
+    cache, servers = writable_cache(cache / _DIRECTORY), EntryServers.configured()
+
+    def file_of(path: Path, *, is_structure: bool = True) -> Path:
+        fetch = fetch_structure if is_structure else fetch_sequence
+        return fetch(str(path), cache, servers, print_note) if path in ids else path
+
+    return replace(
+        options,
+        inputs=tuple(map(partial(file_of, is_structure=False), options.inputs)),
+        templates=None if options.templates is None else tuple(map(file_of, options.templates)),
+        reference=tuple(map(file_of, options.reference)),
+        initial_guess=options.initial_guess and file_of(options.initial_guess),
+    )
