@@ -46,10 +46,10 @@ from helixfold.model.config import ConfigError
 from helixfold.ops.card import card_of
 from helixfold.ops.triton.attention_tiles import LARGEST_TILE, program_count, tile_size
 from helixfold.ops.triton.language import Kernel, cdiv, watched
-from helixfold.parallel.mesh import Layout, Mesh
-from helixfold.planning.prediction import EXECUTORS
+from helixfold.parallel.mesh import Mesh
+from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.size import gib
-from helixfold.training.forecast import recompute_message, with_settled_recompute
+from helixfold.training.estimate import with_settled_recompute
 
 _FASTEST = 3  # choices that are shown for each launch
 _REPEATS = 20
@@ -374,10 +374,9 @@ def _chosen_policy(stage: Size, device: torch.device) -> str:
     config = replace(step.STAGES[stage](), recompute=RecomputeConfig.everywhere("auto"))
     card, memory = card_of(device), available_memory(device)
     try:
-        settled = with_settled_recompute(config, memory, card)
+        return f"auto {with_settled_recompute(config, memory, card)[1]}"
     except ConfigError as error:
         return f"auto: {error}"
-    return f"auto {recompute_message(settled, memory, card, Layout())}"
 
 
 def long_chains(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:

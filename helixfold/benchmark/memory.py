@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.io.errors import InputError
-from helixfold.apps.design.memory import StepNeeds, step_needs
+from helixfold.apps.design.memory import workload
 from helixfold.apps.design.options import DesignDtype, DesignOptions
 from helixfold.apps.design.task import hallucination
 from helixfold.benchmark.block import evoformer
@@ -35,9 +35,9 @@ from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
 from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning import executors as policy
-from helixfold.planning.prediction import forecast_prediction
+from helixfold.planning.estimate import Device, Training, estimate
+from helixfold.planning.passes import KEPT_BLOCKS, prediction_memory
 from helixfold.planning.size import PassSize, floor, gib
-from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.weights.untrained import untrained_model
 
 PREDICTION: MemoryPart = "prediction"
@@ -80,16 +80,16 @@ class Point(Computation):
         return DesignOptions(num_recycles=self.recycling_iterations - 1, dtype=dtype)
 
     @property
-    def design_needs(self) -> StepNeeds:
-        """Return everything on which the memory of a design's step depends."""
+    def design_step(self) -> Training:
+        """Return a design's step as a workload."""
         card = card_of(torch.device(self.device))
-        return step_needs(hallucination(self.residues), self.network, self.design_options, card)
+        return workload(hallucination(self.residues), self.network, self.design_options, card)
 
     @property
     def size(self) -> PassSize:
         """Return the size of a pass for forecasts; an Evoformer alone has no extra MSA, templates or ensemble."""
         if self.part == DESIGN:
-            return self.design_needs.size
+            return self.design_step.size
         alone = self.part == EVOFORMER
         return PassSize(
             residues=self.residues,
@@ -121,8 +121,8 @@ class Point(Computation):
     def _predicted(self, executor: str) -> int:
         card = card_of(torch.device(self.device))
         if self.part == DESIGN:
-            return self.design_needs.forecast(card)
-        found = forecast_prediction(self.config, self.size, executor, card)
+            return estimate(self.design_step, Device(card=card, memory=0)).peak
+        found = prediction_memory(self.config, self.size, executor, card)
         return found.stages["Evoformer"] if self.part == EVOFORMER else found.peak
 
 

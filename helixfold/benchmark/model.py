@@ -35,7 +35,7 @@ from helixfold.model.outputs import Outputs
 from helixfold.model.presets import PRESETS, Preset, preset
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.planning.prediction import META
+from helixfold.planning.passes import META
 from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"

@@ -24,7 +24,7 @@ from helixfold.ops.fused_adam import fused_adam
 from helixfold.ops.linear import layer_norm, linear, multiply
 from helixfold.ops.residual import add_change
 from helixfold.ops.structure.point_attention import point_attention
-from helixfold.planning.prediction import META
+from helixfold.planning.passes import META
 
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]
 # Names of the cases that peers also implement.

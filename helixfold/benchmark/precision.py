@@ -32,8 +32,7 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import Op, forced, intercepted
-from helixfold.planning.executors import executor
-from helixfold.planning.prediction import EXECUTORS
+from helixfold.planning.executors import EXECUTORS, executor
 from helixfold.weights.find import ReadyModel, find_models
 
 TRUNK, STRUCTURE, HEADS = "trunk", "structure module", "output heads"

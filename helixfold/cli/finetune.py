@@ -34,7 +34,7 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
         Training set. Required, like --output, except with --jobs, --show-settings or --dry-run.
     """
     from helixfold.execution.allocator import keeping_freed_memory
-    from helixfold.planning.training import KEPT_BLOCKS
+    from helixfold.planning.passes import KEPT_BLOCKS
     from helixfold.training.finetune import run
 
     if options.show_settings:

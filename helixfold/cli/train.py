@@ -56,7 +56,7 @@ def train(
         from helixfold.execution.available import available_memory
         from helixfold.execution.device import pick_device
         from helixfold.ops.card import CARDS, card_of
-        from helixfold.training.forecast import memory_table
+        from helixfold.training.estimate import memory_table
 
         if options.device != "cpu" and options.device in CARDS:
             card = CARDS[options.device]
@@ -142,7 +142,7 @@ def _run(
 ) -> int:
     """Train one run to its end, or go on with it, and return an exit code."""
     from helixfold.execution.allocator import keeping_freed_memory
-    from helixfold.planning.training import KEPT_BLOCKS
+    from helixfold.planning.passes import KEPT_BLOCKS
     from helixfold.report.training_curves import plot_curves
     from helixfold.training import run
 

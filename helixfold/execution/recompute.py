@@ -63,7 +63,7 @@ class RecomputeConfig(Config):
     "none" recomputes nothing that takes long. With "operators", those on a CPU also recompute what they compute inside
     (`ops.recomputed`); on a GPU both are the same. "inputs" keeps only the inputs of each update, and "block" only
     those of each block. "auto" stands for the fastest of these that fits into memory, which is chosen before a run
-    begins (`planning.recompute_choice`).
+    begins (`planning.estimate`).
 
     A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
     structure module, whose updates are its attention and transition. "block" keeps the MSA and pair streams once per

@@ -137,8 +137,7 @@ class Slabs(Executor):
         def slabs(count: int) -> list[Tensor]:
             return next(self.visited([each[:, :count] for each in streams], count))[1]
 
-        shapes = [each.shape for each in streams]
-        size = self.rows_at_once(room, lambda: map_row_bytes(make, like, slabs, shapes))
+        size = self.rows_at_once(room, lambda: map_row_bytes(make, like, slabs, streams))
         for rows, given, slab in self.visited(streams, size, room):
             assert slab is not None
             slab.copy_(make(rows, *given))
@@ -294,16 +293,19 @@ def map_row_bytes(
     make: Callable[..., Tensor],
     like: Tensor,
     slabs: Callable[[int], list[Tensor]],
-    shapes: Sequence[torch.Size],
+    streams: Sequence[Held],
 ) -> int:
     """Return the bytes of temporaries that `make(slice, *slabs)` takes for each row it returns.
 
-    `like` is one row of the result, `slabs(count)` returns the first rows of its inputs, and `shapes` are those of the
-    inputs with all rows. The function may read all rows of what it encloses, so a row may take more in a longer chain.
+    `like` is one row of the result, and `slabs(count)` returns the first rows of its inputs `streams`, which take
+    memory where these are spilled. The function may read all rows of what it encloses, so a row may take more in a
+    longer chain.
     """
-    key = (_identity(make), like.shape, like.dtype, card_of(like.device), *shapes)
+    # What is measured on tensors without numbers is not taken for a run, nor the other way round.
+    inputs = [(type(each), each.shape) for each in streams]
+    key = (_identity(make), like.shape, like.dtype, like.device.type, card_of(like.device), *inputs)
     if key not in _row_bytes:
-        _row_bytes[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, shapes[0][1])
+        _row_bytes[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, streams[0].shape[1])
     return _row_bytes[key]
 
 

@@ -112,7 +112,7 @@ def predict(
     for model in ready:
         rows = FeatureRows.of(model_input(features, model.preset).features)
         size = rows.size(model.preset, dtype, options.num_ensemble)
-        plans.append(memory.plan(model.preset, size, where, available))
+        plans.append(memory.plan(model.preset, size, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
     passes = passes_on(where, cuda_graphs)

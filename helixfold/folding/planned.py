@@ -20,15 +20,8 @@ from helixfold.folding.recycling import STAGES, FoldingTarget, can_share_passes,
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.parallel.worker_group import WorkerGroup
-from helixfold.planning.executors import (
-    NotEnoughMemoryError,
-    Plan,
-    bounded_memory,
-    executor,
-    fit_together,
-    memory_kept,
-    release,
-)
+from helixfold.planning.estimate import NotEnoughMemoryError, PredictionEstimate, fit_together
+from helixfold.planning.executors import bounded_memory, executor, memory_kept, release
 from helixfold.weights.find import ReadyModel
 
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
@@ -37,7 +30,7 @@ _BAR = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}
 def fold_planned(
     model: ReadyModel,
     target: FoldingTarget,
-    plan: Plan,
+    plan: PredictionEstimate,
     options: FoldingOptions,
     *,
     stages: Stages,
@@ -59,13 +52,13 @@ def fold_planned(
     while plans:
         tried = plans.popleft()
         size, threads = tried.size, _threads(tried, model, device)
-        release(device, peak=tried.estimate.peak)
+        release(device, peak=tried.memory.peak)
         reset_peak_memory(device)
         held, before, replays = peak_memory(device), len(stages.finished), passes.replays
         try:
             with (
                 memory_kept(tried.executor, size.ranks),
-                bounded_memory(device, tried.available),
+                bounded_memory(device, tried.device.memory),
                 recorded_backends() as backends,
                 in_threads(threads),
                 workers.executor_on_group(executor(tried.executor, spill, device, tried.slab_budget)) as run,
@@ -86,7 +79,7 @@ def fold_planned(
                 measurements={
                     "executor": tried.executor,
                     "replayed_passes": passes.replays - replays,
-                    "predicted_peak_gib": _gib(tried.estimate.peak),
+                    "predicted_peak_gib": _gib(tried.memory.peak),
                     "measured_peak_gib": _gib(measured),
                 },
             )
@@ -96,18 +89,18 @@ def fold_planned(
             release(device)
             say("out of memory; starting again without the passes that were recorded")
             plans.appendleft(tried)
-        elif plans and plans[0].estimate.spilled <= plans[0].available.spill:
+        elif plans and plans[0].memory.spilled <= plans[0].device.spill:
             following = "smaller slabs" if plans[0].executor == tried.executor else f"'{plans[0].executor}'"
             say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
         else:
             plans.clear()
-    # Less memory was available than the forecast of the last attempt.
-    proved = replace(plan.available, memory=min(plan.available.memory, tried.estimate.peak))
-    problem = replace(plan, available=proved).problem
+    # Less memory was available than the estimate of the last attempt.
+    proved = replace(plan.device, memory=min(plan.device.memory, tried.memory.peak))
+    problem = replace(plan, device=proved).problem
     raise NotEnoughMemoryError(f"out of memory with the executor '{tried.executor}'; {problem}")
 
 
-def _threads(plan: Plan, model: ReadyModel, device: torch.device) -> int:
+def _threads(plan: PredictionEstimate, model: ReadyModel, device: torch.device) -> int:
     """Return how many threads a CPU computes passes of this size with."""
     size, config = plan.size, model.preset.model
     return threads_for(size.residues * max(size.residues * config.c_z, size.msa_rows * config.evoformer.c_m), device)
@@ -116,7 +109,7 @@ def _threads(plan: Plan, model: ReadyModel, device: torch.device) -> int:
 def fold_together(
     model: ReadyModel,
     targets: Sequence[FoldingTarget],
-    plans: Sequence[Plan],
+    plans: Sequence[PredictionEstimate],
     options: FoldingOptions,
     *,
     stages: Sequence[Stages],

@@ -21,7 +21,7 @@ from helixfold.folding.planned import fold_planned, fold_together
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.ops.card import card_of
-from helixfold.planning.executors import Plan
+from helixfold.planning.estimate import PredictionEstimate
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.options import RepresentationName
 from helixfold.weights.find import ReadyModel, find_models
@@ -70,11 +70,11 @@ def _predicted(
     """Return the predictions of a lot of targets, in the same passes if they can be."""
     spill = memory.spill_directory or Path(tempfile.gettempdir())
     available = memory.available(stages.device, spill)
-    plans: list[Plan] = []
+    plans: list[PredictionEstimate] = []
     for features in targets:
         rows = FeatureRows.of(model_input(features, ready.preset).features)
         size = rows.size(ready.preset, dtype_on(options.dtype, card_of(stages.device)), options.num_ensemble)
-        plans.append(memory.plan(ready.preset, size, stages.device, available))
+        plans.append(memory.plan(ready.preset, size, available))
         memory.check(plans[-1], features.domain_name)
     lot = [FoldingTarget(features=features) for features in targets]
     # Padding would be averaged by a model of complexes, as the place of a template is that a target has not.

@@ -1,26 +1,30 @@
 """Machines for training runs, and the time that the parts of a step take on them.
 
 For the machine at hand times are measured. For other machines they follow from the rates in NVIDIA's data sheets and
-from the FLOP and bytes of a pass, which are counted for the card (`planning.training`). A program is assumed to reach
+from the FLOP and bytes of a pass, which are counted for the card (`planning.passes`). A program is assumed to reach
 the same share of these rates as NVIDIA's entry to MLPerf HPC v3.0, in bfloat16 (OpenFold on H100; described in
 ScaleFold, arXiv 2404.11068).
 """
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from helixfold.execution.recompute import RecomputeConfig
+from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import of_blocks
 from helixfold.ops.card import CARDS, Card, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
+from helixfold.parallel.collectives import BETWEEN_BRANCHES
+from helixfold.parallel.gradients import BUCKET_ELEMENTS
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
-from helixfold.planning.links import Line, Links, least_seconds, measured_links
-from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs
+from helixfold.planning.estimate import Device, Seconds, Training, keep_of
+from helixfold.planning.links import Line, Links, least_seconds, measured_links, reduced
+from helixfold.planning.passes import PARTS, Pass
 
 # The share of a device's rates that is reached, the time of launches aside. It was found by bisection: with it
 # `predict` returned 1.808 s for the first of `PUBLISHED`, from what was counted for an H100 at commit 716cfa3. Nothing
@@ -32,7 +36,20 @@ _OPTIMIZER_BYTES = 40
 # and between nodes.
 _LINK_REACHED, _NEAR_LATENCY, _FAR_LATENCY = 0.8, 20e-6, 40e-6
 # Share of a GPU's memory that is left for tensors.
-_MEMORY_LEFT = 0.92
+MEMORY_LEFT = 0.92
+# Share of the backward pass in the time of forward and backward pass.
+_BACKWARD = 2 / 3
+# FLOP per second in 16 bits with float32 sums, dense, from data sheets.
+PRODUCTS = {
+    "t4": 65e12,
+    "l4": 121e12,
+    "rtx3090": 71e12,
+    "rtx4090": 165e12,
+    "a100": 312e12,
+    "a100-80": 312e12,
+    "h100": 989e12,
+    "h200": 989e12,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +65,19 @@ class Rates:
     reached: float = REACHED
     call: float = 5e-6
 
-    def seconds(self, needs: TrainingNeeds, branch_rank: int, keep: RecomputeConfig | None, part: str) -> float:
+    def seconds(self, work: Training, card: Card, rank: int, keep: RecomputeConfig | None, part: str) -> float:
         """Return the seconds of a part of the network, forward and backward, without messages between ranks.
 
         It is the time of the part's products or of its memory traffic, whichever is longer, plus that of launching its
         operators. `keep` is the recompute policy; None is a forward pass without gradients.
         """
-        cost = needs.cost(keep, part, branch_rank)
-        once = part_costs(
-            needs.model, needs.size, "none", needs.card, needs.layout, branch_rank=branch_rank, plain=True
-        )[part]
+        chosen = keep_of(keep, part)
+        cost, once = work.costs(chosen, card, rank)[part], work.costs("none", card, rank, plain=True)[part]
         products = once.forward.products
-        if keep is not None:
-            products = (1 + (keep_of(keep, part) != "none")) * products + once.backward.products
+        if chosen is not None:
+            products = (1 + (chosen != "none")) * products + once.backward.products
         moved = cost.forward.moved + cost.backward.moved
-        busy = needs.samples * max(products / self.product, moved / self.memory) / self.reached
+        busy = work.samples * max(products / self.product, moved / self.memory) / self.reached
         return busy + self.call * (cost.forward.launches + cost.backward.launches)
 
     def optimizer(self, parameters: int) -> float:
@@ -80,9 +95,9 @@ class Readings:
     passes: Mapping[tuple[Layout, int, RecomputeConfig | None], Mapping[str, float]]
     parameter: float  # seconds per parameter of an optimizer step
 
-    def seconds(self, needs: TrainingNeeds, branch_rank: int, keep: RecomputeConfig | None, part: str) -> float:
+    def seconds(self, work: Training, _: Card, rank: int, keep: RecomputeConfig | None, part: str) -> float:
         """Return the measured seconds of a part of the network, times the number of samples."""
-        return needs.samples * self.passes[needs.layout, branch_rank, keep][part]
+        return work.samples * self.passes[work.layout, rank, keep][part]
 
     def optimizer(self, parameters: int) -> float:
         """Return the seconds of an optimizer step, in proportion to the number of parameters."""
@@ -90,7 +105,7 @@ class Readings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(Device):
     """Devices of one kind in nodes, with the links between them.
 
     `memory` is the bytes that a rank may use. `overlaps` says whether gradients can be summed during the backward pass
@@ -98,9 +113,7 @@ class Machine:
     """
 
     name: str
-    card: Card
     speeds: Rates | Readings
-    memory: int
     per_node: int
     near: Links  # within a node
     far: Links
@@ -110,17 +123,60 @@ class Machine:
         """Return the links between this number of consecutive ranks."""
         return self.near if ranks <= self.per_node else self.far
 
+    def step_seconds(self, work: Training, keep: RecomputeConfig) -> Seconds:
+        layout, gradient = work.layout, work.parameters * work.gradient_itemsize
+        forward, part = self._pass(work, None), self._pass(work, keep)
+        backward = _BACKWARD * part.passes
+        part = part.plus(forward, work.recycling_iterations)
+        if work.clips_samples and layout.sharing > 1:
+            sent = reduced(gradient, layout.sharing)
+            part = part.plus(Seconds(gradients=self.links(layout.sharing).at("all_reduce", sent)))
+        return Seconds(
+            gradients=self._left_of_reduction(work, layout.ranks, backward),
+            optimizer=self.speeds.optimizer(work.parameters),
+        ).plus(part, math.ceil(work.micro_batches / layout.dp))
 
-def _machine(name: str, card: Card, *, product: float, memory: float, nvlink: float, network: float) -> Machine:
-    """Return nodes of eight GPUs by the rates in a data sheet.
+    def _pass(self, work: Training, keep: RecomputeConfig | None) -> Seconds:
+        """Return the seconds of a pass with the recompute policy `keep`, or if it is None of one without gradients.
 
-    `product` is dense bfloat16 FLOP/s, `memory` bytes/s, and `nvlink` and `network` are bytes/s one way.
-    """
+        Ranks of the two branches wait for each other in each part of the network, so the slower one counts.
+        """
+        # The work of a rank on a sample does not depend on the ranks of other samples.
+        work = replace(work, layout=replace(work.layout, dp=1))
+        total, layout = Seconds(), work.layout
+        for part in PARTS:
+            found = []
+            for rank in range(layout.bp):
+                cost = work.costs(keep_of(keep, part), self.card, rank)[part]
+                messages = sum(
+                    self.links(layout.sharing if kind in BETWEEN_BRANCHES else layout.dap).at(kind, work.samples * size)
+                    for kind, size in (*cost.forward.messages, *cost.backward.messages)
+                )
+                passes = self.speeds.seconds(work, self.card, rank, keep, part)
+                found.append(Seconds(passes=passes, messages=messages))
+            total = total.plus(max(found, key=lambda each: each.total))
+        return total
+
+    def _left_of_reduction(self, work: Training, ranks: int, backward: float) -> float:
+        """Return the seconds of summing gradients over ranks that do not overlap with the backward pass of so long."""
+        if ranks == 1:
+            return 0.0
+        links, itemsize = self.links(ranks), work.gradient_itemsize
+        whole = links.at("all_reduce", reduced(work.parameters * itemsize, ranks))
+        if not self.overlaps:
+            return whole
+        # The last bucket is sent when the backward pass is over.
+        last = reduced(min(work.parameters, BUCKET_ELEMENTS) * itemsize, ranks)
+        return max(whole - backward, links.at("all_reduce", last))
+
+
+def _machine(name: str, card: str, *, memory: float, nvlink: float, network: float) -> Machine:
+    """Return nodes of eight GPUs by the rates in a data sheet, in bytes/s; those of links are one way."""
     return Machine(
         name=name,
-        card=card,
-        speeds=Rates(product=product, memory=memory),
-        memory=int(_MEMORY_LEFT * card.memory),
+        card=CARDS[card],
+        speeds=Rates(product=PRODUCTS[card], memory=memory),
+        memory=int(MEMORY_LEFT * CARDS[card].memory),
         per_node=8,
         near=_links(nvlink, _NEAR_LATENCY),
         far=_links(network, _FAR_LATENCY),
@@ -135,29 +191,26 @@ def _links(rate: float, latency: float) -> Links:
 
 # Each GPU has a network adapter of its own: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
 MACHINES = {
-    "h100": _machine("h100", CARDS["h100"], product=989e12, memory=3.35e12, nvlink=450e9, network=50e9),
-    "h200": _machine("h200", CARDS["h200"], product=989e12, memory=4.8e12, nvlink=450e9, network=50e9),
-    "a100": _machine("a100", CARDS["a100-80"], product=312e12, memory=2.0e12, nvlink=300e9, network=25e9),
+    "h100": _machine("h100", "h100", memory=3.35e12, nvlink=450e9, network=50e9),
+    "h200": _machine("h200", "h200", memory=4.8e12, nvlink=450e9, network=50e9),
+    "a100": _machine("a100", "a100-80", memory=2.0e12, nvlink=300e9, network=25e9),
 }
 
 
-def measured_steps(
-    needs: TrainingNeeds, policies: Sequence[RecomputeConfig], layouts: Sequence[Layout], device: torch.device
-) -> Readings:
+def measured_steps(work: Training, layouts: Sequence[Layout], device: torch.device) -> Readings:
     """Measure passes with the share of every rank in these layouts (with dp=1), one after another on one device.
 
-    `policies` are the recompute policies to measure. Messages of other ranks are not waited for. The random state is
-    restored.
+    Messages of other ranks are not waited for. The random state is restored.
     """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         passes = {}
         for layout in layouts:
             for rank in range(layout.bp):
-                for keep in (None, *policies):
-                    program = Pass(needs.model, needs.size, keep, Mesh.simulated(layout, rank, device), needs.loss)
+                for keep in (None, *work.policies):
+                    program = Pass(work.model, work.size, keep, Mesh.simulated(layout, rank, device), work.loss)
                     passes[layout, rank, keep] = program.seconds()
-        network = AlphaFold(of_blocks(needs.model, 1)).to(device).train()
-        optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=needs.size.dtype)
+        network = AlphaFold(of_blocks(work.model, 1)).to(device).train()
+        optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=work.size.dtype)
 
         def step() -> None:
             optimizer.collect(last=True)
@@ -167,14 +220,11 @@ def measured_steps(
     return Readings(passes=passes, parameter=seconds / len(optimizer.gradient_sum))
 
 
-def measured_machine(
-    needs: TrainingNeeds, policies: Sequence[RecomputeConfig], layouts: Sequence[Layout], mesh: Mesh, memory: int
-) -> Machine:
-    """Measure the machine of this mesh's ranks; `memory` is the bytes that each may use.
+def measured_machine(work: Training, ranks: int, mesh: Mesh, memory: int) -> Machine:
+    """Measure the machine of this mesh's ranks for a step on `ranks` ranks; `memory` is the bytes that each may use.
 
     All ranks must call this together, so that all are busy during the measurements, as in a step. Every rank returns
-    the measurements of its own device, and those of the links by the first rank. `policies` are the recompute
-    policies and `layouts` the ways to share a sample that are measured.
+    the measurements of its own device, and those of the links by the first rank.
     """
     hosts = mesh.all_gather(platform.node())
     per_node = min(hosts.count(host) for host in hosts)
@@ -187,7 +237,7 @@ def measured_machine(
     return Machine(
         name="here",
         card=card_of(mesh.device),
-        speeds=measured_steps(needs, policies, layouts, mesh.device),
+        speeds=measured_steps(work, sharings(work, ranks), mesh.device),
         memory=memory,
         per_node=per_node,
         near=near,
@@ -196,27 +246,14 @@ def measured_machine(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedRun:
-    """Published time of a step of AlphaFold's initial training."""
-
-    source: str
-    machine: str
-    layout: Layout
-    recomputes: bool
-    seconds: float
+def sharings(work: Training, ranks: int) -> list[Layout]:
+    """Return the layouts (with dp=1) by which this number of ranks can share a sample."""
+    return list(dict.fromkeys(replace(each, dp=1) for each in work.layouts(ranks)))
 
 
-# NVIDIA's entries to MLPerf HPC v3.0: crop 256, 128 sequences, 1,024 extra ones, 1 to 4 recycling passes.
-PUBLISHED = (
-    PublishedRun(
-        source="one sample on each GPU", machine="h100", layout=Layout(dp=256), recomputes=True, seconds=1.808
-    ),
-    PublishedRun(
-        source="2,080 GPUs, eight for a sample",
-        machine="h100",
-        layout=Layout(dp=260, dap=8),
-        recomputes=False,
-        seconds=0.682,
-    ),
+# Published times in seconds of a step of AlphaFold's initial training on H100, with what ran, its layout and what it
+# recomputes: NVIDIA's entries to MLPerf HPC v3.0, crop 256, 128 sequences, 1,024 extra ones, 1 to 4 recycling passes.
+PUBLISHED: tuple[tuple[str, Layout, Keep, float], ...] = (
+    ("one sample on each GPU", Layout(dp=256), "block", 1.808),
+    ("2,080 GPUs, eight for a sample", Layout(dp=260, dap=8), "none", 0.682),
 )

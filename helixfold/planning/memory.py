@@ -12,9 +12,8 @@ from data_pipeline.io.errors import InputError, choice_problem
 from data_pipeline.sampling.sample import SamplingConfig
 from helixfold.execution.available import available_memory, free_disk
 from helixfold.model.presets import Preset
-from helixfold.ops.card import card_of
-from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError, Plan, plan, read_available_memory
-from helixfold.planning.prediction import EXECUTORS
+from helixfold.planning.estimate import Device, NotEnoughMemoryError, Prediction, PredictionEstimate, estimate
+from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.size import PassSize, gib
 from helixfold.runtime.standard_streams import print_detail
 from helixfold.weights.find import ReadyModel
@@ -75,23 +74,23 @@ class MemoryOptions:
             memory = available_memory(device) // processes
         return replace(self, memory=memory, processes=processes)
 
-    def available(self, device: torch.device, output: Path) -> AvailableMemory:
-        """Return the available memory, and disk space in the spill directory, which is `output` by default."""
-        available = read_available_memory(device, self.spill_directory or output, self.memory)
-        return replace(available, spill=available.spill // self.processes)
+    def available(self, device: torch.device, output: Path) -> Device:
+        """Return the device with its available memory, and disk space in the spill directory, by default `output`."""
+        found = Device.at_hand(device, self.spill_directory or output, self.memory)
+        return replace(found, spill=found.spill // self.processes)
 
-    def plan(self, preset: Preset, size: PassSize, device: torch.device, available: AvailableMemory) -> Plan:
-        """Return the plan (executor and forecast) for an input of this size on a device with this memory."""
+    def plan(self, preset: Preset, size: PassSize, device: Device, passes: int = 1) -> PredictionEstimate:
+        """Return the estimate for an input of this size, with the executor of these options or the one that fits."""
         forced = None if self.executor == AUTOMATIC else self.executor
-        made = plan(preset.model, size, available, card_of(device), forced)
-        shown = f"executor {made.executor}, estimated at {gib(made.estimate.peak)} of {gib(available.memory)}"
+        made = estimate(Prediction(model=preset.model, size=size, executor=forced, passes=passes), device)
+        shown = f"executor {made.executor}, estimated at {gib(made.memory.peak)} of {gib(device.memory)}"
         print_detail(f"{preset.name}, {size.residues} residues: {shown}")
         return made
 
-    def check(self, plan: Plan, name: str) -> None:
-        """Raise `NotEnoughMemoryError` if the plan for target `name` does not fit and the user chose no executor."""
-        if not plan.fits and self.executor == AUTOMATIC:
-            raise NotEnoughMemoryError(f"{name}: {plan.problem}")
+    def check(self, found: PredictionEstimate, name: str) -> None:
+        """Raise `NotEnoughMemoryError` if the target `name` does not fit and the user chose no executor."""
+        if not found.fits and self.executor == AUTOMATIC:
+            raise NotEnoughMemoryError(f"{name}: {found.problem}")
 
 
 @dataclass(frozen=True, kw_only=True)

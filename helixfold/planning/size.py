@@ -1,4 +1,4 @@
-"""Size of the input of a pass, and forecasts of its memory."""
+"""Size of the input of a pass, and the memory that it takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class PassSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
+class Memory:
     """Peak memory of each stage of a pass in bytes, beyond that of the process with the model loaded.
 
     `spilled` is the bytes of streams on a disk, or in the host's memory beside a GPU.

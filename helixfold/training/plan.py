@@ -15,21 +15,12 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.presets import with_parallel_blocks
 from helixfold.ops.card import card_of
 from helixfold.parallel.launch import on_ranks
-from helixfold.planning.layouts import (
-    Prediction,
-    Seconds,
-    Workload,
-    best,
-    machine_of_ranks,
-    predict,
-    predictions,
-    table,
-    where_axial_stops,
-)
+from helixfold.planning.estimate import Seconds, Training, TrainingEstimate
+from helixfold.planning.layouts import best, machine_of_ranks, predict, predictions, table, where_axial_stops
 from helixfold.planning.machines import MACHINES, PUBLISHED, Machine
 from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.training.config import TrainingConfig
-from helixfold.training.forecast import workload
+from helixfold.training.estimate import workload
 from helixfold.training.options import PlanOptions
 from helixfold.training.presets import initial_training, training_preset
 
@@ -44,27 +35,13 @@ def steps_for(samples: int, batch_size: int) -> int:
     return math.ceil(samples / batch_size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedTraining:
-    """The published time of a training, initial training and fine-tuning together."""
-
-    program: str
-    hardware: str
-    days: float
-
-    @property
-    def mean_step_seconds(self) -> float:
-        """Return the mean time of a step, over both stages with 128 samples a step."""
-        steps = sum(steps_for(samples, BATCH_SIZE) for samples in (INITIAL_SAMPLES, FINETUNING_SAMPLES))
-        return self.days * SECONDS_A_DAY / steps
-
-
-# HelixFold, arXiv 2207.05477. The hardware of the second is larger than that of the runs it is compared with.
+# Program, hardware, and days of initial training and fine-tuning together (HelixFold, arXiv 2207.05477). The second has
+# more hardware than the runs it is compared with.
 PUBLISHED_TRAININGS = (
-    PublishedTraining(program="HelixFold", hardware="128 A100", days=7.548),
-    PublishedTraining(program="HelixFold, hybrid parallelism", hardware="256, then 512 A100", days=5.295),
-    PublishedTraining(program="AlphaFold 2", hardware="128 TPUv3", days=10.961),
-    PublishedTraining(program="OpenFold", hardware="128 A100", days=10.849),
+    ("HelixFold", "128 A100", 7.548),
+    ("HelixFold, hybrid parallelism", "256, then 512 A100", 5.295),
+    ("AlphaFold 2", "128 TPUv3", 10.961),
+    ("OpenFold", "128 A100", 10.849),
 )
 
 
@@ -84,17 +61,17 @@ class Hardware:
 
     @classmethod
     def parse(cls, word: str) -> "Hardware":
-        """Read a100x128, a100x256+512 (for two stages), here or herex2. Raise ValueError for anything else."""
+        """Read a100x128, a100x256+512 (for two stages), here or herex2. Raise `InputError` for others."""
         found = re.fullmatch(r"([a-z0-9]+?)(?:x([0-9]{1,7}(?:\+[0-9]{1,7})*))?", word.lower())
         names = (*MACHINES, HERE)
         if found is None or found[1] not in names or (found[2] is None and found[1] != HERE):
-            raise ValueError(
-                f"must be a kind of device ({', '.join(names)}) and the number of them, such as a100x128, or "
-                f"a100x256+512 for two stages, got {word!r}"
+            raise InputError(
+                f"--hardware must be a kind of device ({', '.join(names)}) and the number of them, such as a100x128, "
+                f"or a100x256+512 for two stages, got {word!r}"
             )
         ranks = tuple(map(int, (found[2] or "1").split("+")))
         if not all(1 <= count <= _MOST_RANKS for count in ranks):
-            raise ValueError(f"must have from 1 to {_MOST_RANKS:,} devices, got {word!r}")
+            raise InputError(f"--hardware must have from 1 to {_MOST_RANKS:,} devices, got {word!r}")
         return cls(found[1], ranks)
 
     def ranks_of(self, stage: int) -> int:
@@ -134,7 +111,7 @@ class StageTime:
     stage: Stage
     ranks: int
     step_seconds: float
-    prediction: Prediction | None = None
+    prediction: TrainingEstimate | None = None
 
     @property
     def seconds(self) -> float:
@@ -169,7 +146,7 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
 
     Raise `InputError` for wrong hardware, if no layout fits, or if this machine cannot be measured.
     """
-    stages, all_hardware = stages_of(options), [_parsed(word) for word in options.hardware]
+    stages, all_hardware = stages_of(options), [Hardware.parse(word) for word in options.hardware]
     if options.training_set is not None and any(hardware.machine != HERE for hardware in all_hardware):
         raise InputError("--training-set measures this machine; combine it only with --hardware here or herexN")
     store = None if options.training_set is None else FeatureStore.open(options.training_set)
@@ -191,7 +168,7 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
                 yield "these are the largest examples, so a step takes at most this time; shorter chains and fewer"
                 yield "templates or MSA rows take less: --training-set DIR measures with your examples"
             if options.layouts:
-                yield from table(found, fastest.layout)
+                yield from table(found, fastest.work.layout)
                 if ranks > 1:
                     yield where_axial_stops(found)
         yield ""
@@ -203,27 +180,20 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
     yield from _published_table()
 
 
-def _parsed(word: str) -> Hardware:
-    try:
-        return Hardware.parse(word)
-    except ValueError as error:
-        raise InputError(f"--hardware {error}") from None
-
-
 def _work(
     config: TrainingConfig, ranks: int, machine: str, store: FeatureStore | None
-) -> tuple[Workload, Machine, PassSize]:
+) -> tuple[Training, Machine, PassSize]:
     """Return the work of a step with the largest examples, the machine, and the size of the examples to time."""
     if machine != HERE:
         # The published rates are for bfloat16.
         work = workload(replace(config, dtype="bfloat16"), MACHINES[machine].card)
-        return work, MACHINES[machine], work.needs.size
+        return work, MACHINES[machine], work.size
     work = workload(config, card_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
-    size = work.needs.size
+    size = work.size
     if store is not None and not config.example.fixed_shapes:
         size = _mean_size(size, config, store)
     # The largest examples decide on memory, average ones on time.
-    return work, _measured(replace(work, needs=replace(work.needs, size=size)), ranks), size
+    return work, _measured(replace(work, size=size), ranks), size
 
 
 def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> PassSize:
@@ -244,7 +214,7 @@ def _mean_size(size: PassSize, config: TrainingConfig, store: FeatureStore) -> P
     )
 
 
-def _measured(work: Workload, ranks: int) -> Machine:
+def _measured(work: Training, ranks: int) -> Machine:
     """Return the machine at hand, by short measurements."""
     probed = ranks if ranks <= _MOST_MEASURED else _PROBED
     if torch.cuda.is_available():
@@ -256,10 +226,10 @@ def _measured(work: Workload, ranks: int) -> Machine:
         probed = min(probed, torch.cuda.device_count())
     device = "cuda" if torch.cuda.is_available() else "cpu"
     threads = max(1, torch.get_num_threads() // probed)
-    return on_ranks(probed, machine_of_ranks, work, work.sharings([ranks]), device=device, threads=threads)
+    return on_ranks(probed, machine_of_ranks, work, ranks, device=device, threads=threads)
 
 
-def _described(stage: Stage, work: Workload, machine: Machine, size: PassSize) -> str:
+def _described(stage: Stage, work: Training, machine: Machine, size: PassSize) -> str:
     return (
         f"{stage.name}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
         f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} passes "
@@ -277,7 +247,7 @@ def _times_table(hardware: Hardware, times: Sequence[StageTime]) -> Iterator[str
         cells = ["-" if found is None else f"{getattr(found.seconds, part):.3f}" for part in parts]
         yield (
             f"{each.stage.name:22}{each.stage.samples:12,}{each.stage.steps:9,}{each.ranks:7,}  "
-            f"{'as stated' if found is None else str(found.layout):22}{each.step_seconds:10.3f}"
+            f"{'as stated' if found is None else str(found.work.layout):22}{each.step_seconds:10.3f}"
             f"{''.join(f'{cell:>11}' for cell in cells)}{duration(each.seconds):>14}"
         )
     if len(times) > 1:
@@ -292,9 +262,10 @@ def _times_table(hardware: Hardware, times: Sequence[StageTime]) -> Iterator[str
 def _published_table() -> Iterator[str]:
     yield ""
     yield f"{'published trainings':34}{'hardware':22}{'mean s a step':>15}{'time':>14}"
-    for each in PUBLISHED_TRAININGS:
-        seconds = each.days * SECONDS_A_DAY
-        yield f"{each.program:34}{each.hardware:22}{each.mean_step_seconds:15.3f}{duration(seconds):>14}"
+    steps = sum(steps_for(samples, BATCH_SIZE) for samples in (INITIAL_SAMPLES, FINETUNING_SAMPLES))
+    for program, hardware, days in PUBLISHED_TRAININGS:
+        seconds = days * SECONDS_A_DAY
+        yield f"{program:34}{hardware:22}{seconds / steps:15.3f}{duration(seconds):>14}"
     yield f"of {INITIAL_SAMPLES:,} samples and {FINETUNING_SAMPLES:,} of fine-tuning, 128 a step"
 
 
@@ -309,13 +280,11 @@ def duration(seconds: float) -> str:
 def published_step_lines() -> Iterator[str]:
     """Yield a table of published runs: their published time of a step beside the predicted one."""
     yield f"{'':34}{'layout':24}{'published, s':>14}{'predicted, s':>14}{'of it':>8}"
-    for run in PUBLISHED:
+    for source, layout, keep, published in PUBLISHED:
+        recompute = RecomputeConfig.everywhere(keep)
         config: TrainingConfig = replace(
-            initial_training(),
-            dtype="bfloat16",
-            batch_size=run.layout.dp,
-            recompute=RecomputeConfig.everywhere("block" if run.recomputes else "none"),
+            initial_training(), dtype="bfloat16", batch_size=layout.dp, recompute=recompute
         )
-        seconds = predict(workload(config), run.layout, MACHINES[run.machine]).seconds.total
-        yield f"{run.source:34}{run.layout!s:24}{run.seconds:14.3f}{seconds:14.3f}{seconds / run.seconds:8.2f}"
+        seconds = predict(workload(config), layout, MACHINES["h100"]).seconds.total
+        yield f"{source:34}{layout!s:24}{published:14.3f}{seconds:14.3f}{seconds / published:8.2f}"
     yield "The first of them fixes what share of an H100's rates the program reaches; the others are predicted."

@@ -21,8 +21,8 @@ from helixfold.results.training_log import TrainingHistory
 from helixfold.runtime.options import CudaGraphs
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
+from helixfold.training.estimate import memory_per_rank, workload
 from helixfold.training.evaluate import read_names
-from helixfold.training.forecast import memory_per_rank, workload
 from helixfold.training.options import AUTO_LAYOUT
 from helixfold.training.progress import print_message
 from helixfold.training.run_dtype import with_settled_dtype

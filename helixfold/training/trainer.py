@@ -29,8 +29,8 @@ from helixfold.results.training_log import StepRecord
 from helixfold.runtime.options import CudaGraphs
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import TrainingConfig, require_same_run
+from helixfold.training.estimate import memory_per_rank, with_settled_recompute
 from helixfold.training.evaluate import deciding_score, evaluate_on_ranks, mean_scores
-from helixfold.training.forecast import memory_per_rank, recompute_message, with_settled_recompute
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, TrainingLog
 from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats, summed
@@ -90,8 +90,8 @@ class Trainer:
         config = with_settled_dtype(config, mesh, files.checkpoints, self._notes["dtype"].append)
         if not config.recompute.is_settled:
             memory, card = memory_per_rank(mesh), card_of(mesh.device)
-            config = with_settled_recompute(config, memory, card, mesh.layout)
-            self._notes["recompute"] = [recompute_message(config, memory, card, mesh.layout)]
+            config, message = with_settled_recompute(config, memory, card, mesh.layout)
+            self._notes["recompute"] = [message]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
         dataset_of = ComplexDataset if config.model.method == "multimer" else TrainingDataset

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from helixfold.cli.main import main
-from helixfold.planning.layouts import Workload, machine_of_ranks
+from helixfold.planning.estimate import Training
+from helixfold.planning.layouts import machine_of_ranks
 from helixfold.planning.machines import MACHINES
 from tests.apps.score.structure_files import SEQUENCE, write
 
@@ -121,8 +122,8 @@ def test_the_machine_at_hand_is_measured_with_examples_of_the_training_set(
 ) -> None:
     sizes = []
 
-    def on_ranks(count: int, function: Any, work: Workload, *_: Any, **__: Any) -> Any:
-        size = work.needs.size
+    def on_ranks(count: int, function: Any, work: Training, *_: Any, **__: Any) -> Any:
+        size = work.size
         sizes.append((size.residues, size.msa_rows, size.extra_rows, size.templates))
         return MACHINES["h100"]
 

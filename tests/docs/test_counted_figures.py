@@ -13,8 +13,9 @@ from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS
+from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.memory import FeatureRows
-from helixfold.planning.prediction import EXECUTORS, forecast_prediction
+from helixfold.planning.passes import prediction_memory
 from helixfold.planning.size import PassSize, floor
 from tests.data_pipeline.training_sets.training_files import write_training_files
 
@@ -57,7 +58,7 @@ def test_the_performance_page_names_only_lasting_benchmarks() -> None:
 def test_estimates_of_predictions(length: int) -> None:
     model = preset("model_1_ptm")
     size = FeatureRows.at_most(length, model.sampling).size(model, torch.bfloat16)
-    peaks = [forecast_prediction(model.model, size, executor, CARDS["h200"]).peak for executor in EXECUTORS]
+    peaks = [prediction_memory(model.model, size, executor, CARDS["h200"]).peak for executor in EXECUTORS]
     expected = [round(peak / 2**30, 1) for peak in peaks][length == 10_000 :]  # these do not fit as a whole
     command = f"`helixfold doctor --device h200 --length {length}`"
     found = {name: numbers(row[1]) for name in TEXTS for row in rows(TEXTS[name], command)}

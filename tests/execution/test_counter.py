@@ -17,7 +17,7 @@ from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, described
-from helixfold.planning.prediction import META
+from helixfold.planning.passes import META
 from tests.support.networks import tiny_config
 
 KIB = 2**10

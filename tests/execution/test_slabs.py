@@ -1,17 +1,19 @@
 """`Slabs` computes what `Whole` computes, in the stream's own memory."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from helixfold.execution import slabs
-from helixfold.execution.slabs import Slabs
+from helixfold.execution.slabs import Slabs, map_row_bytes
 from helixfold.execution.whole import Whole
 from helixfold.model.config import StackConfig
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack
 from helixfold.model.layers import Transition
 from helixfold.model.triangle import TriangleMultiplication
+from helixfold.ops.card import card_of, described
 from tests.support.networks import random_batch, relative_error, tiny_config, tiny_model
 
 
@@ -160,3 +162,18 @@ def test_a_new_stream_is_not_made_beside_the_last_context() -> None:
     run.map_rows(rows, torch.ones(1, 5))
     assert held
     assert all(each is None for each in held)
+
+
+def test_rows_measured_in_a_run_do_not_count_for_an_estimate() -> None:
+    measured = []
+
+    def make(_: slice, rows: torch.Tensor) -> torch.Tensor:
+        measured.append(rows.device.type)
+        return rows + 1
+
+    card = card_of(torch.device("cpu"))
+    for device in ("cpu", "meta"):
+        stream = torch.ones(1, 9, 7, device=device)
+        with described(card) if device == "meta" else nullcontext():
+            map_row_bytes(make, stream[:, :1], lambda count, stream=stream: [stream[:, :count]], [stream])
+    assert measured == ["cpu"] * 2 + ["meta"] * 2

@@ -22,8 +22,8 @@ from helixfold.folding.planned import fold_planned, fold_together
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import STAGES, FoldingTarget
 from helixfold.model.update import Executor
-from helixfold.planning import executors
-from helixfold.planning.executors import NotEnoughMemoryError, Plan
+from helixfold.planning import estimate
+from helixfold.planning.estimate import NotEnoughMemoryError, PredictionEstimate
 from helixfold.weights.find import ReadyModel, find_models
 from tests.support.folding import fold_one
 from tests.support.plans import GIB, planned, simple_forecast
@@ -49,14 +49,14 @@ def prediction(ready: ReadyModel) -> Prediction:
 
 @pytest.fixture(autouse=True)
 def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "forecast_prediction", simple_forecast)
+    monkeypatch.setattr(estimate, "prediction_memory", simple_forecast)
 
 
 @pytest.fixture
 def fold(ready: ReadyModel, prediction: Prediction, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fold:
     """Fold by a plan with a fake network; return the prediction and the printed lines."""
 
-    def folded(attempt: Attempt, plan: Plan, passes: Passes = LAUNCHED) -> tuple[Prediction, list[str]]:
+    def folded(attempt: Attempt, plan: PredictionEstimate, passes: Passes = LAUNCHED) -> tuple[Prediction, list[str]]:
         said: list[str] = []
 
         def fake(_: Any, __: Any, ___: Any, ____: Any, run: Executor, *, stages: Stages, **_____: Any) -> Any:
@@ -111,7 +111,7 @@ def test_out_of_memory_a_target_is_folded_again_with_the_next_executor(fail: Cal
     ]
     assert found.provenance is not None
     assert found.provenance.executor == "spilled"
-    assert found.measurements["predicted_peak_gib"] == round([*plan.fallbacks][-1].estimate.peak / 2**30, 3)
+    assert found.measurements["predicted_peak_gib"] == round([*plan.fallbacks][-1].memory.peak / 2**30, 3)
 
 
 def test_recordings_are_given_up_before_another_executor_is_tried(fold: Fold) -> None:

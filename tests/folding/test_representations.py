@@ -19,7 +19,7 @@ from helixfold.folding.readout import representation
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.representations import representations
 from helixfold.model.update import Executor
-from helixfold.planning.executors import NotEnoughMemoryError
+from helixfold.planning.estimate import NotEnoughMemoryError
 from helixfold.planning.memory import MemoryOptions
 from helixfold.results.prediction import representation_arrays, representation_names, write_representations
 from helixfold.runtime.options import RepresentationName

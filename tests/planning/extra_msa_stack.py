@@ -18,9 +18,8 @@ from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS, described
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Mesh
-from helixfold.planning.prediction import META
+from helixfold.planning.passes import KEPT_BLOCKS, META, beside_tensors
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import KEPT_BLOCKS, beside_tensors
 
 PRESET = "model_1"
 

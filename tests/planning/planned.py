@@ -6,11 +6,10 @@ import torch
 
 from helixfold.execution.recompute import Choice, RecomputeConfig
 from helixfold.model.config import ModelConfig
-from helixfold.planning.layouts import Workload
+from helixfold.planning.estimate import Training
 from helixfold.planning.links import Line, Links
 from helixfold.planning.machines import MACHINES, Machine, Rates
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import TrainingNeeds
 from tests.support.networks import tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=16, extra_rows=32, templates=0, dtype=torch.bfloat16)
@@ -30,10 +29,12 @@ def small_config(order: str = "end", blocks: int = 12) -> ModelConfig:
     )
 
 
-def workload(order: str = "middle", parts: int = 8, keep: Choice = "none") -> Workload:
+def workload(order: str = "middle", parts: int = 8, keep: Choice = "none") -> Training:
     """Return a step of `parts` samples."""
-    return Workload(
-        needs=TrainingNeeds(model=small_config(order), size=SIZE, state=2**24),
+    return Training(
+        model=small_config(order),
+        size=SIZE,
+        state=2**24,
         recompute=RecomputeConfig.everywhere(keep),
         micro_batches=parts,
         recycling_iterations=1.5,

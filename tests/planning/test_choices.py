@@ -13,29 +13,27 @@ from helixfold.model.config import ConfigError
 from helixfold.model.presets import preset, tiny
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import Layout, Mesh
-from helixfold.planning import duration, layouts, machines, recompute_choice, training
-from helixfold.planning.duration import prediction_seconds
-from helixfold.planning.layouts import (
+from helixfold.planning import estimate as subject
+from helixfold.planning import layouts, machines
+from helixfold.planning.estimate import (
+    Device,
     Prediction,
+    PredictionEstimate,
     Seconds,
-    Workload,
-    best,
-    chosen_layout,
-    predict,
-    table,
-    where_axial_stops,
+    Training,
+    TrainingEstimate,
+    estimate,
 )
+from helixfold.planning.layouts import best, chosen_layout, predict, table, where_axial_stops
 from helixfold.planning.links import Line, Links
 from helixfold.planning.machines import MACHINES, Machine, Rates, Readings
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.planning.recompute_choice import least_needed, no_room, settled
+from helixfold.planning.passes import PARTS, Direction, PartCost, prepared_products
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import PARTS, Direction, PartCost, TrainingNeeds
 
 GIB = 2**30
 SIZE = PassSize(residues=64, msa_rows=8, extra_rows=16, templates=0, dtype=torch.float32)
-NEEDS = TrainingNeeds(model=tiny().model, size=SIZE, samples=2, card=CARDS["h100"])
-NONE = RecomputeConfig.everywhere("none")
+NONE, AUTO = RecomputeConfig.everywhere("none"), RecomputeConfig.everywhere("auto")
 # GiB that a part keeps with the policy "block", and the products of its forward pass.
 KEPT = {"evoformer": 100, "extra_msa": 50, "template": 10, "structure": 5}
 PRODUCTS = {"evoformer": 100e6, "extra_msa": 20e6, "template": 4e6, "structure": 5e6}
@@ -66,19 +64,24 @@ def costs(
 
 @pytest.fixture(autouse=True)
 def given_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, machines, recompute_choice):
-        monkeypatch.setattr(module, "part_costs", costs)
-    monkeypatch.setattr(training, "RESERVE", 1.0)
-    monkeypatch.setattr(training, "beside_tensors", lambda *_: 0)
+    monkeypatch.setattr(subject, "part_costs", costs)
+    monkeypatch.setattr(subject, "RESERVE", 1.0)
+    monkeypatch.setattr(subject, "beside_tensors", lambda *_: 0)
 
 
-def needs(**changes: Any) -> TrainingNeeds:
-    return replace(NEEDS, **{"samples": 1, **changes})
+def training(recompute: RecomputeConfig = NONE, **changes: Any) -> Training:
+    return Training(model=tiny().model, size=SIZE, recompute=recompute, **changes)
+
+
+def found_in(memory: int, work: Training, card: str = "h100") -> TrainingEstimate:
+    """The estimate in so many GiB, beside what oneDNN takes."""
+    device = CARDS[card]
+    return estimate(work, Device(card=device, memory=memory * GIB + prepared_products(device)))
 
 
 def test_what_is_kept_adds_up_and_the_state_counts_once() -> None:
     keep = RecomputeConfig(evoformer="block", extra_msa="none", template="inputs", structure="operators")
-    assert needs(samples=2, state=7).needed(keep) == 7 + 2 * (100 + 200 + 20 + 15) * GIB
+    assert found_in(0, training(keep, samples=2, state=7)).needed == 7 + 2 * (100 + 200 + 20 + 15) * GIB
 
 
 @pytest.mark.parametrize(
@@ -100,32 +103,36 @@ def test_what_is_kept_adds_up_and_the_state_counts_once() -> None:
 def test_the_policy_that_computes_least_again_is_chosen(
     card: str, memory: int, changes: dict[str, Keep] | None
 ) -> None:
-    asked, given = RecomputeConfig.everywhere("auto"), needs(card=CARDS[card])
-    found = settled(asked, given, memory * GIB + training.prepared_products(given.card))
-    assert found == (None if changes is None else replace(NONE, **changes))  # type: ignore[arg-type]
+    found = found_in(memory, training(AUTO), card)
+    assert found.fits == (changes is not None)
+    # What needs the least is estimated where nothing fits.
+    expected = dict.fromkeys(KEPT, "block") if changes is None else changes
+    assert found.keep == replace(NONE, **expected)  # type: ignore[arg-type]
 
 
 def test_settings_that_are_not_auto_stay() -> None:
     asked = RecomputeConfig(evoformer="none", extra_msa="auto", template="inputs", structure="auto")
-    assert settled(asked, needs(), 0) is None
-    found = settled(asked, needs(), (400 + 50 + 20 + 5) * GIB)
-    assert found == replace(asked, extra_msa="block", structure="block")
-    assert least_needed(asked, needs()) == (400 + 50 + 20 + 5) * GIB
-    assert settled(NONE, needs(), 0) == NONE
+    least = replace(asked, extra_msa="block", structure="block")
+    for memory, fits in ((0, False), (400 + 50 + 20 + 5, True)):
+        found = found_in(memory, training(asked))
+        assert (found.keep, found.fits, found.needed) == (least, fits, (400 + 50 + 20 + 5) * GIB)
+    assert found_in(0, training()).settled() == NONE
 
 
 def test_what_would_fit_is_named() -> None:
-    text = str(no_room(RecomputeConfig.everywhere("auto"), needs(), 100 * GIB))
+    with pytest.raises(ConfigError) as raised:
+        found_in(100, training(AUTO)).settled()
+    text = str(raised.value)
     assert text.startswith("a training pass of 64 residues needs 165.0 GiB whatever is recomputed, and there are 100.0")
     # 38 residues would fit, too; the search ends within an eighth. Fewer extra rows take as much here.
     assert text.endswith("what would fit: dtype=bfloat16, or example.crop_size=36, or 165.0 GiB of memory")
-    assert "bfloat16" not in str(no_room(RecomputeConfig.everywhere("auto"), needs(), 80 * GIB))
+    assert "bfloat16" not in found_in(80, training(AUTO)).problem
 
 
 class Speeds:
     """Seconds of the parts together: 2 without gradients and 6 with them on the slower of two branches."""
 
-    def seconds(self, needs: object, rank: int, keep: RecomputeConfig | None, part: str) -> float:
+    def seconds(self, work: object, card: object, rank: int, keep: RecomputeConfig | None, part: str) -> float:
         return (1 + rank) * (1.0 if keep is None else 3.0) / len(PARTS)
 
     def optimizer(self, parameters: int) -> float:
@@ -148,16 +155,18 @@ MACHINE = Machine(
     far=links(1.0),
     overlaps=True,
 )
-WORK = Workload(
-    needs=NEEDS, recompute=NONE, micro_batches=3, recycling_iterations=0.5, parameters=100, gradient_itemsize=4
-)
+WORK = training(samples=2, micro_batches=3, recycling_iterations=0.5, parameters=100)
 
 
 def test_a_step_is_its_micro_batches_and_what_is_left_of_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "BUCKET_ELEMENTS", 25)
-    monkeypatch.setattr(layouts, "BETWEEN_BRANCHES", ("swap",))
+    monkeypatch.setattr(machines, "BUCKET_ELEMENTS", 25)
+    monkeypatch.setattr(machines, "BETWEEN_BRANCHES", ("swap",))
     layout, parts = Layout(dp=2, bp=2, dap=2), len(PARTS)
     found = predict(WORK, layout, MACHINE)
+    assert (found.samples_per_second, found.rank_seconds) == (
+        pytest.approx(6 / found.seconds.total),
+        pytest.approx(8 * found.seconds.total / 6),
+    )
     # One rank has two micro-batches: 6 s with gradients and half of 2 s without. Both branches gather within a node,
     # 20 bytes in each part and direction; the slower one sends 10 bytes to another node, as an exchange.
     assert found.seconds.passes == pytest.approx(2 * 7)
@@ -165,7 +174,7 @@ def test_a_step_is_its_micro_batches_and_what_is_left_of_the_gradients(monkeypat
     # 400 bytes take 2 * 400 * 7 / 8 hundredths, of which two thirds of 6 s are hidden by the last backward pass.
     assert found.seconds.gradients == pytest.approx(7 - 4)
     assert found.seconds.optimizer == pytest.approx(0.1)
-    assert (found.batch_size, found.idle, found.fits) == (6, 0, False)
+    assert (found.work.batch_size, found.idle, found.fits) == (6, 0, False)
     assert predict(WORK, layout, replace(MACHINE, overlaps=False)).seconds.gradients == pytest.approx(7)
     # Half of the bytes take less than the backward pass, but the last 100 are sent after it.
     small = predict(replace(WORK, parameters=50), layout, MACHINE)
@@ -179,18 +188,27 @@ def test_a_step_is_its_micro_batches_and_what_is_left_of_the_gradients(monkeypat
 
 
 def test_the_fastest_policy_that_fits_is_predicted() -> None:
-    work = replace(WORK, needs=needs(), recompute=replace(NONE, evoformer="auto", extra_msa="auto"))
+    work = replace(WORK, samples=1, recompute=replace(NONE, evoformer="auto", extra_msa="auto"))
     assert [each.evoformer for each in work.policies] == ["none", "operators", "inputs", "block"]
     assert [each.template for each in work.policies] == ["none"] * 4
     assert replace(work, recompute=NONE).policies == [NONE]
     for memory, keep, fits in ((660, "none", True), (659, "operators", True), (509, "inputs", True), (200, "block", 0)):
         found = predict(work, Layout(), replace(MACHINE, memory=memory * GIB))
-        assert (found.recompute.evoformer, found.fits) == (keep, fits)
+        assert (found.keep.evoformer, found.fits) == (keep, fits)
 
 
-def prediction(layout: Layout, total: float, *, memory: int = GIB, fits: bool = True, idle: int = 0) -> Prediction:
-    seconds = Seconds(passes=total / 4, gradients=total * 3 / 4)
-    return Prediction(layout=layout, recompute=NONE, seconds=seconds, memory=memory, fits=fits, batch_size=6, idle=idle)
+def prediction(layout: Layout, total: float, *, memory: int = GIB, fits: bool = True, idle: int = 0) -> Any:
+    """What tables and choices read of an estimate of six samples."""
+    return SimpleNamespace(
+        work=SimpleNamespace(layout=layout),
+        keep=NONE,
+        seconds=Seconds(passes=total / 4, gradients=total * 3 / 4),
+        needed=memory,
+        fits=fits,
+        idle=idle,
+        samples_per_second=6 / total,
+        rank_seconds=layout.ranks * total / 6,
+    )
 
 
 def test_the_fastest_layout_that_fits_is_best_and_of_equals_the_one_that_shares_least() -> None:
@@ -201,7 +219,6 @@ def test_the_fastest_layout_that_fits_is_best_and_of_equals_the_one_that_shares_
         prediction(Layout(dp=8), 2.5, idle=2),
     ]
     assert best(found) is found[2]
-    assert (found[2].samples_per_second, found[2].rank_seconds) == (3, pytest.approx(8 / 3))
     with pytest.raises(ConfigError, match=r"no layout of 8 ranks has room: dp=1,bp=1,dap=8 takes least, 3.0 GiB on"):
         best([found[0], prediction(Layout(dp=8), 1.0, fits=False, memory=4 * GIB)])
     with pytest.raises(ConfigError, match="more ranks than a batch"):
@@ -223,7 +240,7 @@ def test_the_degree_up_to_which_axial_parallelism_pays_is_said() -> None:
         "8 ranks: axial parallelism pays up to degree 2 (2.000 s a step, 2.67 rank-seconds a sample, 4 ranks idle; "
         "2.500 s at degree 4)"
     )
-    assert where_axial_stops([replace(one, idle=0)]) == (
+    assert where_axial_stops([prediction(Layout(dp=8), 3.0)]) == (
         "8 ranks: axial parallelism does not pay (3.000 s a step, 4.00 rank-seconds a sample without it)"
     )
 
@@ -247,17 +264,17 @@ def test_the_first_rank_chooses_a_layout_without_idle_ranks_for_all(monkeypatch:
 
 def test_rates_take_the_longer_of_products_and_memory_and_every_launch() -> None:
     rates = Rates(product=1e6, memory=100.0, reached=0.5, call=1e-3)
-    given = needs(samples=2)
+    given, card = training(samples=2), CARDS["h100"]
     # 20e6, and twice that backward, at 1e6 a second; launches are of the whole micro-batch.
-    assert rates.seconds(given, 0, NONE, "extra_msa") == pytest.approx(2 * 60 / 0.5 + 18e-3)
-    assert rates.seconds(given, 0, None, "extra_msa") == pytest.approx(2 * 20 / 0.5 + 7e-3)
+    assert rates.seconds(given, card, 0, NONE, "extra_msa") == pytest.approx(2 * 60 / 0.5 + 18e-3)
+    assert rates.seconds(given, card, 0, None, "extra_msa") == pytest.approx(2 * 20 / 0.5 + 7e-3)
     again = RecomputeConfig.everywhere("operators")
-    assert rates.seconds(given, 0, again, "extra_msa") == pytest.approx(2 * 80 / 0.5 + 19e-3)
+    assert rates.seconds(given, card, 0, again, "extra_msa") == pytest.approx(2 * 80 / 0.5 + 19e-3)
     # Heads recompute nothing: 80 bytes at 100 a second.
-    assert rates.seconds(given, 0, again, "heads") == pytest.approx(2 * 0.8 / 0.5 + 18e-3)
+    assert rates.seconds(given, card, 0, again, "heads") == pytest.approx(2 * 0.8 / 0.5 + 18e-3)
     assert rates.optimizer(1000) == 400
     readings = Readings(passes={(Layout(bp=2), 1, NONE): {"heads": 3.0}}, parameter=0.25)
-    assert readings.seconds(replace(given, layout=Layout(bp=2)), 1, NONE, "heads") == 6
+    assert readings.seconds(replace(given, layout=Layout(bp=2)), card, 1, NONE, "heads") == 6
     assert readings.optimizer(8) == 2
 
 
@@ -278,27 +295,31 @@ def test_a_prediction_takes_its_work_divided_by_the_speed(
 ) -> None:
     asked = []
 
-    def work(_: object, size: PassSize) -> tuple[float, float, int]:
+    def work(_: object, size: PassSize) -> Direction:
         asked.append(size)
-        return 8e9, 4e8, 1000
+        return Direction(products=8 * 10**9, moved=4 * 10**8, launches=1000)
 
-    monkeypatch.setattr(duration, "pass_work", work)
-    monkeypatch.setattr(duration, "_product_rate", lambda *_: 1e9)
-    monkeypatch.setattr(duration, "_copy_rate", lambda: 1e8)
+    monkeypatch.setattr(subject, "pass_work", work)
+    monkeypatch.setattr(subject, "_product_rate", lambda *_: 1e9)
+    monkeypatch.setattr(subject, "_copy_rate", lambda: 1e8)
     size = replace(SIZE, residues=48, dtype=dtype, ensemble=3, ranks=2)
-    found = prediction_seconds(tiny().model, size, torch.device(device), 5)
+    given = Prediction(model=tiny().model, size=size, passes=5)
+    at = Device(card=CARDS["cpu" if device == "cpu" else "h100"], memory=0)
+    found = PredictionEstimate(work=given, device=at, executor="whole").seconds
     # A pass of 64 residues is counted, of which one of 48 takes nine sixteenths.
     assert asked == [replace(SIZE, residues=64)]
     shorter = 9 / 16 / 2
     assert found == pytest.approx(5 * 3 * (8 * shorter / rate + 4 * shorter * copies + 1e-5 * 1000))
+    published = PredictionEstimate(work=given, device=replace(at, rate=4e9), executor="whole").seconds
+    assert published == pytest.approx(5 * 3 * (2 * shorter + 1e-5 * 1000))
 
 
 def test_rates_are_of_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duration, "mean_seconds", lambda action, times, *_: action() is not None and 0.5 * times)
-    monkeypatch.setattr(duration, "_SIDES", {"cpu": 4})
-    monkeypatch.setattr(duration, "_COPIED", 6)
-    assert duration._product_rate.__wrapped__(torch.device("cpu"), torch.float32) == pytest.approx(2 * 64 / 1.5)
-    assert duration._copy_rate.__wrapped__() == pytest.approx(2 * 24 / 1.5)
+    monkeypatch.setattr(subject, "mean_seconds", lambda action, times, *_: action() is not None and 0.5 * times)
+    monkeypatch.setattr(subject, "_SIDES", {"cpu": 4})
+    monkeypatch.setattr(subject, "_COPIED", 6)
+    assert subject._product_rate.__wrapped__(torch.device("cpu"), torch.float32) == pytest.approx(2 * 64 / 1.5)
+    assert subject._copy_rate.__wrapped__() == pytest.approx(2 * 24 / 1.5)
 
 
 def test_rows_of_an_input_are_limited_by_model_and_target() -> None:

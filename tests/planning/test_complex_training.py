@@ -18,9 +18,9 @@ from helixfold.model.outputs import nothing_recycled
 from helixfold.model.presets import tiny, tiny_multimer
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import Layout, Mesh
-from helixfold.planning.prediction import META
+from helixfold.planning.estimate import Training
+from helixfold.planning.passes import META, Pass, beside_tensors
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import Pass, TrainingNeeds, beside_tensors
 
 SIZE = PassSize(residues=48, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
     """Three blocks, of which the forecast runs two without numbers."""
     config = tiny_multimer().model.with_settings(["evoformer.blocks=3", "structure.layers=2"])
-    needs = TrainingNeeds(model=config, size=SIZE)
+    work = Training(model=config, size=SIZE)
     model = AlphaFold(config).train()
     recompute(model, RecomputeConfig.everywhere(keep))
 
@@ -45,7 +45,7 @@ def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
     learn(8)  # gradients and tables exist from now on
     with Counter() as counter:
         learn(SIZE.residues)
-    forecast = needs.forecast(RecomputeConfig.everywhere(keep)).peak
+    forecast = work.memory(RecomputeConfig.everywhere(keep), CARDS["cpu"]).peak
     # What libraries take of a processor's memory is in the forecast, too.
     assert forecast - beside_tensors(CARDS["cpu"], config, SIZE) - 48 * 2**20 == pytest.approx(counter.peak, rel=0.1)
 

@@ -12,18 +12,19 @@ from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS, described
-from helixfold.planning.executors import AvailableMemory, Plan, plan
+from helixfold.planning.estimate import Device, Prediction, PredictionEstimate, estimate
 from helixfold.planning.memory import FeatureRows
-from helixfold.planning.prediction import META
+from helixfold.planning.passes import META
 
 MODEL = preset("model_1_ptm")
 H200 = CARDS["h200"]
 MSA_ROWS = 512
 
 
-def planned(residues: int, forced: str | None = None) -> Plan:
+def planned(residues: int, forced: str | None = None) -> PredictionEstimate:
     size = FeatureRows.at_most(residues, MODEL.sampling).size(MODEL, torch.bfloat16)
-    return plan(MODEL.model, size, AvailableMemory(memory=H200.memory, spill=2**40), H200, forced)
+    work = Prediction(model=MODEL.model, size=size, executor=forced)
+    return estimate(work, Device(card=H200, memory=H200.memory, spill=2**40))
 
 
 def launched(run: Whole | Slabs, residues: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:

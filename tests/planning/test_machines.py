@@ -6,7 +6,7 @@ import pytest
 
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.planning.machines import MACHINES
-from helixfold.planning.training import part_costs
+from helixfold.planning.passes import part_costs
 from tests.planning.planned import MACHINE, RATES, workload
 
 
@@ -23,14 +23,14 @@ def test_a_rank_takes_no_more_than_its_card_has(name: str) -> None:
 
 
 def test_the_slower_of_products_and_memory_counts_and_every_call() -> None:
-    needs = replace(workload().needs, card=MACHINE.card)
+    work, card = workload(), MACHINE.card
     whole, block = RecomputeConfig.everywhere("none"), RecomputeConfig.everywhere("block")
-    once = part_costs(needs.model, needs.size, "none", needs.card, plain=True)["evoformer"]
-    cost = part_costs(needs.model, needs.size, "none", needs.card)["evoformer"]
+    once = part_costs(work.model, work.size, "none", card, plain=True)["evoformer"]
+    cost = part_costs(work.model, work.size, "none", card)["evoformer"]
 
     def seconds(keep: RecomputeConfig | None = whole, **rates: float) -> float:
         free = {"product": 1e30, "memory": 1e30}
-        return replace(RATES, **{**free, **rates}).seconds(needs, 0, keep, "evoformer")
+        return replace(RATES, **{**free, **rates}).seconds(work, card, 0, keep, "evoformer")
 
     forward, both = once.forward.products, once.forward.products + once.backward.products
     assert seconds(product=1.0) == both

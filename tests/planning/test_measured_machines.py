@@ -24,8 +24,8 @@ from helixfold.parallel.mesh import Layout, Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.planning import links, machines
 from helixfold.planning.layouts import chosen_layout
+from helixfold.planning.passes import PARTS, PartCost, Pass, part_costs
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import PARTS, PartCost, Pass, part_costs
 from tests.planning.planned import small_config, workload
 from tests.training.ranks import Ranks
 
@@ -38,17 +38,17 @@ NONE = RecomputeConfig.everywhere("none")
 
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.long), torch.bfloat16])
 def test_every_part_of_every_rank_is_read(dtype: torch.dtype) -> None:
-    needs = replace(workload().needs, model=MODEL, size=replace(SIZE, dtype=dtype), samples=2)
+    work = replace(workload(), model=MODEL, size=replace(SIZE, dtype=dtype), samples=2)
     before = torch.get_rng_state()
     layouts = [Layout(), Layout(bp=2, dap=2)]
-    speeds = machines.measured_steps(needs, [NONE], layouts, CPU)
+    speeds = machines.measured_steps(work, layouts, CPU)
     assert torch.equal(torch.get_rng_state(), before)
     assert set(speeds.passes) == {
         (each, rank, keep) for each in layouts for rank in range(each.bp) for keep in (None, NONE)
     }
     for layout, rank, keep in speeds.passes:
-        at = replace(needs, layout=layout)
-        read = {part: speeds.seconds(at, rank, keep, part) for part in PARTS}
+        at = replace(work, layout=layout)
+        read = {part: speeds.seconds(at, CARDS["cpu"], rank, keep, part) for part in PARTS}
         assert [part for part, seconds in read.items() if seconds == 0] == ["template"]
         assert read == {part: 2 * seconds for part, seconds in speeds.passes[layout, rank, keep].items()}
     assert speeds.optimizer(10**6) > 0
@@ -61,10 +61,9 @@ def test_measured_passes_have_the_losses_of_the_run(monkeypatch: pytest.MonkeyPa
         used.append(arguments[-1])
         return total_loss(*arguments)
 
-    monkeypatch.setattr("helixfold.planning.training.total_loss", recorded)
+    monkeypatch.setattr("helixfold.planning.passes.total_loss", recorded)
     loss = replace(initial_training(), smooth_lddt=2.0)
-    needs = replace(workload().needs, model=MODEL, size=SIZE, loss=loss)
-    machines.measured_steps(needs, [NONE], [Layout()], CPU)
+    machines.measured_steps(replace(workload(), model=MODEL, size=SIZE, loss=loss), [Layout()], CPU)
     assert set(used) == {loss}
 
 
@@ -133,7 +132,7 @@ def choose() -> None:
     links._READINGS, links._CALLS = 1, 2
     try:
         work = replace(workload("middle", parts=2), recycling_iterations=1.0)
-        work = replace(work, needs=replace(work.needs, size=SIZE))
+        work = replace(work, size=SIZE)
         read = links.measured_links(mesh, mesh.world)
         lines = (read.all_to_all, read.all_gather, read.reduce_scatter, read.all_reduce)
         assert all(math.isfinite(line.at(1e6)) and line.at(1e6) > 0 for line in lines)

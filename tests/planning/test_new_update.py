@@ -17,10 +17,9 @@ from helixfold.model.evoformer import EvoformerBlock, Streams
 from helixfold.model.update import Executor, Stream, Update
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import Layout
-from helixfold.planning.prediction import forecast_prediction
-from helixfold.planning.recompute_choice import settled
+from helixfold.planning.estimate import Device, Training, estimate
+from helixfold.planning.passes import part_costs, prediction_memory
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import TrainingNeeds, part_costs
 from tests.support.networks import relative_error, tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=4, extra_rows=4, templates=0, dtype=torch.float32)
@@ -67,7 +66,7 @@ class BlockWithMore(EvoformerBlock):
 @pytest.fixture
 def with_more(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every block of the model has the update; what was counted before is forgotten."""
-    counted = forecast_prediction, part_costs
+    counted = prediction_memory, part_costs
     monkeypatch.setattr(evoformer, "EvoformerBlock", BlockWithMore)
     for each in counted:
         each.cache_clear()
@@ -77,21 +76,21 @@ def with_more(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_forecasts_products_bytes_and_recompute_follow(request: pytest.FixtureRequest) -> None:
-    needs = TrainingNeeds(model=CONFIG, size=SIZE, card=CARD)
+    work = Training(model=CONFIG, size=SIZE, recompute=AUTO)
 
     def counted() -> tuple[int, ...]:
         learning = part_costs(CONFIG, SIZE, "none", CARD, plain=True)["evoformer"].forward.products
         sent = part_costs(CONFIG, SIZE, "none", CARD, Layout(dap=2))["evoformer"].forward.messages
         return (
-            forecast_prediction(CONFIG, SIZE, "whole", CARD).peak,
-            needs.forecast(NONE).peak,
+            prediction_memory(CONFIG, SIZE, "whole", CARD).peak,
+            work.memory(NONE, CARD).peak,
             learning,
             sum(size for _, size in sent),
         )
 
     before = counted()
-    memory = needs.needed(NONE)
-    assert settled(AUTO, needs, memory) == NONE
+    device = Device(card=CARD, memory=estimate(replace(work, recompute=NONE), Device(card=CARD, memory=0)).needed)
+    assert estimate(work, device).keep == NONE
     request.getfixturevalue("with_more")
     after = counted()
     n, c_z, blocks = SIZE.residues, CONFIG.c_z, CONFIG.evoformer.blocks
@@ -103,10 +102,9 @@ def test_forecasts_products_bytes_and_recompute_follow(request: pytest.FixtureRe
     assert products == blocks * 3 * 2 * n * n * WIDTH * c_z
     # The means of its columns, half of which go to the other rank, and the pair stream to the other axis or back.
     assert sent >= blocks * n * WIDTH * 4 // 2
-    chosen = settled(AUTO, needs, memory)
-    assert chosen is not None
-    assert chosen != NONE
-    assert needs.needed(chosen) <= memory
+    chosen = estimate(work, device)
+    assert chosen.keep != NONE
+    assert chosen.fits
 
 
 @pytest.mark.usefixtures("with_more")

@@ -24,8 +24,9 @@ from helixfold.model.outputs import nothing_recycled
 from helixfold.model.presets import preset
 from helixfold.model.update import Executor
 from helixfold.ops.card import CARDS, Card, described
-from helixfold.planning import prediction
-from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
+from helixfold.planning import passes
+from helixfold.planning.executors import EXECUTORS
+from helixfold.planning.passes import META, prediction_memory
 from helixfold.planning.size import PassSize, floor
 from helixfold.weights.untrained import untrained_model
 from tests.support.live import Live
@@ -44,13 +45,13 @@ def test_the_floor_is_two_pair_tensors_and_both_alignments() -> None:
 
 
 def test_slabs_hold_stream_context_and_alignment() -> None:
-    stages = forecast_prediction(MODEL, SIZE, "slabs", H200).stages
+    stages = prediction_memory(MODEL, SIZE, "slabs", H200).stages
     # Pair, alignment and a triangle's operand; features, masks and a slab's temporaries are small beside them.
     assert (512 + 128 + 512) * MIB < stages["Evoformer"] < 1.1 * (512 + 128 + 512) * MIB
 
 
 def test_spilled_streams_are_elsewhere() -> None:
-    slabs, spilled = (forecast_prediction(MODEL, SIZE, name, CPU) for name in ("slabs", "spilled"))
+    slabs, spilled = (prediction_memory(MODEL, SIZE, name, CPU) for name in ("slabs", "spilled"))
     # The pair stream, a template's and the mean of values.
     assert spilled.spilled == (512 + 2 * 256) * MIB
     assert slabs.spilled == 0
@@ -60,7 +61,7 @@ def test_spilled_streams_are_elsewhere() -> None:
 def test_each_rank_holds_its_part_of_the_streams() -> None:
     size = replace(SIZE, templates=0)
     one, four = (
-        forecast_prediction(MODEL, replace(size, ranks=ranks), "slabs", H200).stages["Evoformer"] for ranks in (1, 4)
+        prediction_memory(MODEL, replace(size, ranks=ranks), "slabs", H200).stages["Evoformer"] for ranks in (1, 4)
     )
     # A part of each of two streams, and what is gathered at a time.
     assert 1 / 4 < four / one < 0.36
@@ -68,7 +69,7 @@ def test_each_rank_holds_its_part_of_the_streams() -> None:
 
 def test_ranks_without_extra_rows_are_forecast() -> None:
     size = replace(SIZE, residues=60, extra_rows=0, templates=1)
-    one, two = (forecast_prediction(tiny_config(), replace(size, ranks=ranks), "slabs", CPU).peak for ranks in (1, 2))
+    one, two = (prediction_memory(tiny_config(), replace(size, ranks=ranks), "slabs", CPU).peak for ranks in (1, 2))
     assert 0.4 < two / one < 0.9
 
 
@@ -77,25 +78,20 @@ def test_peaks_grow_with_every_size(name: str, card: Card) -> None:
     # As many residues as need more than one slab.
     config = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=1"])
     size = replace(SIZE, residues=300, templates=1, dtype=torch.bfloat16)
-    peak = forecast_prediction(config, size, name, card).peak
+    peak = prediction_memory(config, size, name, card).peak
     for larger in (
         replace(size, residues=400),
         replace(size, msa_rows=500),
         replace(size, extra_rows=1536),
         replace(size, ensemble=3),
     ):
-        assert forecast_prediction(config, larger, name, card).peak > peak
-
-
-def test_an_unknown_executor_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of whole, slabs, spilled, got 'eager'"):
-        forecast_prediction(MODEL, SIZE, "eager", CPU)
+        assert prediction_memory(config, larger, name, card).peak > peak
 
 
 def test_ten_thousand_residues_are_forecast() -> None:
     """Nothing of that size is allocated."""
     size = replace(SIZE, residues=10_000, msa_rows=508, extra_rows=1024, templates=0, dtype=torch.bfloat16)
-    found = {each: forecast_prediction(MODEL, size, each, H200) for each in EXECUTORS}
+    found = {each: prediction_memory(MODEL, size, each, H200) for each in EXECUTORS}
     pair = 10_000**2 * 128 * 2
     assert 2 * pair < found["slabs"].peak < 2.5 * pair
     assert found["spilled"].peak < found["slabs"].peak < found["whole"].peak
@@ -109,13 +105,13 @@ def test_all_blocks_and_iterations_of_a_pass_take_what_two_do() -> None:
     with described(H200), META, torch.no_grad():
         model = AlphaFold(config).eval()
         with Counter() as counter:
-            model.structure_module.register_forward_pre_hook(lambda *_: counter.begin("structure"))
+            model.evoformer.register_forward_hook(lambda *_: counter.begin("structure"))
             batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
             previous = model.fold(Whole(), [batch]).recycled()
             counter.begin("")
             model.fold(Whole(), [batch], previous)
             counter.begin("")
-    forecast = forecast_prediction(config, size, "whole", H200)
+    forecast = prediction_memory(config, size, "whole", H200)
     assert max(peak for name, peak in forecast.stages.items() if name != "confidence") == pytest.approx(
         max(counter.peaks.values()), rel=0.02
     )
@@ -127,7 +123,7 @@ def test_a_forecast_does_not_depend_on_what_was_counted_before(
     card: Card, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=2"])
-    size, forecast = replace(SIZE, residues=500, templates=0), forecast_prediction.__wrapped__
+    size, forecast = replace(SIZE, residues=500, templates=0), prediction_memory.__wrapped__
     monkeypatch.setattr(slabs, "_row_bytes", {})
     first, again = (forecast(config, size, "slabs", card, budget) for _ in range(2))
     assert first == again
@@ -135,6 +131,18 @@ def test_a_forecast_does_not_depend_on_what_was_counted_before(
     monkeypatch.setattr(slabs, "_row_bytes", {})
     forecast(config, replace(size, residues=60), "slabs", card, budget)
     assert forecast(config, size, "slabs", card, budget) == first
+
+
+def test_a_spilled_estimate_does_not_depend_on_an_earlier_one_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of spilled streams take memory of their own, those of others do not."""
+    size, estimate = replace(SIZE, residues=1500, dtype=torch.bfloat16), prediction_memory.__wrapped__
+    found = []
+    for earlier in ((), ("slabs",)):
+        monkeypatch.setattr(slabs, "_row_bytes", {})
+        for name in earlier:
+            estimate(MODEL, size, name, H200)
+        found.append(estimate(MODEL, size, "spilled", H200))
+    assert found[0] == found[1]
 
 
 def test_an_added_chain_costs_what_a_longer_chain_costs() -> None:
@@ -151,7 +159,7 @@ def test_an_added_chain_costs_what_a_longer_chain_costs() -> None:
     assert len(set(costs.values())) == 1, costs
     # So does the forecast, which is that of a monomer but for the embedding of chains and templates.
     size = replace(SIZE, residues=240, templates=2)
-    found = [forecast_prediction(each, size, "slabs", H200).peak for each in (config, tiny_config("first"))]
+    found = [prediction_memory(each, size, "slabs", H200).peak for each in (config, tiny_config("first"))]
     assert found[0] == pytest.approx(found[1], rel=0.02)
 
 
@@ -183,16 +191,16 @@ def test_forecast_is_what_the_tensors_of_a_pass_hold(
     method: Method, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without what a CPU's heap and libraries take in addition, which no tensor shows."""
-    monkeypatch.setattr(prediction, "_LIBRARIES", 0)
-    monkeypatch.setattr(prediction, "_idle", lambda *_, **__: 0)
-    monkeypatch.setattr(prediction.loops, "bytes_taken", lambda *_: 0)
+    monkeypatch.setattr(passes, "_OF_THREAD_IN_PREDICTION", 0)
+    monkeypatch.setattr(passes, "_idle", lambda *_, **__: 0)
+    monkeypatch.setattr(passes.loops, "bytes_taken", lambda *_: 0)
     residues = next(residues for each, residues, _ in MEASURED if each == method)
     config, size = _measured_case(method, residues)
     model, executor = untrained_model(config, seed=0).requires_grad_(False), Slabs() if name == "slabs" else Whole()
     _make_pass(model, _random(size, method), executor)  # makes the tables that stay in memory
     with Live() as live:
         _make_pass(model, _random(size, method), executor)
-    assert forecast_prediction.__wrapped__(config, size, name, CPU).peak == pytest.approx(live.peak, rel=0.1)
+    assert prediction_memory.__wrapped__(config, size, name, CPU).peak == pytest.approx(live.peak, rel=0.1)
 
 
 def _measured_peaks(spill: Path) -> dict[tuple[Method, str], int]:
@@ -230,7 +238,7 @@ def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path, monkeypatc
         (method, name, *_measured_case(method, residues)) for method, residues, names in MEASURED for name in names
     ]
     forecasts = {
-        (method, name): forecast_prediction(config, size, name, CPU).peak for method, name, config, size in cases
+        (method, name): prediction_memory(config, size, name, CPU).peak for method, name, config, size in cases
     }
     readings: list[dict[tuple[Method, str], float]] = []
     while len(readings) < 8:

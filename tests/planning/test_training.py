@@ -24,9 +24,9 @@ from helixfold.ops import sizes
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Layout
-from helixfold.planning.prediction import META, forecast_prediction
+from helixfold.planning.estimate import Training
+from helixfold.planning.passes import META, beside_tensors, part_costs, prediction_memory
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs
 from tests.planning.extra_msa_stack import PRESET, StackPass, peak_in_plain_pytorch
 from tests.support.forked_ranks import fork_ranks
 from tests.support.networks import tiny_config
@@ -37,7 +37,7 @@ CPU, H200 = CARDS["cpu"], CARDS["h200"]
 
 
 def _peak(config: ModelConfig, size: PassSize, keep: Keep, card: Card) -> int:
-    return TrainingNeeds(model=config, size=size, card=card).forecast(RecomputeConfig.everywhere(keep)).peak
+    return Training(model=config, size=size).memory(RecomputeConfig.everywhere(keep), card).peak
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_numba_takes_is_in_the_forecasts_of_large_inputs(monkeypatch: pytes
 
     def forecasts(large: int) -> tuple[int, ...]:
         monkeypatch.setattr(sizes, "LARGE_STREAM", large)
-        slabs, whole = (forecast_prediction.__wrapped__(config, size, name, CPU).peak for name in ("slabs", "whole"))
+        slabs, whole = (prediction_memory.__wrapped__(config, size, name, CPU).peak for name in ("slabs", "whole"))
         return beside_tensors(CPU, config, size), _peak(config, size, "block", CPU), slabs, whole
 
     with_loops, without = (forecasts(64 * 64 * config.c_z + more) for more in (0, 1))
@@ -157,7 +157,7 @@ def test_the_less_is_kept_the_smaller_the_peak() -> None:
     assert peaks == sorted(peaks, reverse=True)
     # 48 blocks keep 2/3 of a GiB each.
     assert 34 < peaks[0] / 2**30 < 42
-    stages = TrainingNeeds(model=tiny().model, size=replace(SIZE, templates=0)).forecast(RecomputeConfig()).stages
+    stages = Training(model=tiny().model, size=replace(SIZE, templates=0)).memory(RecomputeConfig(), CPU).stages
     assert "templates" not in stages
 
 

@@ -6,9 +6,9 @@ import torch
 
 from helixfold.model.config import ModelConfig
 from helixfold.ops.card import CARDS, Card
-from helixfold.planning.executors import AvailableMemory, Plan, plan
-from helixfold.planning.prediction import EXECUTORS
-from helixfold.planning.size import Forecast, PassSize
+from helixfold.planning.estimate import Device, Prediction, PredictionEstimate, estimate
+from helixfold.planning.executors import EXECUTORS
+from helixfold.planning.size import Memory, PassSize
 
 GIB = 2**30
 SIZE = PassSize(residues=1000, msa_rows=500, extra_rows=1000, templates=4, dtype=torch.float32)
@@ -19,21 +19,18 @@ WHOLE, SLABS, SPILLED = 8, 4, 2
 
 def simple_forecast(
     config: ModelConfig, size: PassSize, name: str, card: Card, slab_budget: int | None = None
-) -> Forecast:
-    """In place of `helixfold.planning.executors.forecast_prediction`."""
+) -> Memory:
+    """In place of `helixfold.planning.estimate.prediction_memory`."""
     share = size.dtype.itemsize / 4 * size.residues / 1000 * (1000 + size.extra_rows) / 2000
     spilled = int(6 * GIB * share) if name == "spilled" else 0
     peak = int(dict(zip(EXECUTORS, (WHOLE, SLABS, SPILLED), strict=True))[name] * GIB * share)
     peak += slab_budget or 0
-    return Forecast(stages={"all": peak}, spilled=spilled)
+    return Memory(stages={"all": peak}, spilled=spilled)
 
 
-def planned(gibibytes: float, disk: int = DISK, forced: str | None = None, card: str = "cpu", **size: int) -> Plan:
-    """The plan of a target of `SIZE`, but for these sizes, in this much memory."""
-    return plan(
-        ModelConfig(),
-        replace(SIZE, **size),
-        AvailableMemory(memory=int(gibibytes * GIB), spill=disk),
-        CARDS[card],
-        forced,
-    )
+def planned(
+    gibibytes: float, disk: int = DISK, forced: str | None = None, card: str = "cpu", **size: int
+) -> PredictionEstimate:
+    """The estimate of a target of `SIZE`, but for these sizes, in this much memory."""
+    device = Device(card=CARDS[card], memory=int(gibibytes * GIB), spill=disk)
+    return estimate(Prediction(model=ModelConfig(), size=replace(SIZE, **size), executor=forced), device)

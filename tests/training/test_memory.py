@@ -11,14 +11,15 @@ import torch
 from helixfold.execution.recompute import RecomputeConfig, Recomputed
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import ConfigError
-from helixfold.ops.card import CARDS, card_of
+from helixfold.ops.card import CARDS, Card, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.mesh import Mesh
-from helixfold.training import forecast as subject
+from helixfold.planning.estimate import Device, estimate
+from helixfold.training import estimate as subject
 from helixfold.training import trainer
 from helixfold.training.config import TrainingConfig
-from helixfold.training.forecast import memory_per_rank, memory_table, training_needs, with_settled_recompute
+from helixfold.training.estimate import memory_per_rank, memory_table, with_settled_recompute, workload
 from helixfold.training.presets import finetuning, initial_training
 from helixfold.training.stopping import StopRequest
 from tests.training.runs import small_config, small_run
@@ -29,13 +30,16 @@ CPU = CARDS["cpu"]
 AUTO, NONE, BLOCK = (RecomputeConfig.everywhere(keep) for keep in ("auto", "none", "block"))
 
 
+def needed(config: TrainingConfig, keep: RecomputeConfig, card: Card = CPU) -> int:
+    return estimate(workload(replace(config, recompute=keep), card), Device(card=card, memory=0)).needed
+
+
 @pytest.mark.long
 def test_the_large_presets_leave_the_choice_to_the_memory_there_is() -> None:
     assert initial_training().recompute == finetuning().recompute == AUTO
     config = initial_training().with_settings(["model.structure.layers=1"])
-    wanted = training_needs(config)
-    assert with_settled_recompute(config, 2 * wanted.needed(NONE), CPU).recompute == NONE
-    less = with_settled_recompute(config, wanted.needed(NONE) - 1, CPU)
+    assert with_settled_recompute(config, 2 * needed(config, NONE), CPU)[0].recompute == NONE
+    less, _ = with_settled_recompute(config, needed(config, NONE) - 1, CPU)
     assert less.recompute != NONE
     assert replace(less, recompute=AUTO) == config
     with pytest.raises(ConfigError, match=r"needs .* whatever is recomputed, and there are 0.0 GiB"):
@@ -55,7 +59,7 @@ def test_the_state_is_what_the_optimizer_holds(dtype: Any, clipping: Any) -> Non
     # Parameters begin at the start of a line, and small ones are mostly padding: it is bytes for each that count.
     count = sum(parameter.numel() for parameter in model.parameters())
     padded = optimizer.gradient_sum.numel()
-    assert training_needs(config).state / count == pytest.approx(sum(storages.values()) / padded, rel=0.2)
+    assert workload(config).state / count == pytest.approx(sum(storages.values()) / padded, rel=0.2)
 
 
 def test_ranks_of_one_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +87,8 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_with(tmp_path / "plain", NONE)
-    wanted = training_needs(replace(small_config(), steps=1), card_of(torch.device("cpu")))
-    monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted.needed(NONE))
+    wanted = needed(replace(small_config(), steps=1), NONE, card_of(torch.device("cpu")))
+    monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted)
     first = run_with(tmp_path / "run", AUTO, steps=1)
     assert first.config.recompute == NONE
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
@@ -93,7 +97,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
         "recomputes evoformer none, extra_msa none, template none, structure none: predicted to take"
     )
     # On a smaller machine.
-    monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted.needed(NONE) - 1)
+    monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted - 1)
     second = run_with(tmp_path / "run", AUTO)
     assert second.config.recompute != NONE
     assert second.progress.step == 2
@@ -105,8 +109,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
 
 def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
     config = initial_training().with_settings(["model.structure.layers=1", "example.sampling.max_templates=0"])
-    wanted = training_needs(config)
-    memory = (wanted.needed(NONE) + wanted.needed(BLOCK)) // 2
+    memory = (needed(config, NONE) + needed(config, BLOCK)) // 2
     lines = list(memory_table(config, memory, CPU))
     assert lines[0].startswith("one micro-batch, 1 x 256 residues, 124 + 0 + 1,024 rows, float32")
     rows = {line.split()[0]: line.split() for line in lines[2:]}

@@ -9,7 +9,8 @@ import torch
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import Layout
-from helixfold.training.forecast import training_needs, with_settled_recompute, workload
+from helixfold.planning.estimate import Device, estimate
+from helixfold.training.estimate import with_settled_recompute, workload
 from helixfold.training.presets import initial_training, tiny
 from tests.training.command_runs import Run
 
@@ -19,7 +20,7 @@ def test_a_workload_is_what_the_settings_say() -> None:
     work = workload(config)
     assert (work.micro_batches, work.batch_size, work.recycling_iterations, work.clips_samples) == (128, 128, 1.5, True)
     assert work.parameters == pytest.approx(93.2e6, rel=0.01)
-    assert work.needs.size.dtype == torch.bfloat16
+    assert work.size.dtype == torch.bfloat16
     assert all(layout.bp == 1 for layout in work.layouts(8))
 
 
@@ -27,9 +28,10 @@ def test_ranks_that_share_a_sample_recompute_less() -> None:
     config = replace(tiny(), recompute=RecomputeConfig.everywhere("auto")).with_settings(
         ["model.evoformer.blocks=12", "model.structure.layers=1", "example.sampling.max_templates=0"]
     )
-    memory = training_needs(config).needed(RecomputeConfig.everywhere("none")) - 1
-    assert with_settled_recompute(config, memory, CARDS["cpu"]).recompute != RecomputeConfig.everywhere("none")
-    divided = with_settled_recompute(config, memory, CARDS["cpu"], Layout(dap=2))
+    none = RecomputeConfig.everywhere("none")
+    memory = estimate(workload(replace(config, recompute=none)), Device(card=CARDS["cpu"], memory=0)).needed - 1
+    assert with_settled_recompute(config, memory, CARDS["cpu"])[0].recompute != none
+    divided, _ = with_settled_recompute(config, memory, CARDS["cpu"], Layout(dap=2))
     assert divided.recompute == RecomputeConfig.everywhere("none")
 
 

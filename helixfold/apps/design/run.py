@@ -22,7 +22,8 @@ from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.model.config import Method
 from helixfold.ops.card import card_of
-from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.planning.estimate import Device
+from helixfold.planning.passes import KEPT_BLOCKS
 from helixfold.results.driver import Run, driven
 from helixfold.results.file_table import (
     DESIGN,
@@ -75,7 +76,7 @@ def _run(sources: Sequence[Source], command: DesignCommand) -> int:
         for task in tasks:
             directory, designer = output / directory_name(task.name), None
             with run.item(task.name, steps, continues=True):
-                check_memory(task, models, options, device, command.memory)
+                check_memory(task, models, options, Device.at_hand(device, output, command.memory))
                 designer = Designer(task, models, options, device=device)
                 _begin(directory, task, options, models, overwrite=command.overwrite)
             for number in range(options.designs) if designer is not None else ():

@@ -35,7 +35,7 @@ from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.model.presets import PRESETS
 from helixfold.ops.card import CARDS, card_of
 from helixfold.ops.cpu import loops
-from helixfold.planning.executors import AvailableMemory, read_available_memory
+from helixfold.planning.estimate import Device
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
 from helixfold.report.page import counted
@@ -217,16 +217,15 @@ def _models(device_name: str, length: int) -> Facts:
     if device_name in CARD_NAMES:
         card = CARDS[device_name]
         # A named card has all its memory free; its host is assumed to have as much free memory as this machine.
-        available = AvailableMemory(memory=card.memory, spill=available_memory(torch.device("cpu")))
+        found = Device(card=card, memory=card.memory, spill=available_memory(torch.device("cpu")))
     else:
         try:
-            device = pick_device(device_name)
+            found = Device.at_hand(pick_device(device_name), Path())
         except InputError as error:
             return {"problem": str(error)}
-        card, available = card_of(device), read_available_memory(device, Path())
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
     chosen = [name for name in names if name in PRESETS] or [DEFAULTS["monomer"], demonstration.NAME]
-    return memory_plan.machine_facts([PRESETS[name]() for name in chosen], length, card, available)
+    return memory_plan.machine_facts([PRESETS[name]() for name in chosen], length, found)
 
 
 def _parameter_files(directory: Path | None) -> list[Path]:

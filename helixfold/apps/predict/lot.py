@@ -42,7 +42,7 @@ from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_read
 from helixfold.model.presets import Preset
 from helixfold.ops.card import card_of
-from helixfold.planning.executors import AvailableMemory, Plan, fit_together
+from helixfold.planning.estimate import PredictionEstimate, fit_together
 from helixfold.planning.memory import FeatureRows
 from helixfold.report.plot_files import write_alignment, write_coverage
 from helixfold.report.plots import import_matplotlib
@@ -135,7 +135,7 @@ class TargetUnderWay:
         self.job, self.settings, self.stages = job, settings, stages
         self.directory = directory = settings.options.output / job.name
         self.spill = settings.memory.spill_directory or directory
-        self.missing: deque[tuple[PredictionRequest, Plan]] = deque()
+        self.missing: deque[tuple[PredictionRequest, PredictionEstimate]] = deque()
         self.outcome: Outcome = []
         self._same: dict[tuple[str, str], Prediction] = {}  # by model and alignment, where seeds make no difference
         self._next_times = 0.0
@@ -366,13 +366,15 @@ def serve_folds(jobs: Sequence[Job], settings: RunSettings) -> None:
 
 def _plans(
     requested: Sequence[PredictionRequest], features: TargetFeatures, directory: Path, settings: RunSettings
-) -> list[Plan]:
+) -> list[PredictionEstimate]:
     """Return how predictions are made in the memory that every rank of the group has; all of them call this."""
     group = settings.workers.group
     own = settings.memory.available(settings.device, directory)
     everyone = group.all_gather([own.memory, own.spill])
-    available = AvailableMemory(memory=min(memory for memory, _ in everyone), spill=min(spill for _, spill in everyone))
-    plans: dict[tuple[str, SamplingConfig], Plan] = {}  # no variant of the alignment has more rows than the whole
+    memory, spill = (min(each) for each in zip(*everyone, strict=True))
+    available = replace(own, memory=memory, spill=spill)
+    # No variant of the alignment has more rows than the whole.
+    plans: dict[tuple[str, SamplingConfig], PredictionEstimate] = {}
     for each in requested:
         preset = each.model.preset
         if (preset.name, preset.sampling) not in plans:

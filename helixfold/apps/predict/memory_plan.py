@@ -1,9 +1,9 @@
 """Tell how much memory and time targets take before they are folded: the forecast of a dry run, and remarks."""
 
+import itertools
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +16,34 @@ from helixfold.apps.predict.resume import ResumeStatus
 from helixfold.apps.predict.settings import RunSettings
 from helixfold.folding.model_input import model_input
 from helixfold.model.presets import Preset
-from helixfold.ops.card import Card
-from helixfold.planning.duration import prediction_seconds
-from helixfold.planning.executors import AvailableMemory, Plan, longest, plan
+from helixfold.planning.estimate import Device, Prediction, PredictionEstimate, estimate, max_residues
+from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.memory import FeatureRows
-from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import dtype_name, gib
 from helixfold.report.page import counted
 from helixfold.results.failures import EXPECTED_ERRORS, SOME_FAILED
 from helixfold.runtime.screen import format_estimate
 
-
-@dataclass(frozen=True, kw_only=True)
-class TargetForecast:
-    """The plan by which one model folds one target, for the table of a dry run, and the seconds of its predictions."""
-
-    target: str
-    model: str
-    rows: FeatureRows
-    plan: Plan
-    seconds: float
+# How a model folds a target, for the table of a dry run: the target, the model, the input's rows, and the estimate.
+_Row = tuple[str, str, FeatureRows, PredictionEstimate]
 
 
 def print_forecast(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], settings: RunSettings) -> int:
     """Print what each target takes; return 1 if one does not fit into memory or cannot be read."""
-    forecasts: list[TargetForecast] = []
+    rows: list[_Row] = []
     failed, predictions, seconds = False, 0, 0.0
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
     for job, status in remaining:
         predictions += status.missing
         try:
-            found = list(_forecasts(job, settings))
-            forecasts += found
+            found = list(_rows(job, settings))
+            rows += found
             # Some of its predictions may be there already.
-            seconds += sum(each.seconds for each in found) * status.missing / len(settings.predictions())
+            seconds += sum(each.seconds for *_, each in found) * status.missing / len(settings.predictions())
         except EXPECTED_ERRORS as error:
             failed = True
             print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
-    for line in table(forecasts):
+    for line in table(rows):
         print(line)
     seeds = "" if settings.num_seeds == 1 else f" with {settings.num_seeds} seeds each"
     print(
@@ -66,10 +56,10 @@ def print_forecast(jobs: Sequence[Job], statuses: Sequence[ResumeStatus], settin
         f"estimated time in all: {format_estimate(seconds / settings.workers.mesh.layout.dp)}, by the speed of this "
         "device; searches, relaxation and writing come on top"
     )
-    return SOME_FAILED if failed or not all(forecast.plan.fits for forecast in forecasts) else 0
+    return SOME_FAILED if failed or not all(each.fits for *_, each in rows) else 0
 
 
-def _forecasts(job: Job, settings: RunSettings) -> Iterator[TargetForecast]:
+def _rows(job: Job, settings: RunSettings) -> Iterator[_Row]:
     """Yield the memory and the time that folding a target takes with each model; nothing is written or searched."""
     features, target, searches = job.features, job.target, settings.searches
     directory = settings.options.output / job.name
@@ -81,80 +71,69 @@ def _forecasts(job: Job, settings: RunSettings) -> Iterator[TargetForecast]:
         rows = FeatureRows.at_most(job.residues, model.preset.sampling, templates=templates)
         if features is not None:
             rows = FeatureRows.of(model_input(features, model.preset).features)
-        plan = settings.plan(model, rows, settings.memory.available(settings.device, directory))
-        passes = settings.num_seeds * (settings.folding.recycles(model.preset) + 1)
-        seconds = prediction_seconds(model.preset.model, plan.size, settings.device, passes)
-        yield TargetForecast(target=job.name, model=model.preset.name, rows=rows, plan=plan, seconds=seconds)
+        found = settings.plan(model, rows, settings.memory.available(settings.device, directory))
+        yield job.name, model.preset.name, rows, found
 
 
-def remark(chosen: Plan, model: str, directory: Path) -> str | None:
+def remark(chosen: PredictionEstimate, model: str, directory: Path) -> str | None:
     """Describe a plan that spills, or does not fit and is tried; None for an ordinary one."""
-    peak, available = gib(chosen.estimate.peak), gib(chosen.available.memory)
+    peak, available = gib(chosen.memory.peak), gib(chosen.device.memory)
     if not chosen.fits:
         return (
             f"{model} is predicted to take {peak}, and there are {available}; tried, for --executor {chosen.executor}"
         )
     if chosen.executor != "spilled":
         return None
-    place = str(directory) if chosen.card.kind == "cpu" else "the host's memory"
-    return (
-        f"{model} spills {gib(chosen.estimate.spilled)} to {place} and takes {peak} of the {available} that there are"
-    )
+    place = str(directory) if chosen.device.card.kind == "cpu" else "the host's memory"
+    return f"{model} spills {gib(chosen.memory.spilled)} to {place} and takes {peak} of the {available} that there are"
 
 
-def table(forecasts: Sequence[TargetForecast]) -> Iterator[str]:
+def table(rows: Sequence[_Row]) -> Iterator[str]:
     """Yield the lines of a dry run's table, and under them why targets do not fit and what would."""
-    if not forecasts:
+    if not rows:
         return
-    if (ranks := forecasts[0].plan.size.ranks) > 1:
+    if (ranks := rows[0][-1].size.ranks) > 1:
         yield f"of each of the {ranks} processes that fold a target together:"
-    width = max([6, *(len(forecast.target) for forecast in forecasts)])
-    models = max([5, *(len(forecast.model) for forecast in forecasts)])
+    width = max([6, *(len(target) for target, *_ in rows)])
+    models = max([5, *(len(model) for _, model, *_ in rows)])
     yield (
         f"{'target':{width}}  {'model':{models}} {'residues':>8} {'MSA rows':>9} {'extra rows':>10} {'templates':>9}  "
         f"{'executor':8} {'peak GiB':>8} {'room GiB':>8} {'spilled GiB':>11} {'time':>12}"
     )
-    for forecast in forecasts:
-        size, chosen = forecast.plan.size, forecast.plan
-        bound = "<= " if forecast.rows.is_bound else ""
-        counts = f"{bound + format(size.msa_rows, ','):>9} {bound + format(size.extra_rows, ','):>10}"
+    for target, model, counts, found in rows:
+        size, bound = found.size, "<= " if counts.is_bound else ""
+        msa = f"{bound + format(size.msa_rows, ','):>9} {bound + format(size.extra_rows, ','):>10}"
         templates = f"{bound}{size.templates}" if size.templates else "0"
-        spilled = _number(chosen.estimate.spilled) if chosen.executor == "spilled" else "-"
+        spilled = _number(found.memory.spilled) if found.executor == "spilled" else "-"
         yield (
-            f"{forecast.target:{width}}  {forecast.model:{models}} {size.residues:8,} {counts} {templates:>9}  "
-            f"{chosen.executor if chosen.fits else 'none':8} {_number(chosen.estimate.peak):>8} "
-            f"{_number(chosen.available.memory):>8} {spilled:>11} "
-            f"{format_estimate(forecast.seconds):>12}"
+            f"{target:{width}}  {model:{models}} {size.residues:8,} {msa} {templates:>9}  "
+            f"{found.executor if found.fits else 'none':8} {_number(found.memory.peak):>8} "
+            f"{_number(found.device.memory):>8} {spilled:>11} {format_estimate(found.seconds):>12}"
         )
-    for forecast in forecasts:
-        if not forecast.plan.fits:
-            yield f"{forecast.target}: {forecast.model}: {forecast.plan.problem}"
+    for target, model, _, found in rows:
+        if not found.fits:
+            yield f"{target}: {model}: {found.problem}"
 
 
-def machine_facts(presets: Iterable[Preset], residues: int, card: Card, available: AvailableMemory) -> dict[str, Any]:
+def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> dict[str, Any]:
     """Return, for `helixfold doctor`, every executor's peak in bytes of each model, and the longest chain that slabs
     and spilled streams have room for.
     """
     models = []
-    for preset in presets:
-        for dtype in (torch.float32, torch.bfloat16):
-            size = FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
-            found = plan(preset.model, size, available, card)
-            models.append(
-                {
-                    "model": preset.name,
-                    "dtype": dtype_name(dtype),
-                    "executor": found.executor if found.fits else None,
-                    "peak": {name: found.forecast(name).peak for name in EXECUTORS},
-                    # Whole streams are for short chains.
-                    "longest": {
-                        name: longest(preset.model, size, available, card, name)
-                        for name in EXECUTORS
-                        if name != "whole"
-                    },
-                }
-            )
-    return {"device": card.name, "free": available.memory, "residues": residues, "models": models}
+    for preset, dtype in itertools.product(presets, (torch.float32, torch.bfloat16)):
+        work = Prediction(model=preset.model, size=FeatureRows.at_most(residues, preset.sampling).size(preset, dtype))
+        found = estimate(work, device)
+        models.append(
+            {
+                "model": preset.name,
+                "dtype": dtype_name(dtype),
+                "executor": found.executor if found.fits else None,
+                "peak": {name: found.of(name).memory.peak for name in EXECUTORS},
+                # Whole streams are for short chains.
+                "longest": {name: max_residues(work, device, [name]) for name in EXECUTORS[1:]},
+            }
+        )
+    return {"device": device.card.name, "free": device.memory, "residues": residues, "models": models}
 
 
 def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:

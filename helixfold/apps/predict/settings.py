@@ -20,7 +20,7 @@ from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import PredictionIdentity
 from helixfold.parallel.worker_group import WorkerGroup
-from helixfold.planning.executors import AvailableMemory, Plan
+from helixfold.planning.estimate import Device, PredictionEstimate
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.standard_streams import print_summary
 from helixfold.weights.find import ReadyModel
@@ -138,11 +138,12 @@ class RunSettings:
             text = line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}"
             print_summary(text) if file is None else tqdm.write(text, file=file)
 
-    def plan(self, model: ReadyModel, rows: FeatureRows, available: AvailableMemory) -> Plan:
+    def plan(self, model: ReadyModel, rows: FeatureRows, available: Device) -> PredictionEstimate:
         """Return how each rank of a group folds a target with a model in the memory that it has."""
         dtype, ensemble = DTYPES[self.folding.dtype], self.folding.num_ensemble
         size = rows.size(model.preset, dtype, ensemble, self.workers.group.size)
-        return self.memory.plan(model.preset, size, self.device, available)
+        passes = self.num_seeds * (self.folding.recycles(model.preset) + 1)
+        return self.memory.plan(model.preset, size, available, passes)
 
     def computing_in(self, dtype: str) -> "RunSettings":
         """Return the settings with this dtype, and cast the models' trunks to it."""

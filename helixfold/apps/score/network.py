@@ -18,7 +18,7 @@ from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.config import Method
 from helixfold.model.presets import PRESETS, Preset
 from helixfold.ops.card import card_of
-from helixfold.planning.executors import Plan
+from helixfold.planning.estimate import PredictionEstimate
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.standard_streams import print_note
 from helixfold.weights.find import ReadyModel, find_models, find_parameters
@@ -111,11 +111,11 @@ class Network:
                 return [error]
         return [outcome for target in targets for outcome in self.outcomes([target])]
 
-    def _plan(self, target: FoldingTarget) -> Plan:
+    def _plan(self, target: FoldingTarget) -> PredictionEstimate:
         rows = FeatureRows.of(model_input(target.features, self.model.preset).features)
         size = rows.size(self.model.preset, DTYPES[self.folding.dtype], self.folding.num_ensemble)
         available = self.memory.available(self.device, self._spill)
-        plan = self.memory.plan(self.model.preset, size, self.device, available)
+        plan = self.memory.plan(self.model.preset, size, available)
         self.memory.check(plan, target.name or self.model.preset.name)
         return plan
 

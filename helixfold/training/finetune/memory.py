@@ -1,4 +1,4 @@
-"""Forecast of the memory of fine-tunings that share frozen parameters and take turns."""
+"""Estimate of the memory of fine-tunings that share frozen parameters and take turns."""
 
 import math
 from collections.abc import Sequence
@@ -8,16 +8,15 @@ from functools import cache
 import torch
 
 from helixfold.execution.device import dtype_on
-from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.config import ModelConfig
 from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
 from helixfold.parallel.mesh import Layout
-from helixfold.planning.executors import RESERVE
-from helixfold.planning.training import ALONE
+from helixfold.planning.estimate import RESERVE, Device, estimate
+from helixfold.planning.passes import ALONE
+from helixfold.training.estimate import workload
 from helixfold.training.finetune.adapted import HEADS
 from helixfold.training.finetune.settings import FinetuneConfig
-from helixfold.training.forecast import training_needs, with_settled_recompute
 from helixfold.weights.load import model_shapes
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE
 
@@ -39,7 +38,7 @@ class RunMemory:
 
     @property
     def running(self) -> int:
-        """Return the bytes that a running step takes beside `numbers`, with a reserve for the forecast's error."""
+        """Return the bytes that a running step takes beside `numbers`, with a reserve for the estimate's error."""
         return self.effective + int(RESERVE * self.passes)
 
 
@@ -50,20 +49,27 @@ def parameter_bytes(model: ModelConfig, dtype: torch.dtype = torch.float32) -> i
 
 
 def run_memory(config: FinetuneConfig, card: Card, layout: Layout = ALONE) -> RunMemory:
-    """Return the forecast of a fine-tuning on a card whose settings of recompute are settled."""
-    run, dtype = config.run, dtype_on(config.run.dtype, card)
+    """Return the memory of a fine-tuning on a card whose settings of recompute are settled."""
+    dtype = dtype_on(config.run.dtype, card)
     values, optimizer = number_bytes(config, dtype)
-    trained, shapes = _with_gradients(config), model_shapes(run.model)
-    changed = [math.prod(shapes[name]) for name in trained or ()] if config.adapter == "lora" else []
-    needs = training_needs(run, card, layout, trained=trained)
+    work = workload(config.run, card, layout, state=0, trained=_with_gradients(config))
     return RunMemory(
         numbers=values + optimizer,
         optimizer=optimizer,
-        # Gradients of all effective weights are there at once: autograd carries them on to A and B last, since it made
-        # these weights first. The product B A is there together with the weights that it is added to.
-        effective=2 * sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT,
-        passes=needs.samples * needs.forecast(run.recompute).peak,
+        effective=_effective(config, dtype),
+        passes=estimate(work, Device(card=card, memory=0)).peak,
     )
+
+
+def _effective(config: FinetuneConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of weights that are computed from low-rank changes, and of their gradients.
+
+    Gradients of all effective weights are there at once: autograd carries them on to A and B last, since it made these
+    weights first. The product B A is there together with the weights that it is added to.
+    """
+    shapes = model_shapes(config.run.model)
+    changed = [math.prod(shapes[name]) for name in _with_gradients(config) or ()] if config.adapter == "lora" else []
+    return 2 * sum(changed) * dtype.itemsize + max(changed, default=0) * 2 * _FLOAT
 
 
 def number_bytes(config: FinetuneConfig, dtype: torch.dtype) -> tuple[int, int]:
@@ -85,14 +91,12 @@ def with_settled_memory(config: FinetuneConfig, card: Card, memory: int, layout:
     """
     if config.run.recompute.is_settled:
         return config
-    least = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("block")))
-    alone = run_memory(least, card, layout)
-    shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype_on(config.run.dtype, card))
-    state = shared + alone.numbers + alone.effective
-    return replace(
-        config,
-        run=with_settled_recompute(config.run, memory, card, layout, state=state, trained=_with_gradients(config)),
-    )
+    dtype = dtype_on(config.run.dtype, card)
+    shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype)
+    state = shared + sum(number_bytes(config, dtype)) + _effective(config, dtype)
+    work = workload(config.run, card, layout, state=state, trained=_with_gradients(config))
+    recompute = estimate(work, Device(card=card, memory=memory)).settled()
+    return replace(config, run=replace(config.run, recompute=recompute))
 
 
 def fitting(waiting: Sequence[RunMemory], running: Sequence[RunMemory], shared: int, memory: int) -> int:

@@ -28,6 +28,7 @@ from helixfold.results.training_log import LOG_FILE, TrainingHistory, read_log
 from helixfold.results.writing import write_file
 from helixfold.runtime.standard_streams import print_note, print_summary
 from helixfold.training.checkpoint_files import checkpoint_steps
+from helixfold.training.estimate import memory_per_rank
 from helixfold.training.finetune.adapted import FrozenParameters, base_file, load_base
 from helixfold.training.finetune.finetuning import Finetuning, Task, require_same_finetuning, trained_numbers
 from helixfold.training.finetune.jobs import config_of, read_tasks
@@ -35,7 +36,6 @@ from helixfold.training.finetune.memory import RunMemory, fitting, parameter_byt
 from helixfold.training.finetune.options import FinetuneOptions
 from helixfold.training.finetune.result import PAGE_FILE, FinetuningResult, read_result, signed
 from helixfold.training.finetune.settings import FinetuneConfig
-from helixfold.training.forecast import memory_per_rank
 from helixfold.training.progress import RunProgress, print_message
 from helixfold.training.run import exit_code_of, usual_workers
 from helixfold.training.run_dtype import with_settled_dtype

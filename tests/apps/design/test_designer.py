@@ -15,7 +15,7 @@ from data_pipeline.residues import RESTYPES
 from helixfold.apps.design import losses, task
 from helixfold.apps.design.designer import Designer, design
 from helixfold.apps.design.losses import DesignPass, WeightedLoss
-from helixfold.apps.design.memory import step_needs
+from helixfold.apps.design.memory import workload
 from helixfold.apps.design.options import DesignOptions, Optimizer, SequenceMixture
 from helixfold.apps.design.sequence import designed_sequence
 from helixfold.apps.design.task import DesignTask
@@ -281,9 +281,9 @@ def test_a_binder_sees_its_target(preset: object) -> None:
     assert found.sequences["A"] == CHAIN.sequence
     assert len(found.sequences["B"]) == 5
     assert found.iptm is not None
-    needs = step_needs(given, model.preset, SHORT, CARDS["cpu"])
-    assert needs.size.residues == length + 5
-    assert needs.size.templates == batch.template_mask.shape[1]
+    size = workload(given, model.preset, SHORT, CARDS["cpu"]).size
+    assert size.residues == length + 5
+    assert size.templates == batch.template_mask.shape[1]
 
 
 def test_impossible_tasks_are_one_sentence() -> None:

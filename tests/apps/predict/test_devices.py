@@ -12,10 +12,11 @@ from torch.distributed import TCPStore
 
 from helixfold.apps.predict import devices
 from helixfold.cli.main import main
+from helixfold.ops.card import CARDS
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.planning import memory as memory_options
-from helixfold.planning.executors import AvailableMemory
+from helixfold.planning.estimate import Device
 from helixfold.planning.memory import MemoryOptions
 from helixfold.results.lock import LOCK_FILE
 from tests.apps.predict import worker_groups
@@ -167,17 +168,19 @@ def test_processes_share_what_memory_a_machine_has(tmp_path: Path, monkeypatch: 
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
     monkeypatch.setattr(memory_options, "available_memory", lambda device: 400)
     monkeypatch.setattr(
-        memory_options,
-        "read_available_memory",
-        lambda device, directory, memory: AvailableMemory(memory=memory or 300, spill=80),
+        Device,
+        "at_hand",
+        lambda device, directory, memory: Device(card=CARDS["cpu"], memory=memory or 300, spill=80),
     )
     for options, device, memory in (
         (MemoryOptions(), cpu, 100),
         (MemoryOptions(memory=250), cpu, 250),
         (MemoryOptions(), gpu, 300),
     ):
-        assert options.divided(4, device).available(device, tmp_path) == AvailableMemory(memory=memory, spill=20)
-    assert MemoryOptions().divided(1, cpu).available(cpu, tmp_path) == AvailableMemory(memory=300, spill=80)
+        assert options.divided(4, device).available(device, tmp_path) == Device(
+            card=CARDS["cpu"], memory=memory, spill=20
+        )
+    assert MemoryOptions().divided(1, cpu).available(cpu, tmp_path) == Device(card=CARDS["cpu"], memory=300, spill=80)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import PRESETS
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import TIMEOUT
+from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.machines import MACHINES
 from helixfold.planning.memory import MemoryOptions
-from helixfold.planning.prediction import EXECUTORS
 from helixfold.relax.result import RelaxOptions
 from helixfold.runtime.options import ComputeDtype, Dtype, DtypeOrAuto, Executor, values_of
 from helixfold.training.options import PlanOptions, StoreOptions, TrainingPreset, TrainOptions

@@ -285,7 +285,7 @@ def test_a_dry_run_tells_what_is_left_and_writes_nothing(
     table = [line for line in runs.out.splitlines() if line.startswith(("target ", "one  ", "two  "))]
     assert [line[-10:] for line in table] == ["      time", "under 10 s", "under 10 s"]
     with monkeypatch.context() as slower:
-        slower.setattr("helixfold.planning.duration._product_rate", lambda *_: 1e5)
+        slower.setattr("helixfold.planning.estimate._product_rate", lambda *_: 1e5)
         runs(two, "--num-seeds", 2, "--dry-run")
     each = [float(found) for found in re.findall(r"(?m)^(?:one|two) .* about ([\d.]+) min$", runs.out)]
     total = re.search(r"estimated time in all: about ([\d.]+) min", runs.out)

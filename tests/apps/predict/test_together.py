@@ -24,7 +24,7 @@ from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.worker_group import WorkerGroup
-from helixfold.planning.executors import RESERVE, AvailableMemory, Plan, fit_together
+from helixfold.planning.estimate import RESERVE, Device, Prediction, PredictionEstimate, fit_together
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import PassSize
 from tests.support.operator_graphs import OperatorRecorder
@@ -223,18 +223,16 @@ def test_lots_are_short_targets_of_about_one_length(monkeypatch: pytest.MonkeyPa
 
 def test_a_batch_is_as_large_as_memory_allows() -> None:
     size = PassSize(residues=16, msa_rows=1, extra_rows=1, templates=0, dtype=torch.float32)
-    plan = Plan(
-        config=tiny().model,
-        size=size,
-        available=AvailableMemory(memory=0, spill=0),
-        card=CARDS["h200"],
+    plan = PredictionEstimate(
+        work=Prediction(model=tiny().model, size=size),
+        device=Device(card=CARDS["h200"], memory=0),
         executor="whole",
     )
-    room = AvailableMemory(memory=int(2.5 * RESERVE * plan.forecast("whole").peak), spill=0)
+    room = replace(plan.device, memory=int(2.5 * RESERVE * plan.memory.peak))
 
     def fits(count: int, executor: str = "whole", residues: int = 16) -> bool:
-        own = replace(plan, available=room, executor=executor)
-        return fit_together([own] * (count - 1) + [replace(own, size=replace(size, residues=residues))])
+        own = replace(plan, device=room, executor=executor)
+        return fit_together([own] * (count - 1) + [own.of(executor, residues=residues)])
 
     assert fits(2)
     assert not fits(3)

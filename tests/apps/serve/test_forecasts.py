@@ -16,7 +16,7 @@ from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.execution.device import AUTO, DTYPES, settled_dtype
 from helixfold.model.presets import preset
 from helixfold.ops.card import card_of
-from helixfold.planning.executors import AvailableMemory, plan
+from helixfold.planning.estimate import Device, Prediction, estimate
 from helixfold.planning.memory import FeatureRows
 from helixfold.weights import demonstration
 from tests.apps.serve.running import OFFERS, Running, running
@@ -31,8 +31,8 @@ def offers_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(tasks, "limit_threads", lambda: None)
 
     def offers(model: str, memory: float, **options: Any) -> dict[str, Any]:
-        available = AvailableMemory(memory=int(memory * GIB), spill=0)
-        monkeypatch.setattr(tasks, "read_available_memory", lambda *_: available)
+        device = Device(card=card_of(torch.device("cpu")), memory=int(memory * GIB))
+        monkeypatch.setattr(Device, "at_hand", lambda *_: device)
         return tasks.offers(WorkerOptions(device="cpu", models=(model,), **options))
 
     return offers
@@ -42,8 +42,8 @@ def planned(model: str, residues: int, memory: float) -> tuple[bool, int]:
     """Whether `helixfold predict` finds that a chain fits, and the bytes that it needs."""
     chosen, card = preset(model), card_of(torch.device("cpu"))
     size = FeatureRows.at_most(residues, chosen.sampling).size(chosen, DTYPES[settled_dtype(AUTO, card)])
-    found = plan(chosen.model, size, AvailableMemory(memory=int(memory * GIB), spill=0), card)
-    return found.fits, found.estimate.peak
+    found = estimate(Prediction(model=chosen.model, size=size), Device(card=card, memory=int(memory * GIB)))
+    return found.fits, found.memory.peak
 
 
 @pytest.mark.integration

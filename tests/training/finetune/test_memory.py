@@ -11,10 +11,10 @@ from helixfold.model.presets import preset
 from helixfold.ops.card import CARDS
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.trained import AllParameters, Trained
+from helixfold.training.estimate import parameter_count
 from helixfold.training.finetune.adapted import FrozenParameters, HeadsTrained, LowRankTrained
 from helixfold.training.finetune.memory import number_bytes, parameter_bytes, run_memory
 from helixfold.training.finetune.settings import AdapterKind, finetuning
-from helixfold.training.forecast import parameter_count
 from helixfold.weights.low_rank import LowRankConfig
 from helixfold.weights.untrained import untrained_model
 from tests.training.finetune.runs import PRESET

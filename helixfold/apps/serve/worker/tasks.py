@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.io.errors import InputError, SearchError
 from data_pipeline.io.extras import are_installed
@@ -39,9 +37,7 @@ from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.execution.device import AUTO, DTYPES, limit_threads, pick_device, settled_dtype
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import Preset
-from helixfold.ops.card import Card, card_of
-from helixfold.planning.duration import prediction_seconds
-from helixfold.planning.executors import AvailableMemory, longest, plan, read_available_memory
+from helixfold.planning.estimate import Device, Prediction, estimate, max_residues
 from helixfold.planning.memory import FeatureRows
 from helixfold.report.files import read_order
 from helixfold.report.tables import mark_of
@@ -172,21 +168,19 @@ _LENGTHS = (64, 256, 1024, 2048, 4096)
 def offers(options: WorkerOptions) -> dict[str, Any]:
     """Return what a worker with these options offers. Raise `InputError` if weights or databases are missing."""
     limit_threads()
-    device = pick_device(options.device)
-    card = card_of(device)
-    available = read_available_memory(device, Path(), options.memory)
+    device = Device.at_hand(pick_device(options.device), Path(), options.memory)
     found = _parameters(options)
     presets = [preset for preset, _ in found]
     searches = plan_of(options.search_options(), announce=False)
     return {
-        "device": f"{card.name}",
+        "device": device.card.name,
         "models": [preset.name for preset in presets],
         "provenance": {preset.name: _provenance(path) for preset, path in found},
         "databases": bool(searches.alignments),
         "templates": searches.templates is not None or searches.complex_templates is not None,
         "alignments": any(isinstance(step.tool, ColabfoldSearch) for step in searches.alignments),
         "relaxes": are_installed("openmm", "pdbfixer"),
-        "forecasts": {preset.name: _curve(preset, device, card, available) for preset in presets},
+        "forecasts": {preset.name: _curve(preset, device) for preset in presets},
     }
 
 
@@ -210,21 +204,22 @@ def _provenance(path: Path | None) -> WeightsProvenance:
     return "trained" if demonstration.ancestor(path) is None else "demonstration"
 
 
-def _curve(preset: Preset, device: torch.device, card: Card, available: AvailableMemory) -> dict[str, Any]:
+def _curve(preset: Preset, device: Device) -> dict[str, Any]:
     """Return seconds of a pass and bytes at the peak at some lengths, and the longest chain that there is room for."""
-    dtype = DTYPES[settled_dtype(AUTO, card)]
+
+    def workload(residues: int) -> Prediction:
+        size = FeatureRows.at_most(residues, preset.sampling).size(preset, DTYPES[settled_dtype(AUTO, device.card)])
+        return Prediction(model=preset.model, size=size)
+
     # Memory grows faster with long chains than with short ones, which have large temporaries for their size.
-    size = FeatureRows.at_most(1024, preset.sampling).size(preset, dtype)
-    most = max(longest(preset.model, size, available, card, name) for name in ("slabs", "spilled"))
+    most = max_residues(workload(1024), device)
     points = []
     for residues in [each for each in _LENGTHS if each <= most] or _LENGTHS[:1]:
-        size = FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
-        chosen = plan(preset.model, size, available, card)
-        seconds = prediction_seconds(preset.model, size, device, passes=1)
-        points.append([residues, seconds, chosen.estimate.peak])
+        found = estimate(workload(residues), device)
+        points.append([residues, found.seconds, found.memory.peak])
     return {
         "points": points,
-        "available": available.memory,
+        "available": device.memory,
         "longest": most,
         "recycles": FoldingOptions().recycles(preset),
     }
