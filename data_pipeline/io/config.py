@@ -73,7 +73,12 @@ class Config:
         added = {field.name for field in dataclasses.fields(cls) if field.metadata.get(_ADDED)}
         unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys() - added)
         if unknown or missing:
-            raise ConfigError(f"{cls.__name__}: unknown settings {unknown}, missing settings {missing}")
+            advice = (
+                f"; if {cls.__name__} has them since the file was written, give them added_setting(DEFAULT) in the "
+                "code, where DEFAULT is what the file means"
+            )
+            problem = f"{cls.__name__}: unknown settings {unknown}, missing settings {missing}"
+            raise ConfigError(problem + advice * bool(missing))
         return cls(**{name: _restore(f"{cls.__name__}.{name}", kinds[name], value) for name, value in values.items()})
 
     def with_settings(self, settings: Sequence[str]) -> Self:

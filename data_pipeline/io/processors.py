@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+MACHINE = "machine"  # what limits memory or processors if nothing else does
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -13,8 +14,15 @@ def available_processors() -> int:
     Batch systems set the affinity (`taskset`, SLURM's task/affinity), containers and systemd a share of time
     (`docker --cpus`), which is rounded down: a thread more than there is time for makes all others wait.
     """
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min([count, *_shares()])))
+    return max(1, int(min(count for _, count in processor_limits())))
+
+
+def processor_limits() -> Iterator[tuple[str, float]]:
+    """Yield what limits the processors of this process, and the number of them that it leaves."""
+    yield MACHINE, os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        yield "CPU affinity (taskset, SLURM)", len(os.sched_getaffinity(0))
+    yield from _shares()
 
 
 def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
@@ -39,8 +47,8 @@ def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
                 break
 
 
-def _shares() -> Iterator[float]:
-    """Yield the processors' worth of time that each control group has."""
+def _shares() -> Iterator[tuple[str, float]]:
+    """Yield the quota of each control group that has one, and its processors' worth of time."""
     for group, version in control_groups("cpu"):
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if version == 1 else ("cpu.max",)
         try:
@@ -48,4 +56,4 @@ def _shares() -> Iterator[float]:
         except (OSError, ValueError):
             continue
         if quota not in ("max", "-1"):
-            yield int(quota) / int(period)
+            yield f"{group / names[0]}", int(quota) / int(period)

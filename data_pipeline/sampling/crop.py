@@ -55,13 +55,9 @@ def _nearest_residues(
 
 
 def crop_labels(labels: ChainLabels, residues: Int[np.ndarray, "c"]) -> ChainLabels:
-    """Return the labels of the given residues only."""
-    return replace(
-        labels,
-        all_atom_positions=labels.all_atom_positions[residues],
-        all_atom_mask=labels.all_atom_mask[residues],
-        confidence=labels.confidence[residues],
-    )
+    """Return the labels of the given residues only: of every array, whose first axis are the residues."""
+    arrays = {name: each[residues] for name, each in vars(labels).items() if isinstance(each, np.ndarray)}
+    return replace(labels, **arrays)
 
 
 # Angstrom between the C-alphas of residues of two chains that are at an interface.

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from data_pipeline.io.files import atomic_write, os_errors_as_input_errors
 from data_pipeline.training_sets.assembly_record import AssemblyEntry
 from data_pipeline.training_sets.index import IndexEntry
 
-HELD_OUT_FILE, LEAKAGE_FILE = "held_out.txt", "leakage.tsv"
+HELD_OUT_FILE, HELD_OUT_FASTA, LEAKAGE_FILE = "held_out.txt", "held_out.fasta", "leakage.tsv"
 HELD_OUT_ASSEMBLIES_FILE = "held_out_assemblies.txt"
 # Chains that share most words of this many residues are aligned; more than 20 % identity rarely comes without any.
 _WORD, _ALIGNED = 4, 5
@@ -117,16 +118,23 @@ def nearest_chains(sequences: Mapping[str, str], held_out: Sequence[str]) -> Ite
 
 
 def write_split(
-    directory: Path, held_out: Sequence[str], nearest: Sequence[NearestChain], assemblies: Sequence[str] = ()
+    directory: Path,
+    held_out: Sequence[str],
+    nearest: Sequence[NearestChain],
+    assemblies: Sequence[str] = (),
+    sequences: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write `held_out.txt`, one name on each line, and `leakage.tsv`, most similar chains first.
 
-    `assemblies` are the names of held-out assemblies, which `held_out_assemblies.txt` has, if there are any.
+    `sequences` by name are written to `held_out.fasta`, to predict the chains that are held out. `assemblies` are the
+    names of held-out assemblies, which `held_out_assemblies.txt` has, if there are any.
     """
     rows = ["held_out\tnearest\tidentity\tcoverage\n"]
     for each in sorted(nearest, key=lambda one: (-one.identity * one.coverage, one.name)):
         rows.append(f"{each.name}\t{each.nearest or ''}\t{each.identity:.3f}\t{each.coverage:.3f}\n")
     texts = {HELD_OUT_FILE: "".join(f"{name}\n" for name in held_out), LEAKAGE_FILE: "".join(rows)}
+    if sequences:
+        texts[HELD_OUT_FASTA] = "".join(f">{name}\n{sequences[name]}\n" for name in held_out)
     if assemblies:
         texts[HELD_OUT_ASSEMBLIES_FILE] = "".join(f"{name}\n" for name in assemblies)
     for name, text in texts.items():

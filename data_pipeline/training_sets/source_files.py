@@ -1,17 +1,26 @@
 """Search for structure and alignment files in the directory layouts of the PDB, OpenProteinSet and OpenFold."""
 
+import atexit
 import os
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from os import PathLike
 from pathlib import Path
 
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import os_errors_as_input_errors
+from data_pipeline.io.json_files import read_json
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 
 MAX_DUPLICATES_BYTES = 2**28
+# Of an index of OpenFold's alignment_db; that of OpenProteinSet has some hundred thousand chains.
+_MAX_INDEX_BYTES, _MAX_INDEX_VALUES = 2**30, 10**8
+_UNPACKED = 1024  # chains whose files are unpacked at the same time: more than a structure file has
 
 _ALIGNMENT_SUFFIXES = (".a3m", ".sto", ".stockholm", ".aln", ".fasta", ".fas", ".fa", ".afa", ".a2m", ".an")
 # Words in file names and the number of rows to read, the target included; the first match counts. AlphaFold merges
@@ -66,8 +75,9 @@ class AlignmentDirectory:
     """Directory with a subdirectory of search results for every chain.
 
     The layout is `<chain>/a3m/*.a3m` and `<chain>/hhr/*.hhr` (OpenProteinSet) or `<chain>/*` (OpenFold, AlphaFold).
-    Stockholm and other alignment formats are read too, plain or gzip. `duplicates` lists for a chain the other chains
-    whose results may be used. Raise `InputError` if there are no subdirectories.
+    Stockholm and other alignment formats are read too, plain or gzip. A directory of OpenFold's `alignment_db` (`.db`
+    files with a `.index` for each) is read as it is. `duplicates` lists for a chain the other chains whose results may
+    be used. Raise `InputError` if there are neither subdirectories nor indices.
     """
 
     def __init__(self, directory: str | PathLike[str], duplicates: Mapping[str, tuple[str, ...]] | None = None) -> None:
@@ -75,15 +85,67 @@ class AlignmentDirectory:
         self._duplicates = duplicates or {}
         with os_errors_as_input_errors(directory, "cannot be listed"), os.scandir(directory) as entries:
             self._names = {entry.name for entry in entries if entry.is_dir()}
-        if not self._names:
+        self._packed = dict(_packed_files(self._directory))
+        if not self._names and not self._packed:
             raise InputError.at(directory, "there are no directories; each chain has one, such as 1abc_A")
 
     def find(self, chain: str) -> SearchResults | None:
         """Return the search results of a chain or else of one of its duplicates; None if none has a directory."""
         entry, separator, name = chain.partition("_")
         spellings = (chain, f"{entry.upper()}{separator}{name}", *self._duplicates.get(chain, ()))
-        folder = next((spelling for spelling in spellings if spelling in self._names), None)
-        return None if folder is None else search_results(self._directory / folder)
+        found = next((each for each in spellings if each in self._names or each in self._packed), None)
+        if found is None:
+            return None
+        return search_results(self._directory / found if found in self._names else self._unpacked(found))
+
+    def _unpacked(self, chain: str) -> Path:
+        """Write a chain's files from the databases into a temporary directory, which is kept for a while."""
+        folder = Path(tempfile.mkdtemp(dir=_temporary_directory()))
+        for database, name, start, size in self._packed[chain]:
+            path = self._directory / database
+            with os_errors_as_input_errors(path, "cannot be read"), path.open("rb") as file:
+                file.seek(start)
+                content = file.read(size)
+            if len(content) < size:
+                raise InputError.at(path, f"ends before {name} of '{printable(chain)}' does; get it again")
+            (folder / name).write_bytes(content)
+        _folders.append(folder)
+        if len(_folders) > _UNPACKED:
+            shutil.rmtree(_folders.popleft(), ignore_errors=True)
+        return folder
+
+
+_folders: deque[Path] = deque()  # of chains that this process has unpacked
+
+
+@cache
+def _temporary_directory() -> Path:
+    directory = tempfile.mkdtemp(prefix="helixfold-alignments-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+def _packed_files(directory: Path) -> Iterator[tuple[str, list[tuple[str, str, int, int]]]]:
+    """Yield the chains of OpenFold's `alignment_db`, and of each file its database, name, first byte and size.
+
+    An index of one database lists the files of a chain; one of several (`super.index`) also names their database.
+    """
+    for path in sorted(directory.glob("*.index")):
+        advice = "expected an index of OpenFold's alignment_db"
+        content = read_json(path, advice, max_bytes=_MAX_INDEX_BYTES, max_values=_MAX_INDEX_VALUES)
+        try:
+            for chain, listed in content.items():
+                entry = listed if isinstance(listed, dict) else {"db": f"{path.stem}.db", "files": listed}
+                database, files = entry["db"], entry["files"]
+                found = [(database, name, start, size) for name, start, size in files]
+                for name in (database, *(name for _, name, *_ in found)):
+                    if Path(name).name != name:
+                        raise ValueError("not the name of a file")
+                if any(type(number) is not int or number < 0 for _, _, *numbers in found for number in numbers):
+                    raise ValueError("not a place in a file")
+                yield chain, found
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError.at(path, f"not an index of files by chain; {advice}") from error
 
 
 def search_results(folder: Path) -> SearchResults:

@@ -113,7 +113,8 @@ class TargetOptions:
     sort_queries_by: Order = "length"
     """Order of the targets. length: shortest first, or longest first on several devices."""
     dry_run: Annotated[bool, Parameter(group=MOST_USED)] = False
-    """Show what would be done, with the estimated memory and time of each target, and stop."""
+    """Show what would be done, with the estimated memory and time of each target, and stop. More than 20 targets are
+    summarized; --verbose lists them."""
     command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
     """Words of the command, which results record."""
     failures_file: Annotated[Path | None, Parameter(parse=False)] = None

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
@@ -11,7 +10,7 @@ from data_pipeline.io.addresses import without_password
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.processors import available_processors
 from data_pipeline.io.site_configuration import site_configuration
-from data_pipeline.io.user_cache import can_be_written, user_cache
+from data_pipeline.io.user_cache import can_be_written, search_cache
 from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.database import DatabaseProfile, SearchedDatabase
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
@@ -120,7 +119,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     sent = [f"sequences {'would be' if dry_run else 'are'} sent to {server_name}"] if server_name else []
     for note in [*profile.notes, *sent] if announce else []:
         print_note(note)
-    cache = _search_cache(options)
+    cache = options.search_cache or search_cache()
     makes_files = options.templates == () or any(each.tool in ("colabfold", "mmseqs") for each in profile.alignments)
     if announce and makes_files and cache is not None and not can_be_written(cache):
         print_note(f"{cache} cannot be written, so this run keeps no searches there (--search-cache)")
@@ -134,14 +133,6 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
         with_server_templates=options.templates == (),
     )
     return replace(plan, alignments=(), pairing=None, uniprot=None) if options.msa_mode == "files" else plan
-
-
-def _search_cache(options: SearchOptions) -> Path | None:
-    """Return the directory of --search-cache, of a configuration file, or in the cache; None if there is none."""
-    if (named := options.search_cache or site_configuration().search_cache) is not None:
-        return named
-    own = user_cache()
-    return None if own is None else own / "databases"
 
 
 def print_complex_notes(options: SearchOptions, targets: Sequence[AnyTarget]) -> None:

@@ -15,7 +15,7 @@ from helixfold.cli.help import help_page, show_default
 from helixfold.runtime.imports import collecting_no_garbage
 from helixfold.runtime.standard_streams import print_detail, set_verbosity
 
-# The commands by group. The chosen command is imported from the module of its name, which defines `app`.
+# The commands by group. The chosen one is imported from its place in `PLACES`, or is `app` of the module of its name.
 GROUPS = {
     "Predict": {
         "predict": "Predict structures from sequences or alignments.",
@@ -47,11 +47,13 @@ GROUPS = {
         "doctor": "Check this installation: devices, models, search programs and databases.",
         "weights": "Download, inspect, verify and convert model parameters.",
         "databases": "Download, build and check sequence databases.",
+        "cache": "Show and remove what is kept on disk between runs.",
         "benchmark": "Measure speed and memory on this machine.",
         "completion": "Print a script that completes commands and options in a shell.",
     },
 }
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
+PLACES = {"completion": "app:completion", "fetch": "submit:fetching"}
 _USUAL = CommonOptions()
 # Commands of earlier versions, and what does the same now.
 RENAMED = {
@@ -89,7 +91,7 @@ def application(words: Sequence[str]) -> App:
         for number, (name, summary) in enumerate(commands.items()):
             # The chosen command has a help text of its own.
             text = None if name in words[:1] else summary
-            source = "app:completion" if name == "completion" else f"{name}:app"
+            source = PLACES.get(name, f"{name}:app")
             app.command(f"helixfold.cli.{source}", name=name, help=text, group=group, sort_key=number)
     app.group_commands = Group.create_ordered("Options")  # --help and --version
     return app

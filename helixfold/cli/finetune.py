@@ -50,6 +50,8 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
         raise InputError("name one of a training set, a --table of values, and --jobs, a file of several fine-tunings")
     if jobs is None and options.progress != "bars":
         raise InputError("--progress json is for --jobs; a single training writes log.jsonl")
+    if options.new_parameters and training_set is None:
+        raise InputError("--new-parameters is for a training set; train the new parameters first")
     with keeping_freed_memory(KEPT_BLOCKS):
         if jobs is not None:
             return run.finetune_jobs(jobs, options, options.output)

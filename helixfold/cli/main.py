@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import resource
 import signal
 import sys
 import threading
@@ -20,6 +21,9 @@ from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_
 
 _LONGEST = 4000  # characters of an error message
 FAILED, WRONG_INPUT = 1, 2
+_NEED_LITTLE = {"-h", "--help", "--version"}
+# Bytes of address space without which PyTorch and NumPy end the process while they are imported, on two processors.
+_MIN_ADDRESS_SPACE = 768 * 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     sleep_while_waiting()
     with restored_verbosity(), ending_command(main.__code__) as end:
+        if (limit := _address_space()) is not None and limit < _MIN_ADDRESS_SPACE and not _NEED_LITTLE & {*given}:
+            raise MemoryError
         # Commands import their modules here, so that Ctrl-C during imports is handled as at any other time.
         with collecting_no_garbage():
             from helixfold.cli.app import run
@@ -118,16 +124,29 @@ def _failure(error: BaseException, interruption: Interruption) -> int | None:
             for line in error.lines:
                 _say(line)
             return WRONG_INPUT
+        case ImportError() | MemoryError() | SystemError() if (limit := _address_space()) is not None:
+            _say(
+                f"the limit of {limit / 2**20:,.0f} MiB of address space (ulimit -v, or the batch system's limit of "
+                "virtual memory) is too small for PyTorch; raise it to some GiB, or remove it (ulimit -v unlimited) "
+                "and limit memory with a control group or --memory"
+            )
+            return WRONG_INPUT
         case SearchError():
             _say(str(error))
-            return FAILED
         case BrokenPipeError(filename=name) if name == OUTPUT_NAME:
-            return FAILED  # what reads the pipe, such as `head`, has read enough
+            pass  # what reads the pipe, such as `head`, has read enough
         case OSError():
             # No command expects it, such as a full disk; it concerns the machine, and a traceback would not help.
             _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
-            return FAILED
-    return None
+        case _:
+            return None
+    return FAILED
+
+
+def _address_space() -> int | None:
+    """Return the bytes of address space that this process may use, None without a limit."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _say(problem: str) -> None:

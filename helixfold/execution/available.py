@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.io.processors import control_groups
+from data_pipeline.io.processors import MACHINE, control_groups
 from helixfold.execution import allocator
 
 _PROC = Path("/proc")
@@ -45,7 +45,14 @@ def available_memory(device: torch.device) -> int:
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     allocator.return_free_memory()
-    return max(0, min([_of_system(), *_of_groups(), *_of_limits()]))
+    return max(0, min(left for _, left in memory_limits()))
+
+
+def memory_limits() -> Iterator[tuple[str, int]]:
+    """Yield what limits the memory of this process on a CPU, and the bytes that it leaves."""
+    yield MACHINE, _of_system()
+    yield from _of_groups()
+    yield from _of_limits()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -89,8 +96,8 @@ def _of_system() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free
 
 
-def _of_groups() -> Iterator[int]:
-    """Yield the bytes that are left in each control group which contains this process."""
+def _of_groups() -> Iterator[tuple[str, int]]:
+    """Yield the limit of each control group which contains this process, and the bytes that are left."""
     for group, version in control_groups("memory"):
         limits, use, unneeded = _GROUP_FILES[version]
         for limit in limits:
@@ -100,14 +107,17 @@ def _of_groups() -> Iterator[int]:
             except OSError:
                 continue
             if most != "max":
-                yield int(most) - used + returned
+                yield str(group / limit), int(most) - used + returned
 
 
-def _of_limits() -> Iterator[int]:
-    for kind, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+def _of_limits() -> Iterator[tuple[str, int]]:
+    for name, kind, field in (
+        ("ulimit -v", resource.RLIMIT_AS, "VmSize"),
+        ("ulimit -d", resource.RLIMIT_DATA, "VmData"),
+    ):
         limit, used = resource.getrlimit(kind)[0], _bytes(_PROC / "self" / "status", field)
         if limit != resource.RLIM_INFINITY and used is not None:
-            yield limit - used
+            yield name, limit - used
 
 
 def _bytes(file: Path, field: str) -> int | None:

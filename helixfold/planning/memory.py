@@ -87,10 +87,24 @@ class MemoryOptions:
         print_detail(f"{preset.name}, {size.residues} residues: {shown}")
         return made
 
+    def is_tried(self, found: PredictionEstimate) -> bool:
+        """Return whether a target is folded: if it fits, or if the executor is named and the memory is not limited."""
+        return found.fits or (self.executor != AUTOMATIC and self.memory is None)
+
+    def problem(self, found: PredictionEstimate) -> str:
+        """Return why a target does not fit into memory, and what would."""
+        if self.executor == AUTOMATIC or found.needed <= found.device.memory:
+            return found.problem
+        return (
+            f"{found.size.residues:,} residues need {gib(found.needed)} of memory (a tenth of reserve included) with "
+            f"--executor {found.executor}; there are {gib(found.device.memory)}; leave out --executor, or give more "
+            "memory"
+        )
+
     def check(self, found: PredictionEstimate, name: str) -> None:
-        """Raise `NotEnoughMemoryError` if the target `name` does not fit and the user chose no executor."""
-        if not found.fits and self.executor == AUTOMATIC:
-            raise NotEnoughMemoryError(f"{name}: {found.problem}")
+        """Raise `NotEnoughMemoryError` if the target `name` does not fit and is not tried all the same."""
+        if not self.is_tried(found):
+            raise NotEnoughMemoryError(f"{name}: {self.problem(found)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -170,6 +171,7 @@ class Traits:
         return tuple(filter(None, (self.colabfold, self.alphafold)))
 
 
+@cache
 def traits_of(options: type) -> dict[str, Traits]:
     """Return the traits of each option of a command, by its name."""
     found = {}

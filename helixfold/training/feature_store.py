@@ -115,7 +115,7 @@ def _hold_out(store: FeatureStore, output: Path, fraction: float) -> None:
         for entry in store.entries
     }
     nearest = list(nearest_chains(sequences, held_out))
-    write_split(output, held_out, nearest, assemblies)
+    write_split(output, held_out, nearest, assemblies, sequences)
     closest = max(nearest, key=lambda each: each.identity * each.coverage)
     print_summary(
         f"{output}: {len(held_out)} of {len(store.entries)} chains are held out; the most similar, {closest.name}, has "

@@ -46,8 +46,8 @@ class StoreOptions:
     structures: Directory | None = None
     """mmCIF or PDB files (.gz too), in a directory or its subdirectories."""
     alignments: Directory | None = None
-    """Directory with one subdirectory of alignments per chain (1abc_A), laid out as in OpenProteinSet and OpenFold.
-    Without it, each chain has only its own sequence."""
+    """Directory with one subdirectory of alignments per chain (1abc_A), laid out as in OpenProteinSet and OpenFold, or
+    OpenFold's alignment_db (.db files with a .index for each). Without it, each chain has only its own sequence."""
     duplicates: File | None = None
     """Chains that share an alignment (duplicate_pdb_chains.txt)."""
     chains: File | None = None
@@ -82,8 +82,9 @@ class StoreOptions:
     join_shards: bool = False
     """Cluster the chains of all finished shards together, and stop."""
     hold_out: Annotated[Number | None, Parameter(metavar="FRACTION")] = None
-    """Also write held_out.txt, whole clusters with this fraction of the chains, for --held-out; and leakage.tsv, the
-    nearest training chain of each held-out chain. With --assemblies, also held_out_assemblies.txt."""
+    """Also write held_out.txt, whole clusters with this fraction of the chains, for --held-out; held_out.fasta, to
+    predict them; and leakage.tsv, the nearest training chain of each. With --assemblies, also
+    held_out_assemblies.txt."""
 
 
 @Parameter(name="*")

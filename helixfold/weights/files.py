@@ -12,13 +12,12 @@ from torch import Tensor
 from data_pipeline.io.errors import InputError, printable
 from data_pipeline.io.files import require_file, sha256_of
 from helixfold.model import presets
-from helixfold.model.presets import PRESETS
 from helixfold.runtime.standard_streams import optional_output, print_summary
 from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.checkpoint import read_header, save_checkpoint
 from helixfold.weights.download import PUBLISHED_SHA256, download_parameters
-from helixfold.weights.find import named_preset, trained_preset
+from helixfold.weights.find import fitting_preset, named_preset, trained_preset
 from helixfold.weights.load import file_format, load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
@@ -149,16 +148,12 @@ def _write(
 
 
 def preset_of_file(path: Path, given: str | None) -> presets.Preset:
-    """Return the preset of that name, or else the one that a parameter file or its name says.
+    """Return the preset of that name, or else the one that a parameter file, its name or its shapes say.
 
-    Raise `InputError` if neither says one.
+    Raise `InputError` if none of them says one.
     """
     chosen = trained_preset(path) if given is None else None
-    if chosen is None and (name := given or named_preset(path)) is not None:
-        chosen = presets.preset(name)
-    if chosen is None:
-        raise InputError(f"{path}: the file does not name its model; pass --model with one of {', '.join(PRESETS)}")
-    return chosen
+    return chosen or presets.preset(given or named_preset(path) or fitting_preset(path, "--model"))
 
 
 @optional_output()

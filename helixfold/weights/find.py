@@ -16,12 +16,13 @@ from data_pipeline.io.user_cache import NO_CACHE
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import Method
 from helixfold.model.presets import PRESETS, Preset, preset
+from helixfold.runtime.standard_streams import print_note
 from helixfold.weights import demonstration
 from helixfold.weights.adapters import WeightedAdapter, with_adapters
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.checkpoint import read_header
 from helixfold.weights.conversion import shapes_of
-from helixfold.weights.load import file_format, load_weights
+from helixfold.weights.load import file_format, load_weights, matching_presets, read_shapes
 from helixfold.weights.provenance import WeightsProvenance
 from helixfold.weights.tensor_file import digest_of
 from helixfold.weights.untrained import untrained_model
@@ -206,12 +207,7 @@ def _files(names: Sequence[str], weights: Path | None, method: Method) -> dict[s
     if weights is not None and not weights.is_dir():
         if len(names) > 1:
             raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")
-        name = names[0] if names else named_preset(weights)
-        if name is None:
-            raise InputError(
-                f"{weights}: its name does not say which model it is; add --models with one of {', '.join(PRESETS)}"
-            )
-        return {name: weights}
+        return {names[0] if names else named_preset(weights) or fitting_preset(weights, "--models"): weights}
     directory = weights or parameters_directory()
     if directory is None:
         raise InputError(f"there are no parameters of {', '.join(names)}, for {NO_CACHE}, or give --weights")
@@ -233,6 +229,22 @@ def _in_directory(directory: Path | None, name: str) -> Path | None:
         return None
     candidates = (directory / f"{stem}{suffix}" for stem in (f"params_{name}", name) for suffix in SUFFIXES)
     return next((path for path in candidates if path.is_file()), None)
+
+
+def fitting_preset(path: Path, option: str) -> str:
+    """Return the only preset whose parameters a file has, and print a note that says so.
+
+    Raise `InputError` if there is none, or if there are several of which the `option` chooses one.
+    """
+    form, shapes = read_shapes(path)
+    fitting = matching_presets(shapes, form)
+    if not fitting:
+        raise InputError.at(path, f"fits no model; the models are {', '.join(PRESETS)}")
+    if len(fitting) > 1:
+        problem = f"fits {len(fitting)} models and its name does not say which one it is"
+        raise InputError.at(path, f"{problem}; add {option} with one of {', '.join(fitting)}")
+    print_note(f"{path}: read as {fitting[0]}, the only model that it fits")
+    return fitting[0]
 
 
 def named_preset(path: Path) -> str | None:

@@ -1,7 +1,9 @@
 """`helixfold doctor` says what was found and what a target would use."""
 
 import json
+import os
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -254,6 +256,32 @@ def test_the_memory_of_a_device_that_is_not_here_is_not_known(capsys: pytest.Cap
     assert "memory: device 'cuda' is not there" in doctor(capsys, "--length", 16, "--rows", 4, "--device", "cuda")
 
 
+def test_the_host_its_limits_caches_and_extras_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "node17")
+    monkeypatch.setenv("SLURM_JOB_ID", "4242")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    limits = [("machine", 16), ("CPU affinity (taskset, SLURM)", 8), ("/sys/fs/cgroup/job/cpu.max", 2.5)]
+    monkeypatch.setattr("helixfold.apps.predict.doctor.processor_limits", lambda: iter(limits))
+    memory = [("machine", 2**35), ("/sys/fs/cgroup/job/memory.max", 2**33), ("ulimit -v", 2**34), ("no limit", 2**62)]
+    monkeypatch.setattr("helixfold.apps.predict.doctor.memory_limits", lambda: iter(memory))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    out = doctor(capsys, "--length", 16)
+    assert "  host        node17, " in out
+    assert "; SLURM: cpus_per_task 3, job_id 4242\n" in out
+    assert f"  processors  2.5 of {os.cpu_count()}, limited by /sys/fs/cgroup/job/cpu.max\n" in out
+    assert "  memory      8.0 GiB free of " in out
+    assert ", limited by /sys/fs/cgroup/job/memory.max\n" in out
+    assert f"  weights_directory          {tmp_path}/helixfold/params (default; cannot be written)\n" in out
+    assert f"numba {version('numba')}, " in out
+    monkeypatch.setattr("data_pipeline.io.extras._version", lambda name: None if name == "parsl" else "1.2")
+    assert "; not installed: parsl [cluster]\n" in doctor(capsys, "--length", 16)
+    host = json.loads(doctor(capsys, "--json", "--length", 16))["host"]
+    assert [limit["left"] for limit in host["memory"]] == [2**35, 2**33, 2**34]
+
+
 def test_configuration_files_are_shown_with_what_each_gave(site_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     user = site_file.parents[1] / "user" / "helixfold.toml"
     site_file.write_text("weights_directory = '/data/params'\nallow_demonstration_model = false\n")
@@ -267,7 +295,8 @@ def test_configuration_files_are_shown_with_what_each_gave(site_file: Path, caps
     assert f"  allow_demonstration_model  false ({site_file})" in lines
     found = json.loads(doctor(capsys, "--json"))["configuration"]
     assert found["files"] == [{"path": str(site_file), "is_read": True}, {"path": str(user), "is_read": False}]
-    assert found["settings"]["weights_directory"] == {"value": "/data/params", "source": str(site_file)}
+    assert found["settings"]["weights_directory"]["value"] == "/data/params"
+    assert found["settings"]["weights_directory"]["source"] == str(site_file)
     assert found["settings"]["databases"] == {"value": None, "source": "default"}
     assert found["error"] is None
 

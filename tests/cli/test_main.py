@@ -50,6 +50,33 @@ sys.exit(main(["predict", {str(EXAMPLE)!r}, "--dry-run"]))
     assert done.stderr.startswith("helixfold: interrupted")
 
 
+@pytest.mark.parametrize("mebibytes", [150, 300, 600])
+def test_an_address_space_without_room_for_torch_is_one_message(mebibytes: int) -> None:
+    limited = f"ulimit -v {mebibytes * 1024}; exec {sys.executable} -m helixfold"
+    for command in ("predict MKTAYIAK --models tiny --dry-run", "doctor"):
+        done = subprocess.run(["sh", "-c", f"{limited} {command}"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"helixfold: error: the limit of {mebibytes} MiB of address space (ulimit -v")
+        assert done.stderr.count("\n") == 1
+    help_page = subprocess.run(["sh", "-c", f"{limited} predict --help"], capture_output=True, text=True, check=False)
+    assert (help_page.returncode, help_page.stderr) == (0, "")
+
+
+def test_what_fails_to_load_within_a_limit_of_address_space_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object, **__: object) -> int:
+        raise ImportError("_pcg64.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("helixfold.apps.predict.run.settings_for", failing)
+    with pytest.raises(ImportError):  # without a limit, something else is wrong
+        main(["predict", str(EXAMPLE), "--dry-run"])
+    capsys.readouterr()
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (2**30, 2**30))
+    assert main(["predict", str(EXAMPLE), "--dry-run"]) == 2
+    assert "the limit of 1,024 MiB of address space" in capsys.readouterr().err
+
+
 def test_a_terminated_run_leaves_as_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[str] = []
 

@@ -337,6 +337,7 @@ def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsy
         ("finetune -o out", "name one of a training set"),
         ("finetune a -o out --progress json", "--progress json is for --jobs"),
         ("finetune a --jobs b -o out", "name one of a training set"),
+        ("finetune --jobs b -o out --new-parameters x", "--new-parameters is for a training set"),
         ("finetune --table a --jobs b -o out", "name one of a training set"),
     ):
         assert run(words) == 2

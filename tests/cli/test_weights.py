@@ -6,7 +6,7 @@ import torch
 
 from data_pipeline.io.errors import InputError
 from helixfold.cli.main import main
-from helixfold.model.presets import preset
+from helixfold.model.presets import PRESETS, preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.files import convert, download, inspect
@@ -67,13 +67,20 @@ def test_the_wrong_preset_writes_nothing(checkpoint: Path) -> None:
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
 
 
-def test_a_name_says_which_model_it_is(checkpoint: Path) -> None:
+def test_a_name_or_else_the_shapes_say_which_model_it_is(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     named = checkpoint.rename(checkpoint.with_name("params_tiny.safetensors"))
     convert(named, named.with_name("x.npz"))
+    assert "read as" not in capsys.readouterr().err
     unnamed = named.rename(named.with_name("mine.safetensors"))
-    with pytest.raises(InputError, match="the file does not name its model; pass --model"):
-        convert(unnamed, unnamed.with_name("y.npz"))
-    assert not unnamed.with_name("y.npz").exists()
+    convert(unnamed, unnamed.with_name("y.npz"))
+    assert f"{unnamed}: read as tiny, the only model that it fits\n" in capsys.readouterr().err
+    monkeypatch.setitem(PRESETS, "tiny_again", PRESETS["tiny"])
+    problem = "fits 2 models and its name does not say which one it is; add --model with one of tiny, tiny_again$"
+    with pytest.raises(InputError, match=problem):
+        convert(unnamed, unnamed.with_name("z.npz"))
+    assert not unnamed.with_name("z.npz").exists()
 
 
 def test_a_place_that_cannot_be_written_is_named(checkpoint: Path) -> None:

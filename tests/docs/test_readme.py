@@ -128,7 +128,7 @@ def test_ci_runs_the_commands_of_pages_in_subfolders() -> None:
 def test_code_blocks_are_in_a_known_language(page: Path) -> None:
     """Blocks marked `bash` are run by .ci/run, those marked `sh` are not."""
     languages = set(re.findall(r"^ *```(\w+)", page.read_text(), re.MULTILINE))
-    assert languages <= {"bash", "sh", "python", "json", "toml", "text", "bibtex"}
+    assert languages <= {"bash", "sh", "python", "json", "toml", "text", "bibtex", "nginx"}
 
 
 def test_the_page_of_the_demonstration_model_has_its_numbers() -> None:

@@ -29,7 +29,7 @@ from tests.losses.complexes import a_complex, labels_of_complex, random_truth
 from tests.losses.complexes import outputs_of as complex_outputs
 from tests.support.networks import tiny_model, without_templates
 
-TERMS = ALL_TERMS[: -len(INTERFACE_TERMS)]
+TERMS = tuple(name for name in ALL_TERMS if name not in INTERFACE_TERMS)
 CROP = 20
 CPU = torch.device("cpu")
 

@@ -100,7 +100,7 @@ def test_unknown_settings_are_named(inside: str) -> None:
 def test_missing_settings_are_named(outer: str | None, name: str) -> None:
     values = ModelConfig().to_dict()
     del (values[outer] if outer else values)[name]
-    with pytest.raises(ConfigError, match=f"missing settings .*'{name}'"):
+    with pytest.raises(ConfigError, match=rf"missing settings .*'{name}'.*give them added_setting\(DEFAULT\) in"):
         ModelConfig.from_dict(values)
 
 

@@ -148,7 +148,7 @@ def test_adapters_are_merged_and_named_in_the_file(
 
 def test_a_preset_is_the_given_one_or_the_files_or_its_names(small: Path) -> None:
     assert preset_of_file(small, "tiny").name == "tiny"
-    with pytest.raises(InputError, match="the file does not name its model; pass --model with one of"):
+    with pytest.raises(InputError, match="fits no model; the models are model_1, "):
         preset_of_file(small, None)
     named = small.rename(small.with_name("params_tiny.safetensors"))
     assert preset_of_file(named, None).name == "tiny"

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from data_pipeline.io.errors import InputError
 from helixfold.model.config import Method
-from helixfold.model.presets import Preset
+from helixfold.model.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration, find
+from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.find import find_models
+from helixfold.weights.npz import write_npz
+from helixfold.weights.untrained import untrained_model
 
 BOTH = ("model_1_ptm", "model_2_ptm", "model_1_multimer_v3", "model_2_multimer_v3")
 
@@ -63,13 +67,13 @@ def test_parameters_are_found_by_name_in_a_directory_or_are_the_file_itself(tmp_
         ("model_1", "params_model_1.npz"),
     ]
     other = tmp_path / "mine.npz"
-    other.write_bytes((tmp_path / "params_model_1.npz").read_bytes())
+    write_npz(other, {"not": np.zeros(3)})
     ((chosen, path),) = find.find_parameters([], tmp_path / "params_model_1.npz")
     assert (chosen.name, path) == ("model_1", tmp_path / "params_model_1.npz")
     ((chosen, path),) = find.find_parameters(["model_3"], other)
     assert (chosen.name, path) == ("model_3", other)
     for names, weights, problem in (
-        ([], other, "its name does not say which model it is; add --models with one of"),
+        ([], other, "fits no model; the models are model_1, "),
         (["model_1", "model_2"], other, "is one file, but 2 models are named; give a directory of weights"),
         (["model_1", "model_1"], tmp_path, "each model can be named once, got model_1, model_1"),
         (["model_3"], tmp_path, "there are no parameters of model_3; give another --weights"),
@@ -80,6 +84,19 @@ def test_parameters_are_found_by_name_in_a_directory_or_are_the_file_itself(tmp_
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="there are no parameter files"):
         find.find_parameters([], tmp_path / "empty")
+
+
+def test_a_file_without_a_model_in_its_name_is_the_only_one_that_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merged, config = tmp_path / "merged.npz", preset("tiny").model
+    write_npz(merged, from_state_dict(untrained_model(config, 0).state_dict(), config))
+    ((chosen, path),) = find.find_parameters([], merged)
+    assert (chosen.name, path) == ("tiny", merged)
+    assert capsys.readouterr().err == f"helixfold: {merged}: read as tiny, the only model that it fits\n"
+    monkeypatch.setitem(PRESETS, "tiny_again", PRESETS["tiny"])
+    with pytest.raises(InputError, match=r"fits 2 models .*; add --models with one of tiny, tiny_again$"):
+        find.find_parameters([], merged)
 
 
 def test_where_no_weights_are_given_tiny_models_are_random_and_others_must_be_downloaded(

@@ -13,9 +13,10 @@ from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.features.complexes.complex_input import AnyTarget
 from data_pipeline.io.addresses import without_password
 from data_pipeline.io.errors import InputError
-from data_pipeline.io.processors import available_processors
+from data_pipeline.io.extras import extra_versions
+from data_pipeline.io.processors import MACHINE, available_processors, processor_limits
 from data_pipeline.io.site_configuration import ADDRESSES, KEYS, VARIABLE, configuration_files, site_configuration
-from data_pipeline.io.user_cache import NO_CACHE, user_cache
+from data_pipeline.io.user_cache import NO_CACHE, can_be_written, search_cache, user_cache
 from data_pipeline.search.database import (
     HMMER_TOOLS,
     AlignmentDatabase,
@@ -29,7 +30,7 @@ from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from helixfold.apps.predict import memory_plan
 from helixfold.apps.predict.relaxation import INSTALL
-from helixfold.execution.available import available_memory
+from helixfold.execution.available import available_memory, memory_limits
 from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.model.presets import PRESETS
@@ -43,6 +44,12 @@ from helixfold.weights import demonstration
 from helixfold.weights.cache import parameters_directory
 from helixfold.weights.find import DEFAULTS, default_models
 
+# Variables of a SLURM allocation that are worth telling.
+_SLURM = (
+    *("SLURM_JOB_ID", "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST", "SLURM_NNODES", "SLURM_NTASKS"),
+    *("SLURM_CPUS_", "SLURM_MEM_", "SLURM_JOB_GPUS", "SLURM_GPUS"),
+)
+_WRITTEN = ("weights_directory", "cache_directory", "search_cache")
 _MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
 Facts = dict[str, Any]
 # Cards by name, which need not be in this machine, without its CPU.
@@ -59,6 +66,7 @@ def facts(
     """
     return {
         "machine": _machine(),
+        "host": _host(),
         "models": _models(device, length),
         "programs": {
             "pyhmmer": {"version": PYHMMER_VERSION, "path": None},
@@ -81,7 +89,7 @@ def configuration_facts() -> Facts:
         values: Facts = {key: getattr(site, key) for key in KEYS}
         values |= {"cache_directory": cache, "weights_directory": parameters_directory()}
         values |= {f"{method}_models": list(default_models(method)) for method in DEFAULTS}
-        values["search_cache"] = site.search_cache or (None if cache is None else cache / "databases")
+        values["search_cache"] = search_cache()
     except InputError as error:
         return {"files": files, "error": str(error), "settings": {}}
     values |= {key: without_password(values[key]) for key in ADDRESSES if values[key] is not None}
@@ -89,6 +97,7 @@ def configuration_facts() -> Facts:
         key: {
             "value": str(value) if isinstance(value, Path) else value,
             "source": str(site.sources.get(key, "default")),
+            **({"is_writable": can_be_written(value)} if isinstance(value, Path) and key in _WRITTEN else {}),
         }
         for key, value in values.items()
     }
@@ -99,8 +108,7 @@ def report(found: Facts) -> Iterator[str]:
     """Yield the lines that say the facts to people."""
     machine = found["machine"]
     yield f"helixfold {machine['helixfold']}, Python {machine['python']}, PyTorch {machine['pytorch']}"
-    count = f"{machine['processors']} of {os.cpu_count()} processors"
-    yield _row("device", f"{machine['device']} ({machine['device_name']}), {count}")
+    yield _row("device", f"{machine['device']} ({machine['device_name']})")
     if machine["warning"] is not None:
         yield _row("", machine["warning"])
     yield _row("precision", f"{machine['dtype']} by default (--dtype)")
@@ -108,7 +116,7 @@ def report(found: Facts) -> Iterator[str]:
     yield _row("CUDA graphs", f"none: {graphs}" if graphs else "of short passes whose size repeats (--cuda-graphs)")
     missing = machine["compiled_loops"]
     yield _row("CPU loops", f"none: {missing}" if missing else "compiled by Numba, for streams of two million elements")
-    yield _row("memory", _size(machine["memory"]))
+    yield from _host_lines({**found["host"], "all_memory": machine["memory"]})
     files = machine["parameters"]
     if not machine["has_downloaded_parameters"]:
         directory = parameters_directory()
@@ -161,7 +169,8 @@ def _configuration_lines(found: Facts) -> Iterator[str]:
     for key, setting in found["settings"].items():
         value, source = setting["value"], setting["source"]
         shown = ", ".join(value) if isinstance(value, list) else "none" if value is None else str(value)
-        yield f"  {key:<27}{shown.lower() if isinstance(value, bool) else shown} ({source})"
+        note = "" if setting.get("is_writable", True) else "; cannot be written"
+        yield f"  {key:<27}{shown.lower() if isinstance(value, bool) else shown} ({source}{note})"
 
 
 def _machine() -> Facts:
@@ -185,6 +194,34 @@ def _machine() -> Facts:
         "parameters": [{"path": str(file), "size": file.stat().st_size} for file in own or [demonstration.WEIGHTS]],
         "relaxation": where(device) if installed() else None,
     }
+
+
+def _host() -> Facts:
+    return {
+        "name": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "slurm": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_SLURM)},
+        "processors": [{"by": by, "count": count} for by, count in processor_limits()],
+        # Groups without a limit have one that no machine reaches.
+        "memory": [{"by": by, "left": left} for by, left in memory_limits() if left < 2**50],
+        "extras": extra_versions(),
+    }
+
+
+def _host_lines(host: Facts) -> Iterator[str]:
+    slurm = ", ".join(f"{name.removeprefix('SLURM_').lower()} {value}" for name, value in host["slurm"].items())
+    yield _row("host", f"{host['name']}, {host['system']}; SLURM: {slurm or 'no allocation'}")
+    least = min(host["processors"], key=lambda each: each["count"])
+    yield _row("processors", f"{least['count']:g} of {os.cpu_count()}{_limited(least)}")
+    least = min(host["memory"], key=lambda each: each["left"])
+    yield _row("memory", f"{_size(least['left'])} free of {_size(host['all_memory'])}{_limited(least)}")
+    missing = [f"{name} [{extra}]" for extra, each in host["extras"].items() for name in each if each[name] is None]
+    installed = [f"{name} {each[name]}" for each in host["extras"].values() for name in each if each[name] is not None]
+    yield _row("extras", f"{', '.join(installed) or 'none'}; not installed: {', '.join(missing) or 'none'}")
+
+
+def _limited(limit: Facts) -> str:
+    return "" if limit["by"] == MACHINE else f", limited by {limit['by']}"
 
 
 def _program(name: str) -> Facts | None:

@@ -19,9 +19,9 @@ from data_pipeline.io.files import remove_partial_files
 from data_pipeline.search.plan import SearchPlan
 from helixfold.apps.options import MemoryLimits, Order, PredictOptions
 from helixfold.apps.predict import relaxation
+from helixfold.apps.predict.dry_run import print_dry_run
 from helixfold.apps.predict.jobs import Batch, Job, read_jobs
 from helixfold.apps.predict.lot import serve_folds, sizes_of_lots
-from helixfold.apps.predict.memory_plan import print_forecast
 from helixfold.apps.predict.packing import Packer, restore
 from helixfold.apps.predict.postprocess import colabfold_run
 from helixfold.apps.predict.resume import ResumeStatus, begun_dtype, resume_status
@@ -328,4 +328,4 @@ def _forecast(jobs: Sequence[Job], settings: RunSettings, dtype: str) -> int:
     with PackedResults(settings.options.output) as packed:
         settings = settings.computing_in(_begun_dtype(jobs, settings, dtype, packed))
         _print_notes(jobs, settings)
-        return print_forecast(jobs, _statuses(jobs, settings, packed), settings)
+        return print_dry_run(jobs, _statuses(jobs, settings, packed), settings)

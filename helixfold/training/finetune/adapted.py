@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from data_pipeline.io.errors import InputError
+from data_pipeline.io.errors import InputError, printable
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.model.config import ModelConfig
 from helixfold.model.presets import Preset
@@ -24,6 +25,7 @@ from helixfold.weights.find import find_parameters
 from helixfold.weights.load import load_weights
 from helixfold.weights.low_rank import LORA_A, LORA_B, MAGNITUDE, LowRankConfig, effective_weight, row_lengths
 from helixfold.weights.tensor_file import digest_of
+from helixfold.weights.transfer import initial_weights
 
 HEADS = "heads."
 
@@ -32,13 +34,16 @@ HEADS = "heads."
 class FrozenParameters:
     """Parameters of one model on one device that any number of adapted models share, in float32.
 
-    `name` is that of their file. A copy of a parameter in another dtype is made once.
+    `name` is that of their file, and `began_with` says in a sentence what of it they are, with the listing that
+    `config.json` has if some are new. A copy of a parameter in another dtype is made once.
     """
 
     config: ModelConfig
     state: Mapping[str, Tensor]
     name: str
     sha256: str
+    began_with: str = ""
+    listing: Mapping[str, Any] | None = None
     _rounded: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -201,6 +206,22 @@ def base_file(model: str | None, weights: Path | None) -> tuple[Preset, Path]:
     return preset, path
 
 
-def load_base(preset: Preset, path: Path, device: torch.device) -> FrozenParameters:
-    """Read the parameters of a model. Raise `InputError` if the file is damaged or of another model."""
-    return FrozenParameters.of(load_weights(path, preset.model), preset.model, path.name, device)
+def load_base(
+    preset: Preset, path: Path, device: torch.device, *, new: Sequence[str] = (), adapter: str = "full", seed: int = 0
+) -> FrozenParameters:
+    """Read the parameters of a model. Raise `InputError` if the file is damaged or of another model.
+
+    `new` are patterns of parameters that begin with the network's own values, as drawn with the seed; see
+    `initial_weights`. Raise `InputError` too if the `adapter` does not train these.
+    """
+    if not new:
+        return FrozenParameters.of(load_weights(path, preset.model), preset.model, path.name, device)
+    initial = initial_weights(path, preset.model, new)
+    if left := [name for name in (*initial.new, *initial.reshaped) if adapter not in ("full", name.split(".")[0])]:
+        raise InputError(f"--adapter {adapter} does not train the new parameter {left[0]}; pass --adapter full")
+    torch.manual_seed(seed)
+    state = {**AlphaFold(preset.model).state_dict(), **initial.state}
+    base = FrozenParameters.of(state, preset.model, path.name, device)
+    base.began_with = initial.description(printable(path.name))
+    base.listing = {"parameters": initial.taken, **initial.listing()}
+    return base

@@ -91,7 +91,7 @@ class Finetuning:
             initial=dict(base.state) if is_full else None,
             trained=self._trained(),
             descends_from=descends_from,
-            began_with=f"began with all parameters of {base.name}" if is_full else None,
+            began_with=(base.began_with or f"began with all parameters of {base.name}") if is_full else None,
             workers=workers,
             progress=progress,
             cuda_graphs="off",
@@ -132,6 +132,7 @@ class Finetuning:
         return {
             **trained_numbers(self.task.config, self.base),
             "base_file": self.base.name,
+            **({} if self.base.listing is None else {"began_with": self.base.listing}),
             "training_set": {
                 "name": self.task.training_set.name,
                 "chains": len(entries),

@@ -99,6 +99,9 @@ class FinetuneOptions(JobsOptions, TaskOptions, AdapterOptions):
     """Parameters to start from (.npz, .pt, .safetensors)."""
     model: Annotated[str | None, Parameter(metavar="MODEL", show_default="from the file or its name")] = None
     """Model that the parameters belong to, such as model_1_ptm."""
+    new_parameters: Annotated[tuple[str, ...], Parameter(metavar="PATTERN...", show_default="none")] = ()
+    """With --adapter full, or heads for parameters of heads: parameters of a changed network that the file may lack, or
+    have in another shape, such as 'evoformer.*.my_update.*'. They start with the network's own initial values."""
     held_out: File | None = None
     """File of chain names (assembly names for complexes) that are not trained on. Training stops when their lDDT no
     longer improves; the report compares each before and after."""

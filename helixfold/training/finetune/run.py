@@ -285,7 +285,17 @@ def finetune(training_set: Path, options: FinetuneOptions, output: Path) -> int:
                 config=config,
                 output=output,
             )
-            run = begin(task, load_base(preset, path, mesh.device), mesh, path, stop, workers=options.workers)
+            base = load_base(
+                replace(preset, model=config.run.model),
+                path,
+                mesh.device,
+                new=options.new_parameters,
+                adapter=config.adapter,
+                seed=config.run.seed,
+            )
+            if base.began_with and mesh.is_first:
+                print_note(base.began_with)
+            run = begin(task, base, mesh, path, stop, workers=options.workers)
             with unmoved_directory(output) if mesh.is_first else nullcontext():
                 for _ in run.turns():
                     pass

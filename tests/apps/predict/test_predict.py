@@ -331,8 +331,13 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
     assert problem.startswith("tiny: 2,000 residues need ")
     assert f"long: {problem}\n" in told
     assert folded == ["short"]
-    # An executor that is named is tried.
-    run(fasta, *room, "--executor", "slabs", output=tmp_path / "out")
+    # An executor that is named is tried in the memory that is free, but not beyond --memory.
+    assert run(fasta, *room, "--executor", "slabs", output=tmp_path / "out") == 1
+    refused = json.loads((tmp_path / "out" / "failures.json").read_text())["long"]
+    assert "of memory (a tenth of reserve included) with --executor slabs; there are 0.3 GiB; leave out" in refused
+    assert folded == ["short"]
+    monkeypatch.setattr("helixfold.planning.executors.available_memory", lambda device: 300 * 2**20)
+    run(fasta, "--executor", "slabs", output=tmp_path / "out")
     assert folded == ["short", "long", "long"]
     assert "tried, for --executor slabs" in capsys.readouterr().out
 

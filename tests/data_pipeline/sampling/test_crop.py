@@ -1,10 +1,14 @@
 """A crop is a stretch of the chain or what is near in space, drawn as AlphaFold draws it."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jaxtyping import Float
 
+from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.sampling.crop import contiguous_crop, crop_labels, spatial_crop
 from tests.data_pipeline.sampling.samples import random_labels
@@ -78,3 +82,31 @@ def test_labels_are_cut_in_every_array() -> None:
     np.testing.assert_array_equal(cut.all_atom_mask, labels.all_atom_mask[crop])
     np.testing.assert_array_equal(cut.confidence, labels.confidence[crop])
     assert (cut.resolution, cut.is_distillation) == (labels.resolution, labels.is_distillation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLabels(ChainLabels):
+    """Labels of a network that also predicts a number for each residue, and has a constant."""
+
+    accessible: Float[np.ndarray, "r"]
+    unit: str
+
+
+def test_labels_that_somebody_adds_are_cut_too() -> None:
+    labels = OwnLabels(
+        all_atom_positions=np.zeros((5, 37, 3), np.float32),
+        all_atom_mask=np.zeros((5, 37), np.float32),
+        confidence=np.ones(5, np.float32),
+        resolution=1.5,
+        is_distillation=False,
+        accessible=np.arange(5, dtype=np.float32),
+        unit="square angstrom",
+    )
+    cut = crop_labels(labels, np.array([1, 3]))
+    assert isinstance(cut, OwnLabels)
+    assert (cut.accessible.tolist(), cut.unit, cut.resolution, cut.all_atom_mask.shape) == (
+        [1.0, 3.0],
+        "square angstrom",
+        1.5,
+        (2, 37),
+    )

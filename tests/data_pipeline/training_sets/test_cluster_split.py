@@ -86,3 +86,7 @@ def test_the_nearest_chain_is_found_with_its_identity_and_coverage(tmp_path: Pat
     lines = (tmp_path / "leakage.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == ["held_out", "half", "copy", "c0"]
     assert (tmp_path / "held_out.txt").read_text() == "copy\nhalf\nc0\n"
+    assert not (tmp_path / "held_out.fasta").exists()
+    write_split(tmp_path, ["copy", "half"], [found["copy"]], sequences=sequences)
+    fasta = f">copy\n{sequences['copy']}\n>half\n{sequences['half']}\n"
+    assert (tmp_path / "held_out.fasta").read_text() == fasta

@@ -1,5 +1,7 @@
 """Structures and alignments are found where the PDB, OpenProteinSet and OpenFold put them."""
 
+import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,62 @@ def test_names_of_chains_are_one_on_each_line(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("\n \n")
     with pytest.raises(InputError, match=r"names\.txt: it names no chain; put one name on each line"):
         read_chain_names(tmp_path / "names.txt")
+
+
+def write_database(directory: Path, chains: dict[str, dict[str, bytes]], name: str = "alignment_db_0") -> None:
+    """Write chains as OpenFold's create_alignment_db.py does: files after one another, and where each one lies."""
+    directory.mkdir(exist_ok=True)
+    index: dict[str, list[list[object]]] = {}
+    with (directory / f"{name}.db").open("wb") as file:
+        for chain, files in chains.items():
+            index[chain] = []
+            for file_name, content in files.items():
+                index[chain].append([file_name, file.tell(), len(content)])
+                file.write(content)
+    (directory / f"{name}.index").write_text(json.dumps(index))
+
+
+def test_an_alignment_db_of_openfold_is_read_as_it_is(tmp_path: Path) -> None:
+    database = tmp_path / "alignment_db"
+    first = {"mgnify_hits.sto": b"# m", "uniref90_hits.sto": b"# uniref", "pdb70_hits.hhr": b"hits"}
+    write_database(database, {"1abc_A": first, "2XYZ_b": {"bfd_uniclust_hits.a3m": b">x\nMK\n"}})
+    write_database(database, {"3def_C": {"hits.a3m": b">y\nMV\n"}}, "alignment_db_1")
+    for is_unified in (False, True):
+        if is_unified:  # as unify_alignment_db_indices.py does
+            files = {path: json.loads(path.read_text()) for path in sorted(database.glob("*.index"))}
+            unified = {
+                chain: {"db": f"{path.stem}.db", "files": listed}
+                for path, index in files.items()
+                for chain, listed in index.items()
+            }
+            for path in files:
+                path.unlink()
+            (database / "super.index").write_text(json.dumps(unified))
+        directory = pickle.loads(pickle.dumps(AlignmentDirectory(database, {"4ghi_D": ("4ghi_D", "3def_C")})))
+        found = directory.find("1abc_A")
+        assert [(each.path.name, each.path.read_bytes(), each.max_rows) for each in found.alignments] == [
+            ("uniref90_hits.sto", b"# uniref", 10_000),
+            ("mgnify_hits.sto", b"# m", 501),
+        ]
+        assert found.template_hits.read_bytes() == b"hits"
+        assert directory.find("2xyz_b").alignments[0].path.read_bytes() == b">x\nMK\n"
+        assert directory.find("4ghi_D").alignments[0].path.read_bytes() == b">y\nMV\n"
+        assert directory.find("9zzz_Z") is None
+
+
+def test_a_damaged_alignment_db_is_one_sentence(tmp_path: Path) -> None:
+    write_database(tmp_path, {"1abc_A": {"a.a3m": b">x\nMK\n"}})
+    whole = (tmp_path / "alignment_db_0.db").read_bytes()
+    (tmp_path / "alignment_db_0.db").write_bytes(whole[:-1])
+    with pytest.raises(InputError, match=r"alignment_db_0\.db: ends before a\.a3m of '1abc_A' does; get it again"):
+        AlignmentDirectory(tmp_path).find("1abc_A")
+    for content in (
+        [],
+        {"1abc_A": 3},
+        {"1abc_A": [["../x", 0, 1]]},
+        {"1abc_A": [["x", -1, 1]]},
+        {"1abc_A": {"db": "x"}},
+    ):
+        (tmp_path / "alignment_db_0.index").write_text(json.dumps(content))
+        with pytest.raises(InputError, match=r"alignment_db_0\.index: not an index of files by chain; expected"):
+            AlignmentDirectory(tmp_path)

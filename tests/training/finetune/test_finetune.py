@@ -1,5 +1,6 @@
 """`helixfold finetune` trains what `predict --adapter` and `weights merge` take, for the parameters it began with."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -248,3 +249,34 @@ def test_settings_and_the_forecast_are_shown_without_a_run(weights: Path, capsys
     assert "run.evaluation.patience=None\n" in capsys.readouterr().out
     assert main(["finetune", "--weights", str(weights), "--dry-run", "--set=example.crop_size=16"]) == 0
     assert "of those of all parameters" in capsys.readouterr().out
+
+
+def test_a_changed_network_starts_from_the_file_and_what_is_named_is_new(
+    store: Path, weights: Path, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = MODEL.evoformer.blocks
+    more = [f"--held-out={held_out}", f"--set=model.evoformer.blocks={blocks + 1}", "--adapter=full"]
+    new = f"--new-parameters=evoformer.blocks.{blocks}.*"
+    assert main(["finetune", *words(store, weights, tmp_path / "none", *more, steps=2)]) == 2
+    assert main(["finetune", *words(store, weights, tmp_path / "run", *more, new, steps=2)]) == 0
+    told = capsys.readouterr().err
+    assert f"starts from {sum(t.numel() for t in load_weights(weights, MODEL).values()):,} parameters of " in told
+    assert f"new, with random values: evoformer.blocks.{blocks}.*" in told
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["began_with"]["new"] == [f"evoformer.blocks.{blocks}.*"]
+    (ready,) = find_models([], tmp_path / "run" / "weights" / "last.safetensors", seed=0)
+    assert ready.preset.model.evoformer.blocks == blocks + 1
+    # The same network again: the run is finished, and not refused as another one.
+    assert main(["finetune", *words(store, weights, tmp_path / "run", *more, new, steps=2)]) == 0
+
+
+def test_new_parameters_that_an_adapter_does_not_train_are_an_error(
+    store: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = MODEL.evoformer.blocks
+    more = [f"--set=model.evoformer.blocks={blocks + 1}", f"--new-parameters=evoformer.blocks.{blocks}.*"]
+    for adapter in ("lora", "heads"):
+        assert main(["finetune", *words(store, weights, tmp_path / "run", *more, f"--adapter={adapter}")]) == 2
+        problem = f"--adapter {adapter} does not train the new parameter evoformer.blocks.{blocks}."
+        assert problem in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
