@@ -33,7 +33,7 @@ autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 
 _MODULE = re.compile(r"^- \[`([\w.]+)`\]", re.MULTILINE)
-_CONTENTS = re.compile(r"^## (.+)$|^- \[[^]]+\]\(([\w/]+)\.md\)", re.MULTILINE)
+_CONTENTS = re.compile(r"^## (.+)$|^- \[[^]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
 
 
 def _contents(_: Sphinx, name: str, source: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Input of the model for one recycling iteration, drawn at random from a target's features."""
 
 from dataclasses import dataclass
+from typing import get_type_hints
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -35,10 +36,6 @@ class Sample:
 
 # The leading axes of each field of a sample: r residues, s MSA rows, e extra rows, t templates.
 SAMPLE_AXES: dict[str, str] = {
-    **dict.fromkeys(("aatype", "residue_index", "seq_mask", "target_feat"), "r"),
-    **dict.fromkeys(("msa_feat", "msa_mask", "true_msa", "bert_mask"), "sr"),
-    **dict.fromkeys(("extra_msa", "extra_has_deletion", "extra_deletion_value", "extra_msa_mask"), "er"),
-    **dict.fromkeys(("template_aatype", "template_all_atom_positions", "template_all_atom_masks"), "tr"),
-    **dict.fromkeys(("template_pseudo_beta", "template_pseudo_beta_mask"), "tr"),
-    "template_mask": "t",
+    name: "".join(axis for axis in kind.dim_str.split() if axis in "rset")
+    for name, kind in get_type_hints(Sample).items()
 }

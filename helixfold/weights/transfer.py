@@ -109,9 +109,14 @@ def initial_weights(path: Path, config: ModelConfig, new: Sequence[str] = ()) ->
     try:
         state = load_weights(path, config)
         return InitialWeights(state=state, taken=sum(tensor.numel() for tensor in state.values()))
-    except InputError:
+    except InputError as error:
         source = _source(path, config)
         if source is None:
+            form, shapes = read_shapes(path)
+            ours = model_shapes(config)
+            if form == "safetensors" and shapes != ours and shapes.keys() & ours.keys():
+                advice = "if you changed the network, name its new parameters with --new-parameters"
+                raise InputError(f"{error}; {advice}") from None
             raise
     if differing := _differences(source, config):
         raise InputError.at(path, f"its parameters cannot be taken over: {differing}")

@@ -1,46 +1,109 @@
-"""What every update promises to the executors that carry it out."""
+"""What every update promises to the executors that carry it out.
+
+All updates that the blocks carry out are tested, in the order in which they come. A new one needs no line here if a
+setting of type `bool` adds it.
+"""
 
 from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from helixfold.model.config import StackConfig, TemplateConfig
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.templates import TemplatePairBlock
-from helixfold.model.update import Context, Update, transposed
+from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, transposed
 
 C_M, C_Z, ROWS, RESIDUES = 16, 8, 5, 7
+Run = tuple[Update, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def updates() -> Iterator[tuple[str, Update]]:
-    """All updates of all blocks, with random parameters."""
-    stack = StackConfig(blocks=1, c_m=C_M, msa_heads=4, pair_heads=2, c_outer=4, c_triangle=6)
+class Recorder(Executor):
+    """Carries out nothing, and notes each update with its stream, the context's source, and their masks."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+
+    def __call__(
+        self, update: Update, stream: Stream, mask: torch.Tensor, context_from: ContextInput | None = None
+    ) -> Stream:
+        self.runs.append((update, stream, mask, *(context_from or (stream, mask))))
+        return stream
+
+    def map_rows(self, *_: object) -> Stream:
+        raise NotImplementedError("blocks make no streams")
+
+
+def switched_on(kind: type) -> dict[str, Any]:
+    """Every setting of type `bool`, as true."""
+    return {field.name: True for field in fields(kind) if field.type is bool}
+
+
+def stack(**settings: Any) -> StackConfig:
+    sizes = {"blocks": 1, "c_m": C_M, "msa_heads": 4, "pair_heads": 2, "c_outer": 4, "c_triangle": 6}
+    return StackConfig(**sizes, **switched_on(StackConfig), **settings)
+
+
+def streams() -> tuple[torch.Tensor, ...]:
+    """An MSA and a pair stream, and their masks."""
+    torch.manual_seed(1)
+    msa, msa_mask = torch.randn(2, ROWS, RESIDUES, C_M), (torch.rand(2, ROWS, RESIDUES) > 0.2).float()
+    pair, pair_mask = torch.randn(2, RESIDUES, RESIDUES, C_Z), (torch.rand(2, RESIDUES, RESIDUES) > 0.2).float()
+    return msa, pair, msa_mask, pair_mask
+
+
+def updates() -> Iterator[tuple[str, Run]]:
+    """All updates of all blocks, with random parameters and what they are given."""
+    template = TemplateConfig(blocks=1, c_t=C_Z, pair_heads=2, c_triangle=6, **switched_on(TemplateConfig))
     blocks = {
-        "evoformer": EvoformerBlock(stack, C_Z, global_columns=False),
-        "extra": EvoformerBlock(stack, C_Z, global_columns=True),
-        "template": TemplatePairBlock(TemplateConfig(blocks=1, c_t=C_Z, pair_heads=2, c_triangle=6)),
+        "evoformer": EvoformerBlock(stack(), C_Z, global_columns=False),
+        "extra": EvoformerBlock(stack(), C_Z, global_columns=True),
+        "template": TemplatePairBlock(template),
     }
+    msa, pair, msa_mask, pair_mask = streams()
     for block_name, block in blocks.items():
         for parameter in block.parameters():
-            torch.nn.init.normal_(parameter, std=0.5)
-        yield from ((f"{block_name}.{name}", update.eval()) for name, update in block.named_children())
+            nn.init.normal_(parameter, std=0.5)
+        run = Recorder()
+        block.eval()(run, *((pair, pair_mask) if block_name == "template" else (msa, pair, msa_mask, pair_mask)))
+        names = {module: name for name, module in block.named_modules()}
+        yield from ((f"{block_name}.{names[given[0]]}", given) for given in run.runs)
 
 
-UPDATES = dict(updates())
+RUNS = dict(updates())
+UPDATES = {name: given[0] for name, given in RUNS.items()}
+
+
+def kinds(of: type[Update]) -> set[type[Update]]:
+    """All classes of updates in the package."""
+    found = {each for kind in of.__subclasses__() for each in (kind, *kinds(kind))}
+    return {each for each in found if each.__module__.startswith("helixfold.")}
+
+
+def test_all_updates_of_the_network_are_tested() -> None:
+    without = kinds(Update) - {type(update) for update in UPDATES.values()}
+    assert not without, "no block in `updates` carries these out; give it the setting that adds them"
+
+
+@pytest.mark.parametrize("global_columns", [False, True])
+def test_both_halves_of_a_block_together_are_the_block(global_columns: bool) -> None:
+    """Branch parallelism carries out the two halves and the outer product mean, and nothing else."""
+    block = EvoformerBlock(stack(outer_product="end"), C_Z, global_columns=global_columns)
+    msa, pair, msa_mask, pair_mask = streams()
+    whole, halves = Recorder(), Recorder()
+    block(whole, msa, pair, msa_mask, pair_mask)
+    block.msa_half(halves, msa, pair, msa_mask, pair_mask)
+    block.pair_half(halves, pair, pair_mask)
+    expected = [update for update, *_ in halves.runs] + [block.outer_product_mean]
+    assert [update for update, *_ in whole.runs] == expected, "call new updates in `msa_half` or in `pair_half`"
 
 
 def stream_and_context_input(name: str) -> tuple[torch.Tensor, ...]:
     """Stream, its mask, the context's source and its mask, not transposed."""
-    torch.manual_seed(1)
-    msa, msa_mask = torch.randn(2, ROWS, RESIDUES, C_M), (torch.rand(2, ROWS, RESIDUES) > 0.2).float()
-    pair, pair_mask = torch.randn(2, RESIDUES, RESIDUES, C_Z), (torch.rand(2, RESIDUES, RESIDUES) > 0.2).float()
-    last = name.split(".")[1]
-    if last == "outer_product_mean":
-        return pair, pair_mask, msa, msa_mask
-    if last == "row_attention":
-        return msa, msa_mask, pair, pair_mask
-    return (msa, msa_mask) * 2 if last in ("column_attention", "msa_transition") else (pair, pair_mask) * 2
+    return RUNS[name][1:]
 
 
 def parts(update: Update, name: str) -> tuple[list[torch.Tensor], Context, list[torch.Tensor]]:
@@ -92,9 +155,12 @@ DROPOUT = {
 
 @pytest.mark.parametrize("name", UPDATES)
 def test_dropout_is_the_papers(name: str) -> None:
-    """AlphaFold 2, Suppl. Alg. 6: row-wise, but column-wise round the ending node; none in transitions and columns."""
+    """AlphaFold 2, Suppl. Alg. 6: row-wise, but column-wise round the ending node; none in transitions and columns.
+
+    Updates that the paper does not have drop what they say.
+    """
     update = UPDATES[name]
-    axis, rate = DROPOUT[name.split(".")[1]]
+    axis, rate = DROPOUT.get(name.split(".")[1], (update.dropout_axis, update.dropout_rate))
     try:
         kept = update.train().dropout_mask((1, 40, 50, 64), dtype=torch.float32, device=torch.device("cpu"))
     finally:

@@ -92,3 +92,7 @@ def test_wrong_contents_are_refused(
 
 def test_every_sample_field_has_its_axes() -> None:
     assert SAMPLE_AXES.keys() == {field.name for field in fields(Sample)}
+    expected = {"aatype": "r", "target_feat": "r", "msa_feat": "sr", "extra_msa": "er", "template_mask": "t"}
+    assert expected | {"template_all_atom_positions": "tr"} == {
+        name: SAMPLE_AXES[name] for name in (*expected, "template_all_atom_positions")
+    }
