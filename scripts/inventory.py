@@ -209,7 +209,12 @@ def compare(expected: Any, found: Any, name: str = "") -> tuple[list[tuple[str, 
         return sorted(differences), sorted(additions)
     if _is_equal(expected, found):
         return [], []
-    if isinstance(expected, str) and isinstance(found, str) and (added := _added_parameters(expected, found)):
+    added: list[str] = []
+    if isinstance(expected, str) and isinstance(found, str):
+        added = _added_parameters(expected, found)
+    elif isinstance(expected, list) and isinstance(found, list):
+        added = _added_words(expected, found)
+    if added:
         return [], [f"{name}: {', '.join(added)}"]
     return [(name, f"was {_shown(expected)}, is {_shown(found)}")], []
 
@@ -225,6 +230,14 @@ def _added_parameters(expected: str, found: str) -> list[str]:
     first, now = ([each for each in parameters if not each.startswith("*, ")] for parameters in (before, after))
     is_safe = kept == before and now[: len(first)] == first and all("=" in each for each in added)
     return added if is_safe else []
+
+
+def _added_words(expected: list[Any], found: list[Any]) -> list[str]:
+    """Return the words that a list gained, or nothing if it lost one, has them in another order, or is not of words."""
+    if not all(isinstance(each, str) for each in (*expected, *found)):
+        return []
+    kept = set(expected)
+    return [each for each in found if each not in kept] if [each for each in found if each in kept] == expected else []
 
 
 def _is_equal(one: Any, other: Any) -> bool:

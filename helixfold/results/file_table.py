@@ -322,7 +322,7 @@ MSA_TABLE: Final = FileKind(
 INTERFACES_TABLE: Final = FileKind(
     pattern="{target}_interfaces",
     suffixes=(".tsv",),
-    purpose="of a complex: a line for each pair of chains of each prediction, with its scores",
+    purpose="of a complex: the scores of each pair of chains of each prediction; ipSAE is the larger of both ways",
     writer="helixfold.results.tables",
     since="0.3",
 )

@@ -101,6 +101,16 @@ def test_only_an_optional_parameter_that_moves_no_other_is_an_addition(found: st
     assert len(differences) == (added is None)
 
 
+@pytest.mark.parametrize(
+    ("found", "added"),
+    [(["a", "new", "b"], ["new"]), (["b", "a", "new"], None), (["a", "new"], None), (["b", "a"], None)],
+)
+def test_only_words_that_a_list_gains_are_an_addition(found: list[str], added: list[str] | None) -> None:
+    differences, additions = inventory.compare({"words": ["a", "b"]}, {"words": found})
+    assert additions == ([] if added is None else ["words: new"])
+    assert len(differences) == (added is None)
+
+
 def test_rounding_of_another_processor_is_no_difference() -> None:
     found = copy.deepcopy(BASELINE)
     found["runs"]["predict"]["out/t/confidence.json"]["plddt"] = 50.9

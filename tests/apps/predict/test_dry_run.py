@@ -7,7 +7,7 @@ import pytest
 
 from helixfold.apps.predict import dry_run
 from helixfold.cli.main import main
-from helixfold.planning import executors
+from helixfold.planning import estimate
 from helixfold.planning.size import PassSize
 
 COUNT = dry_run.FEW + 10
@@ -38,14 +38,14 @@ def test_a_large_batch_has_a_summary_and_with_verbose_a_row_for_each_target(
 
 def test_a_summary_counts_few_sizes(many: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     counted: set[PassSize] = set()
-    forecast = executors.forecast_prediction
+    memory = estimate.prediction_memory
 
     def recorded(config: object, size: PassSize, *rest: object) -> object:
         counted.add(size)
-        return forecast(config, size, *rest)  # type: ignore[arg-type]
+        return memory(config, size, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(executors, "_SHORT_ON_CPU", 0)  # every length counts
-    monkeypatch.setattr(executors, "forecast_prediction", recorded)
+    monkeypatch.setattr(estimate, "_SHORT_ON_CPU", 0)  # every length counts
+    monkeypatch.setattr(estimate, "prediction_memory", recorded)
     assert main(many) == 0
     assert {size.residues for size in counted} == {32, 48, 64}
 

@@ -253,7 +253,7 @@ from collections.abc import Sequence
 import torch
 from helixfold.cli.main import main
 from helixfold.folding import planned
-from helixfold.planning import executors as policy
+from helixfold.planning import estimate as policy
 from helixfold.execution.whole import Whole
 
 MIB, fold = 2**20, planned.fold
@@ -336,7 +336,7 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
     refused = json.loads((tmp_path / "out" / "failures.json").read_text())["long"]
     assert "of memory (a tenth of reserve included) with --executor slabs; there are 0.3 GiB; leave out" in refused
     assert folded == ["short"]
-    monkeypatch.setattr("helixfold.planning.executors.available_memory", lambda device: 300 * 2**20)
+    monkeypatch.setattr("helixfold.planning.estimate.available_memory", lambda device: 300 * 2**20)
     run(fasta, "--executor", "slabs", output=tmp_path / "out")
     assert folded == ["short", "long", "long"]
     assert "tried, for --executor slabs" in capsys.readouterr().out
