@@ -192,8 +192,8 @@ FEATURES = {
 WEIGHTS = {
     "weights that are not there": bad("predict x.fasta --weights no.npz", {"x.fasta": FASTA}, "no.npz", "o such"),
     "weights of an unknown kind": weights("w.h5", lambda: b"\x89HDF\r\n", "is no parameter file", ".safetensors"),
-    "weights whose name says no model": bad(
-        "predict x.fasta --weights w.npz", {"x.fasta": FASTA, "w.npz": b""}, "w.npz", "--models"
+    "weights from which the model is to be found": bad(
+        "predict x.fasta --weights w.npz", {"x.fasta": FASTA, "w.npz": b""}, "w.npz", "get it again"
     ),
     "a directory without weights": bad("predict x.fasta --weights d", {"x.fasta": FASTA, "d": Path.mkdir}, "params_"),
     "weights that are empty": weights("w.npz", lambda: b"", "get it again"),

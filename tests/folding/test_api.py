@@ -93,13 +93,16 @@ def test_the_executor_that_fits_into_the_memory_limit_is_used(
     assert used == [executor]
 
 
-def test_too_little_memory_is_an_error_that_says_what_would_fit() -> None:
+def test_too_little_memory_is_an_error_that_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     target, memory = Target(name="target", sequence="MKTAYIAKQR"), MemoryOptions(memory=2**20)
     with pytest.raises(NotEnoughMemoryError, match=r"^tiny: 10 residues need .* what would fit: "):
         predict(target, ["tiny"], device="cpu", memory=memory)
-    # An executor that is named is tried.
-    named = replace(memory, executor="slabs")
-    (prediction,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0), device="cpu", memory=named)
+    with pytest.raises(NotEnoughMemoryError, match=r"^tiny: 10 residues need .* with --executor slabs; .* leave out"):
+        predict(target, ["tiny"], device="cpu", memory=replace(memory, executor="slabs"))
+    # An executor that is named is tried where nobody limits the memory.
+    monkeypatch.setattr("helixfold.planning.estimate.available_memory", lambda device: 2**20)
+    options, named = FoldingOptions(num_recycles=0), MemoryOptions(executor="slabs")
+    (prediction,) = predict(target, ["tiny"], options=options, device="cpu", memory=named)
     assert len(prediction.plddt) == 10
 
 

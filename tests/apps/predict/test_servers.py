@@ -15,7 +15,6 @@ from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.mmseqs_server import ServerSearch, ServerTemplates
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.server_archive import UNIREF_FILE
-from helixfold.apps import search_plan
 from helixfold.apps.options import SearchOptions
 from helixfold.apps.predict import postprocess
 from helixfold.apps.search import contacts_of
@@ -173,7 +172,7 @@ def test_templates_alone_are_the_servers(tmp_path: Path) -> None:
 def test_templates_of_a_server_are_kept_where_the_search_cache_is(
     given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_plan, "user_cache", lambda: tmp_path / "home")
+    monkeypatch.setattr("data_pipeline.io.user_cache.user_cache", lambda: tmp_path / "home")
     options = SearchOptions(msa_server="http://127.0.0.1:1", templates=())
     plan = plan_of(replace(options, search_cache=tmp_path / "own") if given else options)
     assert plan.templates is not None
