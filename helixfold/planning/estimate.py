@@ -507,7 +507,8 @@ def _max_residues(work: Prediction, device: Device, executor: str) -> int:
     lengths = [max(16, work.size.residues) * step for step in _STEPS]
     while True:
         for length in lengths:
-            memory = prediction_memory(work.model, replace(work.size, residues=length), executor, device.card)
+            # With all arguments, as in `PredictionEstimate.memory`: what is counted there is not counted again.
+            memory = prediction_memory(work.model, replace(work.size, residues=length), executor, device.card, None)
             found[length] = RESERVE * memory.peak, memory.spilled
         nearest = sorted(found, key=lambda length: abs(math.log(length / lengths[-1])))[:3]
         curves = np.polyfit(nearest, [found[length] for length in nearest], 2)
