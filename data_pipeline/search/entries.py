@@ -54,7 +54,7 @@ def is_entry(word: str) -> bool:
 def fetch_sequence(word: str, cache: Path, servers: EntryServers, say: Callable[[str], object]) -> Path:
     """Return a FASTA file of a UniProt accession or a PDB id; without a chain, all proteins of an entry as a complex.
 
-    Raise `InputError` if there is no such entry, or if the server cannot be reached and the cache lacks it.
+    Raise `InputError` if the entry does not exist, or if the server cannot be reached and the cache lacks it.
     """
     entry, _, chain = word.partition("_")
     entry = entry.upper()
@@ -165,7 +165,7 @@ def _pdb_fasta(entry: str, chain: str, content: bytes) -> bytes:
     if chain and chain not in chains:
         raise InputError(f"{entry}: it has no protein chain {printable(chain)}; its chains are {', '.join(chains)}")
     if not chains:
-        raise InputError(f"{entry}: there is no protein in it")
+        raise InputError(f"{entry}: it has no protein")
     chosen = [chain] if chain else [*chains]
     ids = f" chain_ids={':'.join(chosen)}" if len(chosen) > 1 else ""
     described = "; ".join(dict.fromkeys(proteins[name] for name in chosen))

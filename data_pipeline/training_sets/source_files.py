@@ -18,7 +18,7 @@ from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 
 MAX_DUPLICATES_BYTES = 2**28
-# Of an index of OpenFold's alignment_db; that of OpenProteinSet has some hundred thousand chains.
+# Of an index of OpenFold's alignment_db; OpenProteinSet's index has some hundred thousand chains.
 _MAX_INDEX_BYTES, _MAX_INDEX_VALUES = 2**30, 10**8
 _UNPACKED = 1024  # chains whose files are unpacked at the same time: more than a structure file has
 

@@ -80,7 +80,7 @@ class TargetOptions:
     """With --pulldown: predict the complexes in this table (.csv, .tsv) instead of all pairs. Columns: bait, prey and
     optionally id; a cell may name several chains and copies, such as heavy:light or antigen*2."""
     fetch_inputs: bool = False
-    """Also take UniProt accessions (P69905) and PDB ids (4HHB, or 4HHB_A for one chain) in place of files, and fetch
+    """Also take UniProt accessions (P69905) and PDB ids (4HHB, or 4HHB_A for one chain) instead of files, and fetch
     them: sequences to predict, and structures for --templates, --reference and --initial-guess (AlphaFold DB's of a
     UniProt accession)."""
     example: Annotated[bool, Traits(recorded="inputs")] = False

@@ -28,7 +28,7 @@ class FeatureTargets:
     """Share the output directory with other runs of the same targets, on any number of machines. Each run claims
     targets before it starts them, and takes over the targets of runs that have died."""
     fetch_inputs: bool = False
-    """Also take UniProt accessions (P69905) and PDB ids (4HHB, or 4HHB_A for one chain) in place of files, and fetch
+    """Also take UniProt accessions (P69905) and PDB ids (4HHB, or 4HHB_A for one chain) instead of files, and fetch
     them: sequences, and structures for --templates (AlphaFold DB's of a UniProt accession)."""
     as_protein: bool = False
     """Read every letter as a residue, even if the sequence looks like DNA, RNA or three-letter codes."""
