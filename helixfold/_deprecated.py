@@ -1,7 +1,7 @@
 """Old import paths of helixfold, which work with a `DeprecationWarning` until version 0.5.
 
-`MODULES` maps the old name of a module, with all modules below it, to its name now; `NAMES` those of single things that
-are in another module now. `data_pipeline._deprecated` has the same for that package, and how they are found.
+`MODULES` maps the old name of a module, with all modules below it, to its name now; `NAMES` maps single names to the
+module that has them now. `data_pipeline._deprecated` has the same for that package, and how they are found.
 """
 
 from collections.abc import Callable
