@@ -7,10 +7,14 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # `importlib.abc` takes ten milliseconds, and Python needs the methods alone
+    Loader = MetaPathFinder = object
 
 MODULES = {
     "data_pipeline.alignment_variants": "data_pipeline.sampling.alignment_variants",
@@ -56,6 +60,9 @@ class _ModuleNow(Loader):
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python make the module that is replaced."""
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = import_module(self._name)
