@@ -165,8 +165,7 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
             times.append(StageTime(stage=stage, ranks=ranks, step_seconds=fastest.seconds.total, prediction=fastest))
             yield _described(stage, work, machine, size)
             if hardware.machine == HERE and options.training_set is None and not stage.config.example.fixed_shapes:
-                yield "these are the largest examples, so a step takes at most this time; shorter chains and fewer"
-                yield "templates or MSA rows take less: --training-set DIR measures with your examples"
+                yield from _range_lines(times[-1], ranks)
             if options.layouts:
                 yield from table(found, fastest.work.layout)
                 if ranks > 1:
@@ -234,6 +233,27 @@ def _described(stage: Stage, work: Training, machine: Machine, size: PassSize) -
         f"{stage.name}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
         f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} passes "
         f"before the one that learns; {machine.name}, {gib(machine.memory)} a rank"
+    )
+
+
+def _range_lines(largest: StageTime, ranks: int) -> Iterator[str]:
+    """Yield the range that a stage's time lies in: from short examples, which are measured here, to the largest."""
+    stage, found = largest.stage, largest.prediction
+    assert found is not None
+    size = found.work.size
+    short = replace(
+        size,
+        residues=math.ceil(size.residues / 2),
+        msa_rows=math.ceil(size.msa_rows / 2),
+        extra_rows=math.ceil(size.extra_rows / 2),
+        templates=0,
+    )
+    machine = _measured(replace(found.work, size=short), ranks)
+    seconds = min(predict(found.work, found.work.layout, machine).seconds.total, largest.step_seconds)
+    yield (
+        f"expect {seconds:.2f} to {largest.step_seconds:.2f} s a step, "
+        f"{duration(stage.steps * seconds)} to {duration(largest.seconds)}: from examples of {short.residues} residues "
+        f"with half the rows and no templates, to the largest; --training-set DIR measures yours"
     )
 
 

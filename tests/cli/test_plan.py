@@ -1,5 +1,6 @@
 """`helixfold plan` prints how long a training takes on given hardware, and says how ranks are divided."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def test_the_machine_at_hand_is_measured_with_as_many_ranks(
 
     monkeypatch.setattr("helixfold.training.plan.on_ranks", on_ranks)
     lines = lines_of([*SMALL, "--hardware", "here", "herex2", "herex4", "herex64", "--set=batch_size=64"], capsys)
-    assert asked == [(count, machine_of_ranks, "cpu") for count in (1, 2, 4, 2)]
+    # Each is measured with the largest examples and with short ones.
+    assert asked == [(count, machine_of_ranks, "cpu") for count in (1, 1, 2, 2, 4, 4, 2, 2)]
     assert "float32" in lines[1]
     assert not any("calculated" in line for line in lines)
 
@@ -137,17 +139,20 @@ def test_the_machine_at_hand_is_measured_with_examples_of_the_training_set(
         assert main([*words, "--workers", "1"]) == 0
     usual = ["--preset=tiny", *SMALL[-2:], "--hardware", "here"]
     lines = lines_of(usual, capsys)
-    assert sizes.pop() == (64, 8, 16, 4)
-    assert any("so a step takes at most this time" in line for line in lines)
+    assert sizes == [(64, 8, 16, 4), (32, 4, 8, 0)]
+    shown = "".join(lines)
+    between = re.search(r"expect ([0-9.]+) to ([0-9.]+) s a step, .*32 residues with half the rows and no templates", shown)
+    assert between is not None and 0 < float(between[1]) <= float(between[2])
+    sizes.clear()
     lines = lines_of([*usual, "--training-set", str(tmp_path / "short_set")], capsys)
-    assert sizes.pop() == (6, 1, 1, 0)
+    assert sizes.pop() == (6, 1, 1, 0) and not sizes
     assert lines[1].startswith("tiny: 8 samples a step, 6 residues, 1 + 0 + 1 rows")
-    assert not any("at most" in line for line in lines)
+    assert not any("expect" in line for line in lines)
     lines_of([*usual, "--training-set", str(tmp_path / "both_set")], capsys)
     assert len(chains["short"]) < sizes.pop()[0] < len(chains["long"])
     # Examples of fixed shapes are padded to the largest size.
     padded = [*usual, "--set=example.fixed_shapes=true", "--training-set", str(tmp_path / "both_set")]
-    assert not any("at most" in line for line in lines_of(padded, capsys))
+    assert not any("expect" in line for line in lines_of(padded, capsys))
     assert sizes.pop() == (64, 8, 16, 4)
 
 
