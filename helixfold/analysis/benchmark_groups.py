@@ -1,4 +1,4 @@
-"""Means of a benchmark's scores over all targets, and by the targets' length and the depth of their alignments."""
+"""Means of a benchmark's scores over all targets, and by number of chains, length and MSA depth."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,38 +9,49 @@ from helixfold.analysis.evaluation import Evaluated, first_ranks
 from helixfold.analysis.intervals import Estimate, mean
 
 BENCHMARK_MEASURES = ("tm_score", "lddt", "lddt_ca", "gdt_ts", "gdt_ha")
-# The last number of residues, or of rows of an alignment, of each class but the last.
-_LENGTHS, _DEPTHS = (100, 200, 400), (1, 30, 100, 1000)
+# Measures of complexes: interfaces, and all chains superposed together.
+COMPLEX_MEASURES = ("dockq", "interface_lddt", "tm_score")
+# The last number of chains, residues or MSA rows of each class but the last.
+_CHAINS, _LENGTHS, _DEPTHS = (1, 2, 3), (100, 200, 400), (1, 30, 100, 1000)
 
-Grouping = Literal["all", "residues", "alignment rows"]
+Grouping = Literal["all", "chains", "residues", "alignment rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSize:
-    """Size of a predicted target: its residues, and the rows of its alignment with the target itself."""
+    """Size of a predicted target: its residues, the rows of its MSA with the target itself, and its chains."""
 
     residues: int
     rows: int
+    chains: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Mean scores of the targets of one class, with their intervals."""
+    """Mean scores of the targets of one class, with their intervals.
+
+    `means` are over the most similar chains of prediction and reference, `complex_means` over complexes, if there are
+    any.
+    """
 
     by: Grouping
     label: str
     targets: int
     structures: int  # that predictions were compared with; a target may have several domains
     means: Mapping[str, Estimate]  # by measure
+    complex_means: Mapping[str, Estimate]
 
 
 def grouped(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize]) -> list[Group]:
-    """Return the means over all targets, then by length and by alignment depth; classes without targets are left out.
+    """Return the means over all targets, then by length and MSA depth, and with complexes by number of chains.
 
+    Classes without targets are left out.
     `sizes` are by target. Only the best-ranked prediction of each target counts.
     """
     best = first_ranks(results)
     groups = [_group("all", "all", best)] if best else []
+    if any(size.chains > 1 for size in sizes.values()):
+        groups += _classes("chains", best, {name: size.chains for name, size in sizes.items()}, _CHAINS)
     groups += _classes("residues", best, {name: size.residues for name, size in sizes.items()}, _LENGTHS)
     groups += _classes("alignment rows", best, {name: size.rows for name, size in sizes.items()}, _DEPTHS)
     return groups
@@ -60,10 +71,23 @@ def _classes(
 
 def _group(by: Grouping, label: str, results: Sequence[Evaluated]) -> Group:
     targets = [each.target for each in results]
+    complexes = {
+        name: [
+            (each.target, value)
+            for each in results
+            if each.complex is not None and (value := getattr(each.complex, name)) is not None
+        ]
+        for name in COMPLEX_MEASURES
+    }
     return Group(
         by=by,
         label=label,
         targets=len(set(targets)),
         structures=len(results),
         means={name: mean([getattr(each.scores, name) for each in results], targets) for name in BENCHMARK_MEASURES},
+        complex_means={
+            name: mean([value for _, value in scored], [target for target, _ in scored])
+            for name, scored in complexes.items()
+            if scored
+        },
     )

@@ -1,9 +1,12 @@
 """Means of a benchmark by length and alignment depth, with intervals over targets."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from helixfold.analysis.benchmark_groups import TargetSize, grouped
+from helixfold.analysis.complexes import ComplexComparison
 from helixfold.analysis.evaluation import Evaluated
 from helixfold.analysis.intervals import mean
 from helixfold.analysis.scores import ResidueScores, Scores
@@ -37,6 +40,20 @@ def evaluated(target: str, reference: str, score: float, rank: int = 0) -> Evalu
     return Evaluated(target=target, rank=rank, reference=reference, by_sequence=False, scores=scores, residues=residues)
 
 
+def complex_of(dockq: float | None) -> ComplexComparison:
+    return ComplexComparison(
+        chains=(("A", "A"), ("B", "B")),
+        reference_chains=2,
+        residues=20,
+        compared=20,
+        dockq=dockq,
+        interface_lddt=dockq,
+        tm_score=0.7,
+        rmsd=1.0,
+        interfaces=(),
+    )
+
+
 def test_targets_are_in_the_classes_of_their_length_and_depth() -> None:
     results = [evaluated("a", "a", 0.2), evaluated("b", "b", 0.4), evaluated("c", "c-1", 0.6), evaluated("c", "c-2", 1)]
     sizes = {
@@ -57,6 +74,23 @@ def test_targets_are_in_the_classes_of_their_length_and_depth() -> None:
     assert (groups["all", "all"].targets, groups["all", "all"].structures) == (3, 4)
     assert groups["all", "all"].means["tm_score"].value == pytest.approx(0.55)
     assert groups["residues", "over 400"].means["lddt"].value == pytest.approx(0.8)
+
+
+def test_complexes_have_means_of_their_own_by_number_of_chains() -> None:
+    dimers = [
+        replace(evaluated(name, name, 0.2), complex=complex_of(0.2 + score)) for name, score in (("b", 0), ("c", 0.4))
+    ]
+    results = [evaluated("a", "a", 0.9), *dimers, replace(evaluated("d", "d", 0.5), complex=complex_of(None))]
+    sizes = {
+        name: TargetSize(residues=50, rows=1, chains=count) for name, count in zip("abcd", (1, 2, 2, 5), strict=True)
+    }
+    groups = {(group.by, group.label): group for group in grouped(results, sizes)}
+    assert [label for by, label in groups if by == "chains"] == ["1", "2", "over 3"]
+    assert groups["chains", "1"].complex_means == {}
+    assert groups["chains", "2"].complex_means["dockq"].value == pytest.approx(0.4)
+    # A complex without an interface has no DockQ, but a TM-score.
+    assert list(groups["chains", "over 3"].complex_means) == ["tm_score"]
+    assert groups["all", "all"].complex_means["dockq"].value == pytest.approx(0.4)
 
 
 def test_only_the_best_prediction_of_a_target_counts() -> None:

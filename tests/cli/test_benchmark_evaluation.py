@@ -131,7 +131,7 @@ def test_a_list_shows_published_means_beside_its_own(
     printed = capsys.readouterr()
     assert "86 of 87 structures left out: " in printed.err
     assert any(line.split()[:4] == ["HelixFold", "87", "0.8771", "0.7932"] for line in printed.out.splitlines())
-    assert "This run has 1 structure, not the 87 of the published means." in printed.out
+    assert "This run has 1 structure, not the 87 of the published list." in printed.out
     assert len(content(output)["benchmark"]["missing"]) == 86
     assert content(output)["benchmark"]["list"]["published"][0]["tm_score"] == 0.8771
 

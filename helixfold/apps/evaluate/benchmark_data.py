@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.features.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.features.complexes.result_directory import ALIGNMENT_SUFFIXES
+from data_pipeline.features.complexes.target import ComplexTarget
 from data_pipeline.features.complexes.target_files import FASTA_SUFFIXES
-from data_pipeline.io.errors import InputError
+from data_pipeline.io.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import directory_name, read_fasta
 from data_pipeline.parse.structures import read_structure
@@ -20,7 +22,7 @@ from helixfold.apps.evaluate.benchmark_table import BenchmarkRow, BenchmarkTable
 class BenchmarkTarget:
     """A target of a benchmark, ready to be predicted, with the known structures to compare it with."""
 
-    target: Target
+    target: AnyTarget
     references: tuple[StructureFile, ...]
 
 
@@ -91,13 +93,21 @@ class _DataFiles:
         alignments = tuple(self._named(name) for name in row.alignments) or tuple(
             self._of_target(row.name, ALIGNMENT_SUFFIXES)
         )
-        target = Target(
-            name=row.name,
-            sequence=row.sequence or self._sequence(row, alignments, references),
-            alignments=alignments,
-            templates=tuple(self._named(name) for name in row.templates),
-            latest_template=row.latest_template,
-        )
+        templates = tuple(self._named(name) for name in row.templates)
+        sequences = [row.sequence] if row.sequence else self._sequences_of(row, alignments, references)
+        target: AnyTarget
+        if len(sequences) > 1:
+            target = ComplexInput(
+                target=ComplexTarget.of(row.name, sequences), templates=templates, latest_template=row.latest_template
+            )
+        else:
+            target = Target(
+                name=row.name,
+                sequence=sequences[0],
+                alignments=alignments,
+                templates=templates,
+                latest_template=row.latest_template,
+            )
         return BenchmarkTarget(target=target, references=references)
 
     def _references(self, row: BenchmarkRow, missing: dict[str, str] | None) -> tuple[StructureFile, ...]:
@@ -145,25 +155,30 @@ class _DataFiles:
         )
         return [path for path in paths if path.is_file()]
 
-    def _sequence(self, row: BenchmarkRow, alignments: Sequence[Path], references: Sequence[StructureFile]) -> str:
-        """Return a target's sequence: of its FASTA file, its alignment, or its only known structure."""
+    def _sequences_of(
+        self, row: BenchmarkRow, alignments: Sequence[Path], references: Sequence[StructureFile]
+    ) -> list[str]:
+        """Return the sequences of a target's chains: of its FASTA file, its alignment, or its only known structure.
+
+        A structure of several chains, none of which the target's name names, is a complex of all of them.
+        """
         name = row.name
         if name in self._sequences:
-            return self._sequences[name]
+            return [self._sequences[name]]
         for path in self._of_target(name, FASTA_SUFFIXES):
             records = read_fasta(path)
             if len(records) == 1:
-                return records[0].sequence
+                return [records[0].sequence]
         if alignments:
-            return read_alignment(alignments[0]).query
+            return [read_alignment(alignments[0]).query]
         if max(len(references), len(row.references)) > 1:  # each may be a part of it
             raise MissingDataError("its sequence is not there; give a FASTA file that has it by --data")
         chains = read_structure(references[0].path).chains
         wanted = next((match.chain for match in by_name(name, references)), None)
-        named = [chain for chain in chains if chain.name == wanted] or list(chains)
-        if len(named) != 1:
+        named = [chain for chain in chains if wanted in (None, chain.name)] or list(chains)
+        if wanted is not None and len(named) != 1:
             raise MissingDataError(
-                f"its sequence is not there, and {references[0].path.name} has {len(chains)} chains; give a FASTA file "
-                "that has it by --data"
+                f"its sequence is not there, and {references[0].path.name} has {len(chains)} chains, none of them "
+                f"{printable(wanted)}; give a FASTA file that has it by --data"
             )
-        return named[0].sequence
+        return [chain.sequence for chain in named]

@@ -30,8 +30,8 @@ class PublishedScores:
 class TargetList:
     """A list of targets in the package: names and dates, without sequences or structures.
 
-    `count` is the number of structures that the published means are over, and `origin` says where the names come from
-    and how far they are known to be those of the publication.
+    `count` is the number of structures in the published list. `origin` states the source of the names, and how far
+    they are known to equal those of the publication.
     """
 
     path: Path
@@ -86,6 +86,17 @@ TARGET_LISTS: Mapping[str, TargetList] = MappingProxyType(
                 "HelixFold's README has 60 and no names"
             ),
             published=(PublishedScores(program="HelixFold", source="HelixFold's README", tm_score=0.9026),),
+        ),
+        "pdb_2022_2025": TargetList(
+            path=_LISTS / "pdb_2022_2025.tsv",
+            what="biological assemblies of PDB entries released from 2022 to 2025",
+            count=1000,
+            origin=(
+                "the 1,000 entries of NVIDIA's benchmark pdb-temporal-2022-2025-v1 (CC0): 750 monomers, 150 dimers, 50 "
+                "trimers and 50 tetramers, all newer than the training sets of AlphaFold-Multimer v3; templates are "
+                "those up to 2021-09-30"
+            ),
+            published=(),
         ),
     }
 )

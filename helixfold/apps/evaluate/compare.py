@@ -5,6 +5,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
+from data_pipeline.features.complexes.chain_sequences import CHAIN_SEPARATOR
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.npz import read_npz
 from data_pipeline.parse.fasta import directory_name
@@ -50,8 +51,10 @@ def compare_benchmark(
         with run.item(name):
             if not RANKING.path(directory).is_file():
                 raise InputError(not_predicted.get(directory.name, "it has no finished prediction"))
+            chains = each.target.sequence.split(CHAIN_SEPARATOR)
             sizes[name] = TargetSize(
-                residues=len(each.target.sequence),
+                chains=len(chains),
+                residues=sum(map(len, chains)),
                 rows=len(read_npz(FEATURES.path(directory), names=("msa",))["msa"]),
             )
             files = [(file, read_structure(file.path)) for file in find_predictions(directory, all_ranks=all_ranks)]

@@ -5,7 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from helixfold.analysis.benchmark_groups import BENCHMARK_MEASURES, Group
+from helixfold.analysis.benchmark_groups import BENCHMARK_MEASURES, COMPLEX_MEASURES, Group
+from helixfold.analysis.intervals import Estimate
 from helixfold.apps.evaluate.benchmark_data import Benchmark
 from helixfold.apps.evaluate.compare import BenchmarkResults
 from helixfold.apps.evaluate.results import HEADINGS, complex_table, screen_table, write_evaluation
@@ -15,6 +16,7 @@ from helixfold.results.text_tables import aligned, tab_separated
 from helixfold.results.writing import write_file
 
 GROUPS_FILE = "groups.tsv"
+_COMPLEX_HEADINGS = {"dockq": "DockQ", "interface_lddt": "interface lDDT", "tm_score": "TM of all chains"}
 
 
 def benchmark_lines(benchmark: Benchmark, found: BenchmarkResults) -> Iterator[str]:
@@ -27,14 +29,23 @@ def benchmark_lines(benchmark: Benchmark, found: BenchmarkResults) -> Iterator[s
     rows = [["mean [95 % interval] of", "targets", "structures", *headings]]
     rows += [
         [
-            group.label if group.by == "all" else f"{group.label} {group.by}",
+            _label(group),
             f"{group.targets:,}",
             f"{group.structures:,}",
-            *(_interval(group, name) for name in BENCHMARK_MEASURES),
+            *(_interval(group, group.means[name]) for name in BENCHMARK_MEASURES),
         ]
         for group in groups
     ]
     yield from aligned(rows, left=1)
+    complexes = [group for group in groups if group.complex_means]
+    if complexes:
+        yield ""
+        rows = [["complexes", *(_COMPLEX_HEADINGS[name] for name in COMPLEX_MEASURES)]]
+        rows += [
+            [_label(group), *(_interval(group, group.complex_means.get(name)) for name in COMPLEX_MEASURES)]
+            for group in complexes
+        ]
+        yield from aligned(rows, left=1)
     if benchmark.table.target_list is not None:
         yield ""
         yield from _published_lines(benchmark, groups)
@@ -43,10 +54,12 @@ def benchmark_lines(benchmark: Benchmark, found: BenchmarkResults) -> Iterator[s
 def write_benchmark(directory: Path, benchmark: Benchmark, found: BenchmarkResults) -> None:
     """Write the tables of `helixfold evaluate`, and groups.tsv; scores.json also has what is in `benchmark_content`."""
     write_evaluation(directory, found.results, found.failures, (), {"benchmark": benchmark_content(benchmark, found)})
-    names = [f"{name}{part}" for name in BENCHMARK_MEASURES for part in ("", "_low", "_high")]
+    measures = [*BENCHMARK_MEASURES, *(f"complex_{name}" for name in COMPLEX_MEASURES)]
+    names = [f"{name}{part}" for name in measures for part in ("", "_low", "_high")]
     rows = [
         [group.by, group.label, group.targets, group.structures]
-        + [number for name in BENCHMARK_MEASURES for number in _numbers(group, name)]
+        + [number for name in BENCHMARK_MEASURES for number in _numbers(group, group.means.get(name))]
+        + [number for name in COMPLEX_MEASURES for number in _numbers(group, group.complex_means.get(name))]
         for group in found.groups
     ]
     write_file(directory / GROUPS_FILE, tab_separated(["by", "group", "targets", "structures", *names], rows))
@@ -70,7 +83,8 @@ def benchmark_content(benchmark: Benchmark, found: BenchmarkResults) -> dict[str
                 "targets": group.targets,
                 "structures": group.structures,
                 **{
-                    name: dict(zip(("mean", "low", "high"), _numbers(group, name), strict=True)) for name in group.means
+                    name: dict(zip(("mean", "low", "high"), _numbers(group, estimate), strict=True))
+                    for name, estimate in _all_means(group).items()
                 },
             }
             for group in found.groups
@@ -92,26 +106,42 @@ def _published_lines(benchmark: Benchmark, groups: Sequence[Group]) -> Iterator[
     assert target_list is not None
     here = next(group for group in groups if group.by == "all")
     rows = [["mean of", "structures", HEADINGS["tm_score"], HEADINGS["lddt"], ""]]
-    rows += [["this run", f"{here.structures}", *(_interval(here, name) for name in ("tm_score", "lddt")), ""]]
+    rows += [
+        ["this run", f"{here.structures}", *(_interval(here, here.means[name]) for name in ("tm_score", "lddt")), ""]
+    ]
     rows += [
         [each.program, f"{target_list.count}", _number(each.tm_score), _number(each.lddt), each.remark]
         for each in target_list.published
     ]
-    yield from aligned(rows, left=1)
+    if target_list.published:
+        yield from aligned(rows, left=1)
     yield f"{target_list.what}: {target_list.origin}."
     if here.structures != target_list.count:
         own = counted(here.structures, "structure")
-        yield f"This run has {own}, not the {target_list.count} of the published means."
+        yield f"This run has {own}, not the {target_list.count:,} of the published list."
 
 
-def _interval(group: Group, measure: str) -> str:
+def _label(group: Group) -> str:
+    if group.by == "chains" and group.label == "1":
+        return "1 chain"
+    return group.label if group.by == "all" else f"{group.label} {group.by}"
+
+
+def _all_means(group: Group) -> dict[str, Estimate]:
+    return {**group.means, **{f"complex_{name}": each for name, each in group.complex_means.items()}}
+
+
+def _interval(group: Group, estimate: Estimate | None) -> str:
     """Return a mean with its interval, which a single target does not have."""
-    found = group.means[measure]
-    return f"{found.value:.3f}" + (f" [{found.low:.3f}, {found.high:.3f}]" if group.targets > 1 else "")
+    if estimate is None:
+        return "-"
+    return f"{estimate.value:.3f}" + (f" [{estimate.low:.3f}, {estimate.high:.3f}]" if group.targets > 1 else "")
 
 
-def _numbers(group: Group, measure: str) -> list[float | None]:
-    value, low, high = group.means[measure].to_dict().values()
+def _numbers(group: Group, estimate: Estimate | None) -> list[float | None]:
+    if estimate is None:
+        return [None, None, None]
+    value, low, high = estimate.to_dict().values()
     return [value, low, high] if group.targets > 1 else [value, None, None]
 
 

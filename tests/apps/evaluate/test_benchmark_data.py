@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.features.complexes.complex_input import ComplexInput
 from data_pipeline.io.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from helixfold.apps.evaluate.benchmark_data import Benchmark, find_data
@@ -58,9 +59,16 @@ def test_the_sequence_of_a_known_structure_is_that_of_the_chain_in_the_targets_n
     write(data / "2xyz.pdb", SEQUENCE, SEQUENCE[::-1])
     first, second = found(tmp_path, "id\n2xyz_A\n2xyz_B\n", data).targets
     assert (first.target.sequence, second.target.sequence) == (SEQUENCE, SEQUENCE[::-1])
-    for name in ("2xyz", "2xyz_C"):
-        with pytest.raises(InputError, match=r"its sequence is not there, and 2xyz\.pdb has 2 chains"):
-            found(tmp_path, f"id\n{name}\n", data)
+    with pytest.raises(InputError, match=r"its sequence is not there, and 2xyz\.pdb has 2 chains, none of them C"):
+        found(tmp_path, "id\n2xyz_C\n", data)
+
+
+def test_a_known_structure_of_several_chains_is_a_complex(tmp_path: Path, data: Path) -> None:
+    write(data / "2xyz-assembly1.pdb", SEQUENCE, SEQUENCE[::-1], SEQUENCE)
+    (only,) = found(tmp_path, "id\tdate\n2xyz\t2021-09-30\n", data).targets
+    assert isinstance(only.target, ComplexInput)
+    assert only.target.target.sequences == (SEQUENCE, SEQUENCE[::-1], SEQUENCE)
+    assert only.target.latest_template == date(2021, 9, 30)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_name_that_is_no_table_shows_the_lists() -> None:
 def test_lists_have_as_many_structures_as_the_publications_or_say_why_not() -> None:
     found = {name: read_benchmark(name) for name in TARGET_LISTS}
     counts = {name: table.structures for name, table in found.items()}
-    assert counts == {"casp14": 87, "cameo_2021": 372, "cameo_2022": 60}
+    assert counts == {"casp14": 87, "cameo_2021": 372, "cameo_2022": 60, "pdb_2022_2025": 1000}
     assert {name: each.count for name, each in TARGET_LISTS.items()} == {**counts, "cameo_2021": 371}
     assert "372" in TARGET_LISTS["cameo_2021"].origin
     days = {name: {row.latest_template for row in table.rows} for name, table in found.items()}

@@ -71,8 +71,8 @@ def test_groups_have_means_and_single_targets_no_interval(tmp_path: Path) -> Non
     content = json.loads((tmp_path / "scores.json").read_text())
     assert content["failures"] == {"c": "no reference"}
     assert content["benchmark"]["targets"] == {
-        "a": {"residues": 90, "rows": 40, "latest_template": "2020-05-14"},
-        "b": {"residues": 300, "rows": 40, "latest_template": None},
+        "a": {"residues": 90, "rows": 40, "chains": 1, "latest_template": "2020-05-14"},
+        "b": {"residues": 300, "rows": 40, "chains": 1, "latest_template": None},
     }
     (first, second, *_) = content["benchmark"]["groups"]
     assert (first["by"], first["group"], first["targets"], first["structures"]) == ("all", "all", 2, 3)
@@ -98,7 +98,7 @@ def test_published_means_stand_beside_those_of_the_run() -> None:
     assert one.split() == ["one", "7", "0.8700", "0.7900"]
     assert two.split() == ["two", "7", "-", "0.8000", "as", "high"]
     assert source == "domains of a test: from nowhere."
-    assert size == "This run has 3 structures, not the 7 of the published means."
+    assert size == "This run has 3 structures, not the 7 of the published list."
     content = benchmark_content(benchmark(LIST), RESULTS)["list"]
     assert {name: content[name] for name in ("what", "structures", "origin")} == {
         **{"what": "domains of a test", "structures": 7, "origin": "from nowhere"}
