@@ -50,8 +50,8 @@ def _contents(_: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _reference(_: Sphinx, name: str, source: list[str]) -> None:
-    """The list of modules in reference.md is followed by what their docstrings say."""
-    if name != "reference":
+    """The list of modules in reference/python.md is followed by what their docstrings say."""
+    if name != "reference/python":
         return
     for module in _MODULE.findall(source[0]):
         source[0] += f"\n## `{module}`\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n"

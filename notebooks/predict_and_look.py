@@ -117,4 +117,4 @@ maps({"expected distance": prediction.distances.expected}, "Å")
 maps({"contact": prediction.distances.contact}, "probability", most=1.0)
 
 # %% [markdown]
-# `helixfold predict` writes all of this into a directory: [the table of files](../docs/outputs.md).
+# `helixfold predict` writes all of this into a directory: [the table of files](../docs/reference/outputs.md).

@@ -1,4 +1,4 @@
-"""Write the options of all commands in docs/command_line.md: `python scripts/command_page.py`."""
+"""Write the options of all commands in docs/reference/command-line.md: `python scripts/command_page.py`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from helixfold.cli.app import GROUPS, application
 from helixfold.cli.help import default_of, description_of, groups_of, name_of, usage_of, value_of
 from helixfold.runtime.options import Traits, traits_of
 
-PAGE = Path(__file__).parents[1] / "docs/command_line.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/command-line.md"
 _COMMON = "Common options"
 _TRAITS = traits_of(PredictOptions)
 _PART = re.compile(r"(<!-- (commands|common) -->\n).*?(?=<!-- end -->)", re.DOTALL)

@@ -1,11 +1,11 @@
-"""Write the tables of files in docs/outputs.md from the file table: `python scripts/outputs_page.py`."""
+"""Write the tables of files in docs/reference/outputs.md from the file table: `python scripts/outputs_page.py`."""
 
 import re
 from pathlib import Path
 
 from helixfold.results.file_table import FILES, FileKind
 
-PAGE = Path(__file__).parents[1] / "docs/outputs.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/outputs.md"
 _TABLE = re.compile(r"(?<=<!-- files: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _FIELD = re.compile(r"\{(\w+)(?::\w+)?\}")
 _FIRST_WORDS = re.compile(r"^[^:;,]+")

@@ -24,8 +24,8 @@ _STRUCTURE_STARTS = (
     *(b"HETATM", b"data_", b"loop_", b"#\\#CIF"),
 )
 _STRUCTURE_PROBLEM = (
-    "this is a structure, and a sequence is expected; pass its sequence (docs/troubleshooting.md shows how to get it), "
-    "and the structure with --templates or --initial-guess; `helixfold score` scores structures"
+    "this is a structure, and a sequence is expected; pass its sequence (docs/how-to/troubleshooting.md shows how to "
+    "get it), and the structure with --templates or --initial-guess; `helixfold score` scores structures"
 )
 _TOO_LONG = f"at most {MAX_RESIDUES:,} residues are allowed"
 _LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)

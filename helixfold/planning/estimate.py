@@ -58,9 +58,9 @@ _STEPS = (1, 2, 4)
 # How many times as long as the longest chain with an estimate the next one may be, the share by which a length may
 # differ from one that is near it, and the most estimates.
 _FARTHEST, _NEAR, _MOST_ESTIMATES = 8, 0.1, 9
-# Share of the rate of a large matrix product that a whole pass reaches (docs/performance.md has the measurements on a
-# CPU; for GPUs it is assumed, near NVIDIA's share in MLPerf HPC, see `planning.machines`), and seconds to call an
-# operator.
+# Share of the rate of a large matrix product that a whole pass reaches (docs/explanation/performance.md has the
+# measurements on a CPU; for GPUs it is assumed, near NVIDIA's share in MLPerf HPC, see `planning.machines`), and
+# seconds to call an operator.
 _REACHED = {("cpu", torch.float32): 1.0, ("cpu", torch.bfloat16): 0.4}
 REACHED_BY_GPU, _CALL = 0.2, 1e-5
 # Side of the matrices whose product is timed.

@@ -25,7 +25,7 @@ def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.d
 
     Hydrogens and missing atoms are added, and the energy of Amber99sb in vacuum is minimised with a spring on every
     given heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues, at
-    first as AlphaFold does and then with soft atoms, so that what is caught comes free (see docs/relaxation.md).
+    first as AlphaFold does and then with soft atoms, so that what is caught comes free (see docs/how-to/relaxation.md).
 
     Raise `RelaxationError` if the structure is broken, its residues overlap, or relaxation takes too long, and without
     OpenMM and PDBFixer.

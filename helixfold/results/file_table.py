@@ -1,7 +1,7 @@
 """The table of the files of a run's directory: how each is named, what it is for, and who writes and reads it.
 
-Resuming, slimming, archives, the report's list of files, ColabFold's names and docs/outputs.md work from it. Names of
-result files are composed and parsed here alone.
+Resuming, slimming, archives, the report's list of files, ColabFold's names and docs/reference/outputs.md work from it.
+Names of result files are composed and parsed here alone.
 """
 
 import re
@@ -29,8 +29,8 @@ class FileKind:
 
     pattern: str  # with fields in braces, such as "confidence_{prediction}"
     suffixes: tuple[str, ...] = ("",)
-    purpose: str  # what it is, for the report's list of files and docs/outputs.md
-    link: str = ""  # to a section of the documentation, from docs/outputs.md
+    purpose: str  # what it is, for the report's list of files and docs/reference/outputs.md
+    link: str = ""  # to a section of the documentation, from docs/reference/outputs.md
     place: Place = "target"
     writer: str
     readers: tuple[str, ...] = ()
@@ -232,7 +232,7 @@ ENSEMBLE_PAGE: Final = FileKind(
     pattern="ensemble",
     suffixes=(".html",),
     purpose="conformations of more than five predictions, and how they compare",
-    link="conformations.md#the-ensemble-page",
+    link="../how-to/conformations.md#the-ensemble-page",
     writer="helixfold.report.ensemble",
     readers=("helixfold.report.target_page",),
     since="0.3",
@@ -255,7 +255,7 @@ VARIANTS_TABLE: Final = FileKind(
     pattern="alignments",
     suffixes=(".tsv",),
     purpose="variants of the alignment that were predicted from",
-    link="conformations.md",
+    link="../how-to/conformations.md",
     writer="helixfold.apps.predict.variants",
     since="0.3",
 )
@@ -389,7 +389,7 @@ PULLDOWN_PAGE: Final = FileKind(
     pattern="pulldown",
     suffixes=(".html",),
     purpose="complexes of a pulldown, the best first",
-    link="predicting.md#pulldowns",
+    link="../how-to/predicting.md#pulldowns",
     place="output",
     writer="helixfold.report.pulldown",
     since="0.3",
@@ -422,7 +422,7 @@ STATUS_PAGE: Final = FileKind(
     pattern="status",
     suffixes=(".html",),
     purpose="progress of a run on a cluster",
-    link="cluster.md",
+    link="../how-to/cluster.md",
     place="output",
     writer="helixfold.apps.cluster.progress",
     since="0.3",

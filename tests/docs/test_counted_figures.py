@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 TEXTS = {
     page.relative_to(ROOT).as_posix(): page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
 }
-PERFORMANCE = TEXTS["docs/performance.md"]
+PERFORMANCE = TEXTS["docs/explanation/performance.md"]
 DOCTOR = re.compile(r"`helixfold doctor --device (\w+) --length (\d+)`")
 
 
@@ -37,7 +37,7 @@ def numbers(cell: str) -> list[float]:
     return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\.?\d*", cell)]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/performance.md"])
 def test_every_measurement_names_its_command(page: str) -> None:
     tables = re.findall(r"^\|[^\n]*\| printed by \|\n\|[-|]+\n((?:\|[^\n]*\n)+)", TEXTS[page], re.MULTILINE)
     lines = [line for table in tables for line in table.splitlines() if "| not measured |" not in line]
@@ -62,7 +62,7 @@ def test_estimates_of_predictions(length: int) -> None:
     expected = [round(peak / 2**30, 1) for peak in peaks][length == 10_000 :]  # these do not fit as a whole
     command = f"`helixfold doctor --device h200 --length {length}`"
     found = {name: numbers(row[1]) for name in TEXTS for row in rows(TEXTS[name], command)}
-    assert found.pop("docs/performance.md") == expected
+    assert found.pop("docs/explanation/performance.md") == expected
     assert all(figures == expected[: len(figures)] for figures in found.values())
 
 

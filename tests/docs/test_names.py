@@ -1,4 +1,4 @@
-"""Paths and Python names in the README and the documentation exist."""
+"""Paths and Python names in the README and the documentation exist, and pages that other files name do, too."""
 
 import importlib
 import re
@@ -38,6 +38,20 @@ def exists(name: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_paths_exist(page: Path) -> None:
     assert [path for path in _PATH.findall(page.read_text()) if not list(ROOT.glob(path))] == []
+
+
+def named_pages(text: str) -> list[str]:
+    """Return the pages of the documentation that a text names."""
+    return re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md\b", text)
+
+
+def test_pages_that_code_and_examples_name_exist() -> None:
+    places = ["helixfold", "data_pipeline", "scripts", "examples", "notebooks", "containers", "tests", ".ci", ".github"]
+    paths = [*ROOT.glob("*.*"), *(path for place in places for path in (ROOT / place).rglob("*"))]
+    texts = {path: path.read_bytes().decode(errors="ignore") for path in paths if path.is_file()}
+    named = [(path.relative_to(ROOT), page) for path, text in texts.items() for page in named_pages(text)]
+    assert len(named) > 20
+    assert [(path, page) for path, page in named if not (ROOT / page).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,4 +1,4 @@
-"""The tables of files in docs/outputs.md are those of the file table."""
+"""The tables of files in docs/reference/outputs.md are those of the file table."""
 
 from scripts.outputs_page import PAGE, renewed
 

@@ -15,7 +15,7 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
 each_page = pytest.mark.parametrize("page", PAGES, ids=TEXTS)
-MAX_WORDS = {"README.md": 1200, "docs/performance.md": 1500}
+MAX_WORDS = {"README.md": 1200, "docs/explanation/performance.md": 1500}
 
 
 def example(words: str) -> str:
@@ -132,7 +132,7 @@ def test_code_blocks_are_in_a_known_language(page: Path) -> None:
 
 
 def test_the_page_of_the_demonstration_model_has_its_numbers() -> None:
-    facts, text = demonstration.facts(), TEXTS["docs/demonstration_model.md"]
+    facts, text = demonstration.facts(), TEXTS["docs/explanation/demonstration-model.md"]
     template, alignment = facts["template"], facts["alignment"]
 
     def interval(found: dict[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Every claim of docs/security.md names tests, all of which exist."""
+"""Every claim of docs/explanation/security.md names tests, all of which exist."""
 
 import ast
 import re
@@ -10,7 +10,8 @@ _TEST = re.compile(r"`(?P<file>[\w/]+\.py)?::(?P<name>test_\w+)`")
 
 def claims() -> dict[str, list[tuple[str, str]]]:
     """Return the files and names of the tests of each claim."""
-    rows = [line.split("|")[1:-1] for line in (ROOT / "docs/security.md").read_text().splitlines() if line[:1] == "|"]
+    lines = (ROOT / "docs/explanation/security.md").read_text().splitlines()
+    rows = [line.split("|")[1:-1] for line in lines if line[:1] == "|"]
     found: dict[str, list[tuple[str, str]]] = {}
     for claim, tests in (row for row in rows if row != ["---", "---"] and row[0].strip() != "claim"):
         found[claim.strip()], file = [], ""

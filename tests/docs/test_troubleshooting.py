@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sources import ROOT, files, nodes
 
-PAGE = ROOT / "docs" / "troubleshooting.md"
+PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
 # So much of a message must stand in the code as it stands on the page; less could be chance.
 _LEAST_FIXED = 15
 _BEGINNING = re.compile("^helixfold: (error: )?")

@@ -63,7 +63,7 @@ def training_command(site: Site, pool: Pool, words: Sequence[str]) -> str:
         raise InputError.at(
             site.path,
             f"[train]: several nodes are for SLURM; with {pool.provider}, start torchrun on each node yourself "
-            "(docs/many_gpus.md), or train on one node",
+            "(docs/how-to/many-gpus.md), or train on one node",
         )
     meeting = f'--rdzv-backend c10d --rdzv-endpoint "{first}:{_PORT}" --rdzv-id "$SLURM_JOB_ID"'
     # SLURM passes neither the processors of a job nor its memory on to its steps.

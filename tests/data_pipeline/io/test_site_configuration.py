@@ -173,4 +173,4 @@ def test_the_example_has_every_key_and_is_what_the_page_shows(site_file: Path, m
     example = ROOT / "examples" / "helixfold.toml"
     monkeypatch.setenv("HELIXFOLD_CONFIG", str(example))
     assert {key for key, path in site_configuration().sources.items() if path == example} == set(KEYS)
-    assert f"```toml\n{example.read_text()}```\n" in (ROOT / "docs" / "shared_installation.md").read_text()
+    assert f"```toml\n{example.read_text()}```\n" in (ROOT / "docs" / "how-to" / "shared-installation.md").read_text()
