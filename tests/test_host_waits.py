@@ -16,7 +16,7 @@ from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import ModelConfig
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -85,14 +85,16 @@ def test_no_training_step_waits(loss: LossConfig, dtype: str, backends: str) -> 
     def step() -> None:
         forward_losses(model, batch, config, Whole()).total.sum().backward()
 
-    with described(CARDS["h100"]), forced("reference") if backends == "reference" else nullcontext():
+    with simulated_device(DEVICE_MODELS["h100"]), forced("reference") if backends == "reference" else nullcontext():
         step()  # tables of constants are copied once
         with no_host_waits():
             step()
 
 
-@pytest.mark.parametrize(("run", "card"), [(Whole(), "h100"), (Slabs(rows=4), "t4")], ids=["whole-h100", "slabs-t4"])
-def test_no_prediction_waits_before_its_numbers_are_read(run: Whole | Slabs, card: str) -> None:
+@pytest.mark.parametrize(
+    ("run", "device_model"), [(Whole(), "h100"), (Slabs(rows=4), "t4")], ids=["whole-h100", "slabs-t4"]
+)
+def test_no_prediction_waits_before_its_numbers_are_read(run: Whole | Slabs, device_model: str) -> None:
     model = meta_model(tiny_ptm()).eval()
     batch = to_device(random_batch(), META)
 
@@ -104,7 +106,7 @@ def test_no_prediction_waits_before_its_numbers_are_read(run: Whole | Slabs, car
         confidence.expected_distances(run, model.heads.distogram, pair)
         confidence.aligned_error(run, model.heads.aligned_error, pair, batch.seq_mask)
 
-    with described(CARDS[card]):
+    with simulated_device(DEVICE_MODELS[device_model]):
         predict()
         with no_host_waits():
             predict()

@@ -55,7 +55,7 @@ PairMode = Literal["unpaired_paired", "paired", "unpaired"]
 PairStrategy = Literal["greedy", "complete"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
-# Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
+# Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.device_properties that need not be in it.
 DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
 ]

@@ -43,7 +43,7 @@ from helixfold.execution.device import pick_device
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.stages import mean_seconds, synchronize
 from helixfold.model.config import ConfigError
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.triton.attention_tiles import LARGEST_TILE, program_count, tile_size
 from helixfold.ops.triton.language import Kernel, cdiv, watched
 from helixfold.parallel.mesh import Mesh
@@ -372,9 +372,9 @@ def steps(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iter
 def _chosen_policy(stage: Size, device: torch.device) -> str:
     """Return a sentence on what a run of this stage with recompute "auto" would recompute in the free memory."""
     config = replace(step.STAGES[stage](), recompute=RecomputeConfig.everywhere("auto"))
-    card, memory = card_of(device), available_memory(device)
+    properties, memory = properties_of(device), available_memory(device)
     try:
-        return f"auto {with_settled_recompute(config, memory, card)[1]}"
+        return f"auto {with_settled_recompute(config, memory, properties)[1]}"
     except ConfigError as error:
         return f"auto: {error}"
 

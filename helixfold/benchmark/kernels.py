@@ -187,16 +187,16 @@ def _show(sizes: Shape, architectures: Sequence[str], only: str, path: Path | No
         raise InputError(f"no part's name contains {printable(only)!r}; they are {', '.join(NAMES)}")
     tables = []
     for architecture in architectures:
-        card = ARCHITECTURES[architecture]
+        properties = ARCHITECTURES[architecture]
         refusals: dict[str, str] = {}
         compiled = partial(compiled_launches, int(architecture.removeprefix("sm_")))
         print(
-            f"{architecture} ({card.name}): {sizes.preset}, {sizes.residues} residues, "
+            f"{architecture} ({properties.name}): {sizes.preset}, {sizes.residues} residues, "
             f"{sizes.rows} + {sizes.extra_rows} rows, {dtype_name(sizes.dtype)}, in training"
         )
         print(_HEADER)
         rows = []
-        for each in passes(sizes, names, card, compiled, refusals):
+        for each in passes(sizes, names, properties, compiled, refusals):
             rows.append(_pass_row(each))
             if each.name != BLOCK:
                 print("\n".join(rows[-1].lines()), flush=True)

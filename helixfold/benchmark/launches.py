@@ -9,7 +9,7 @@ import torch
 from helixfold.benchmark.measurement import write_json
 from helixfold.benchmark.options import LaunchesOptions
 from helixfold.benchmark.passes import Part, Pass, both_passes, parts, shape_of
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 
 _HEADER = (
     f"{'':47} {'':8} {'kernels':>7} {'others':>6} "
@@ -61,17 +61,17 @@ class Launches:
 
 def run(options: LaunchesOptions) -> None:
     """Print how many kernels and operators every part launches, and what it casts, waits for and keeps."""
-    card = CARDS[options.gpu]
+    properties = DEVICE_MODELS[options.gpu]
     sizes = shape_of(options, torch.bfloat16)
     print(
-        f"{card.name}: {options.preset}, {options.residues} residues, {options.rows} + {options.extra_rows} rows, "
-        "bfloat16, nothing recomputed"
+        f"{properties.name}: {options.preset}, {options.residues} residues, {options.rows} + {options.extra_rows} "
+        "rows, bfloat16, nothing recomputed"
     )
     print(_HEADER)
     found: list[Launches] = []
     for part in parts(sizes):
         if options.only in part.name:
-            for launches in counted(part, card):
+            for launches in counted(part, properties):
                 found.append(launches)
                 print(launches.line(), flush=True)
                 for name, count in launches.waits.items():
@@ -81,6 +81,6 @@ def run(options: LaunchesOptions) -> None:
     write_json(options.json, [asdict(each) for each in found])
 
 
-def counted(part: Part, card: Card) -> Iterator[Launches]:
+def counted(part: Part, properties: DeviceProperties) -> Iterator[Launches]:
     """Yield the launches of a part's forward pass, and of its backward pass if it has one, on a described card."""
-    return map(Launches.of, both_passes(part, card))
+    return map(Launches.of, both_passes(part, properties))

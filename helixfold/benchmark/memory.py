@@ -29,7 +29,7 @@ from helixfold.model import confidence
 from helixfold.model.config import ModelConfig, of_blocks
 from helixfold.model.presets import Preset, preset
 from helixfold.model.update import Executor, Stream
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Layout, Mesh, make_mesh
@@ -82,8 +82,8 @@ class Point(Computation):
     @property
     def design_step(self) -> Training:
         """Return a design's step as a workload."""
-        card = card_of(torch.device(self.device))
-        return workload(hallucination(self.residues), self.network, self.design_options, card)
+        properties = properties_of(torch.device(self.device))
+        return workload(hallucination(self.residues), self.network, self.design_options, properties)
 
     @property
     def size(self) -> PassSize:
@@ -119,10 +119,10 @@ class Point(Computation):
         return self._predicted("whole") + _PLAIN_LOGITS * torch.float32.itemsize * logits
 
     def _predicted(self, executor: str) -> int:
-        card = card_of(torch.device(self.device))
+        properties = properties_of(torch.device(self.device))
         if self.part == DESIGN:
-            return estimate(self.design_step, Device(card=card, memory=0)).peak
-        found = prediction_memory(self.config, self.size, executor, card)
+            return estimate(self.design_step, Device(properties=properties, memory=0)).peak
+        found = prediction_memory(self.config, self.size, executor, properties)
         return found.stages["Evoformer"] if self.part == EVOFORMER else found.peak
 
 

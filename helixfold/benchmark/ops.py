@@ -20,7 +20,7 @@ from helixfold.benchmark.measurement import (
 )
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
 from helixfold.benchmark.options import CommonOptions, OpsOptions
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import forced
 
 # A peer whose output deviates from the reference by more than this share of its largest value computes something else.
@@ -88,7 +88,7 @@ def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[
 
     The ways are the plain reference, the chosen backend, every other backend that supports the case, and peers.
     """
-    refused = [op.refusals(card_of(device), *arguments) for op, arguments in case.calls]
+    refused = [op.refusals(properties_of(device), *arguments) for op, arguments in case.calls]
     chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
     ways: dict[str, Callable[[], Any]] = {
         PLAIN: _way(case, "reference", gradients=gradients),

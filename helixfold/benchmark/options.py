@@ -30,7 +30,7 @@ MODELS = (
     *(f"model_{index}{suffix}" for suffix in ("", "_ptm", *_MULTIMER) for index in range(1, 6)),
     *("small", "tiny", "tiny_multimer"),
 )
-# The GPUs in `helixfold.ops.card.CARDS`.
+# The GPUs in `helixfold.ops.device_properties.DEVICE_MODELS`.
 GPUS = ("t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200")
 # Equal to `helixfold.execution.recompute.Keep`.
 CheckpointPolicy = Literal["none", "operators", "inputs", "block"]

@@ -25,7 +25,7 @@ from helixfold.model.config import StackConfig
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, outer_mask
 from helixfold.model.outputs import Outputs
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS, Card, described
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, simulated_device
 from helixfold.ops.dispatch import recorded
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, add_together
@@ -47,15 +47,21 @@ BLOCK = "Evoformer block"
 # Other parts whose kernels differ from the block's.
 PARTS = ("extra-MSA block", "template embedding", "structure module")
 # A GPU for each architecture that kernels are compiled for.
-ARCHITECTURES: Mapping[str, Card] = {
-    "sm_75": CARDS["t4"],
-    "sm_80": CARDS["a100-80"],
-    "sm_86": CARDS["rtx3090"],
-    "sm_89": CARDS["rtx4090"],
-    "sm_90": CARDS["h200"],
-    "sm_100": replace(CARDS["h200"], name="NVIDIA B200", capability=(10, 0), memory=178 * 2**30, multiprocessors=148),
+ARCHITECTURES: Mapping[str, DeviceProperties] = {
+    "sm_75": DEVICE_MODELS["t4"],
+    "sm_80": DEVICE_MODELS["a100-80"],
+    "sm_86": DEVICE_MODELS["rtx3090"],
+    "sm_89": DEVICE_MODELS["rtx4090"],
+    "sm_90": DEVICE_MODELS["h200"],
+    "sm_100": replace(
+        DEVICE_MODELS["h200"], name="NVIDIA B200", capability=(10, 0), memory=178 * 2**30, multiprocessors=148
+    ),
     "sm_120": replace(
-        CARDS["rtx4090"], name="NVIDIA GeForce RTX 5090", capability=(12, 0), memory=31 * 2**30, multiprocessors=170
+        DEVICE_MODELS["rtx4090"],
+        name="NVIDIA GeForce RTX 5090",
+        capability=(12, 0),
+        memory=31 * 2**30,
+        multiprocessors=170,
     ),
 }
 NAMES = (*(name.replace("_", " ") for name, _, _ in UPDATES), BLOCK, *PARTS)
@@ -384,12 +390,14 @@ class Pass:
 Compiled = Callable[[], AbstractContextManager[list["CompiledKernel"]]]
 
 
-def both_passes(part: Part, card: Card, compiled: Compiled = lambda: nullcontext([])) -> Iterator[Pass]:
+def both_passes(
+    part: Part, properties: DeviceProperties, compiled: Compiled = lambda: nullcontext([])
+) -> Iterator[Pass]:
     """Yield a part's forward pass, and its backward pass if it has one, on a card that is only described.
 
     The part is run twice, and the second run counts: tables of constants are then there.
     """
-    with described(card), torch.set_grad_enabled(bool(part.leaves)):
+    with simulated_device(properties), torch.set_grad_enabled(bool(part.leaves)):
         with OperatorLog():
             part.run()
         with compiled() as kernels, KeptMemory(part.module) as kept, OperatorLog(part.module) as log:
@@ -411,28 +419,28 @@ def both_passes(part: Part, card: Card, compiled: Compiled = lambda: nullcontext
 
 
 def passes(
-    sizes: Shape, names: Sequence[str], card: Card, compiled: Compiled, refusals: dict[str, str]
+    sizes: Shape, names: Sequence[str], properties: DeviceProperties, compiled: Compiled, refusals: dict[str, str]
 ) -> Iterator[Pass]:
     """Yield both passes, in training, of what has these names: updates of a block, the block, and other parts.
 
     The reasons why kernels do not compute an operator on the card are added to `refusals` by the operator's name.
     """
-    for part in _named_parts(sizes, names, card):
+    for part in _named_parts(sizes, names, properties):
         with recorded() as calls:
-            yield from both_passes(part, card, compiled)
+            yield from both_passes(part, properties, compiled)
         for operator, arguments in calls:
-            reason = operator.refusals(card, *arguments).get("triton")
+            reason = operator.refusals(properties, *arguments).get("triton")
             if reason is not None:
                 refusals[operator.name] = reason
 
 
-def _named_parts(sizes: Shape, names: Sequence[str], card: Card) -> Iterator[Part]:
+def _named_parts(sizes: Shape, names: Sequence[str], properties: DeviceProperties) -> Iterator[Part]:
     yield from _Block(sizes).parts(names)
     if any(name in PARTS for name in names):
         for part in parts(sizes):
             if part.name in names and part.name in PARTS:
                 inputs = sum(each.nbytes for each in part.leaves)
-                with described(card), OperatorLog():
+                with simulated_device(properties), OperatorLog():
                     outputs = sum(each.nbytes for each in tensors(part.run()))
                 yield replace(part, floor=(inputs + outputs, 2 * inputs + outputs))
 

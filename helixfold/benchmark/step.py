@@ -26,7 +26,7 @@ from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -63,7 +63,7 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
     repeats = common.repeats or 3
     policy = "" if options.checkpoint_policy is None else f", recompute {options.checkpoint_policy}"
     recycling = f"{options.num_recycles or 'no'} recycling iteration{'' if options.num_recycles == 1 else 's'}"
-    ways = (PLAIN, "ours", REPLAYED) if card_of(machine.device).kind == "cuda" else (PLAIN, "ours")
+    ways = (PLAIN, "ours", REPLAYED) if properties_of(machine.device).kind == "cuda" else (PLAIN, "ours")
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         said: list[str] = []

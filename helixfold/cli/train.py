@@ -55,16 +55,16 @@ def train(
     if options.dry_run:
         from helixfold.execution.available import available_memory
         from helixfold.execution.device import pick_device
-        from helixfold.ops.card import CARDS, card_of
+        from helixfold.ops.device_properties import DEVICE_MODELS, properties_of
         from helixfold.training.estimate import memory_table
 
-        if options.device != "cpu" and options.device in CARDS:
-            card = CARDS[options.device]
-            memory = card.memory
+        if options.device != "cpu" and options.device in DEVICE_MODELS:
+            properties = DEVICE_MODELS[options.device]
+            memory = properties.memory
         else:
             device = pick_device(options.device)
-            card, memory = card_of(device), available_memory(device)
-        print("\n".join(memory_table(config, options.memory or memory, card)))
+            properties, memory = properties_of(device), available_memory(device)
+        print("\n".join(memory_table(config, options.memory or memory, properties)))
         return 0
     training_set, output = _places(training_set, options)
     if options.new_parameters and options.weights is None:

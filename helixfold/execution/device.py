@@ -9,7 +9,7 @@ import torch
 from data_pipeline.io.errors import InputError
 from data_pipeline.io.processors import available_processors
 from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 
 # Those of pairs of 36 residues of the demonstration model, or 22 of `model_1`. Up to there one thread of two idle
 # processors takes 0.6 to 0.75 times as long as two and gives the same bits; two are faster from four times as many on.
@@ -36,13 +36,13 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def untried(card: Card) -> str | None:
+def untried(properties: DeviceProperties) -> str | None:
     """Return a sentence that says so if helixfold has never run on devices of this kind, else None."""
-    if card.kind != "rocm":
+    if properties.kind != "rocm":
         return None
     return (
-        f"{card.name} is a GPU of AMD (ROCm {torch.version.hip}), on which helixfold has never been tried; compare "
-        "first results with those of --device cpu"
+        f"{properties.name} is a GPU of AMD (ROCm {torch.version.hip}), on which helixfold has never been tried; "
+        "compare first results with those of --device cpu"
     )
 
 
@@ -98,7 +98,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 _BFLOAT16_FROM = (8, 0)
 
 
-def settled_dtype(name: str, card: Card) -> str:
+def settled_dtype(name: str, properties: DeviceProperties) -> str:
     """Return the name of the dtype that "auto" stands for on a card; a name of `DTYPES` stands for itself.
 
     It is bfloat16 on NVIDIA's GPUs that multiply it, and float32 on older ones and on all other devices. It is never
@@ -106,7 +106,7 @@ def settled_dtype(name: str, card: Card) -> str:
     """
     if name != AUTO:
         return name
-    return "bfloat16" if card.capability is not None and card.capability >= _BFLOAT16_FROM else "float32"
+    return "bfloat16" if properties.capability is not None and properties.capability >= _BFLOAT16_FROM else "float32"
 
 
 def common_dtype(names: Sequence[str]) -> str:
@@ -114,9 +114,9 @@ def common_dtype(names: Sequence[str]) -> str:
     return names[0] if len(set(names)) == 1 else "float32"
 
 
-def dtype_on(name: str, card: Card) -> torch.dtype:
+def dtype_on(name: str, properties: DeviceProperties) -> torch.dtype:
     """Return the dtype of this name on a card; "auto" is chosen for the card."""
-    return DTYPES[settled_dtype(name, card)]
+    return DTYPES[settled_dtype(name, properties)]
 
 
 def cast_trunk(network: AlphaFold, dtype: torch.dtype) -> None:

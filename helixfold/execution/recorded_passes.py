@@ -11,7 +11,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Folded, Recycled, nothing_recycled
 from helixfold.model.update import Executor
-from helixfold.ops.card import Card, card_of
+from helixfold.ops.device_properties import DeviceProperties, properties_of
 from helixfold.ops.dispatch import first_reason
 
 # Residues of one chain up to which a GPU waits for the host to launch kernels. Longer passes gain nothing from being
@@ -82,11 +82,11 @@ class Passes:
 LAUNCHED = Passes()
 
 
-def refusal_of_graphs(card: Card, wanted: str = "auto", ranks: int = 1) -> str | None:
+def refusal_of_graphs(properties: DeviceProperties, wanted: str = "auto", ranks: int = 1) -> str | None:
     """Return why passes are not recorded on a card, as the option `--cuda-graphs` and the ranks of a target say."""
     return first_reason(
         (wanted == "off", "--cuda-graphs is off"),
-        (card.kind != "cuda", "only NVIDIA GPUs have them"),
+        (properties.kind != "cuda", "only NVIDIA GPUs have them"),
         (ranks > 1, "ranks that share a sample exchange data within a pass"),
     )
 
@@ -95,7 +95,7 @@ def passes_on(
     device: torch.device, wanted: str = "auto", ranks: int = 1, say: Callable[[str], object] = lambda _: None
 ) -> Passes:
     """Return passes that are recorded on this device where nothing refuses; `say` prints why if recording fails."""
-    if refusal_of_graphs(card_of(device), wanted, ranks) is not None:
+    if refusal_of_graphs(properties_of(device), wanted, ranks) is not None:
         return LAUNCHED
     return Passes(Recordings(GraphRecorder(device), say=say))
 

@@ -21,7 +21,7 @@ from helixfold.execution.counter import Counter
 from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.model.config import require
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
-from helixfold.ops.card import card_of, described, is_described
+from helixfold.ops.device_properties import is_simulated, properties_of, simulated_device
 from helixfold.ops.residual import Residual
 from helixfold.ops.sizes import loops_if_large
 
@@ -232,7 +232,7 @@ def row_slices(length: int, size: int) -> Iterator[slice]:
     """
     for start in range(0, max(length, 1), size):
         yield slice(start, min(start + size, length))
-        if is_described():
+        if is_simulated():
             return
 
 
@@ -303,7 +303,7 @@ def map_row_bytes(
     """
     # What is measured on tensors without numbers is not taken for a run, nor the other way round.
     inputs = [(type(each), each.shape) for each in streams]
-    key = (_identity(make), like.shape, like.dtype, like.device.type, card_of(like.device), *inputs)
+    key = (_identity(make), like.shape, like.dtype, like.device.type, properties_of(like.device), *inputs)
     if key not in _row_bytes:
         _row_bytes[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, streams[0].shape[1])
     return _row_bytes[key]
@@ -312,13 +312,13 @@ def map_row_bytes(
 def _update_row_bytes(
     method: str, update: Update, slab: Tensor, run: Callable[[Update, int], object], like: "list[_Like]"
 ) -> int:
-    card = card_of(slab.device)
+    properties = properties_of(slab.device)
     length = slab.shape[1]
     if update not in _shapes:
         _shapes[update] = tuple(each.shape for each in update.parameters())
-    key = (method, type(update), update.axis, _shapes[update], length, *like, card, torch.get_num_threads())
+    key = (method, type(update), update.axis, _shapes[update], length, *like, properties, torch.get_num_threads())
     if key not in _row_bytes:
-        with described(card), torch.no_grad():
+        with simulated_device(properties), torch.no_grad():
             _row_bytes[key] = _measured(partial(run, _twin(update)), _UPDATE_ROWS, length)
     return _row_bytes[key]
 

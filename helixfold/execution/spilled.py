@@ -14,7 +14,7 @@ from helixfold.execution.slabs import Held, Slabs, row_slices
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
 from helixfold.model.config import ConfigError
 from helixfold.model.update import Stream, as_tensor
-from helixfold.ops.card import card_of, is_described
+from helixfold.ops.device_properties import is_simulated, properties_of
 
 # One slab is computed while another is written back and, in its place, the next one is read.
 SLOTS = 2
@@ -192,7 +192,7 @@ class Spilled(Slabs):
             if isinstance(stream, SpilledStream) and lane_of(stream) is None:
                 lanes.append(Lane(stream, size))
         parts = [*row_slices(streams[0].shape[1], size)]
-        if lanes and not is_described():
+        if lanes and not is_simulated():
             slots = visited(lanes, [lane for lane in lanes if lane is lane_of(changed)], parts, self._device)
         else:
             slots = ((part, 0) for part in parts)
@@ -201,10 +201,10 @@ class Spilled(Slabs):
             yield part, slabs, None if changed is None else slab(changed, slot, part)
 
     def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> SpilledStream:
-        if is_described():
+        if is_simulated():
             with counted_as_offloaded():
                 tensor = torch.empty(shape, dtype=dtype, device="meta")
-            return SpilledStream(tensor, HostMemory(crosses=card_of(tensor.device).kind != "cpu"), tensor.device)
+            return SpilledStream(tensor, HostMemory(crosses=properties_of(tensor.device).kind != "cpu"), tensor.device)
         if self._device.type != "cpu":
             return SpilledStream(torch.empty(shape, dtype=dtype, pin_memory=True), HostMemory(), self._device)
         tensor, file = mapped_tensor(self.directory, shape, dtype)

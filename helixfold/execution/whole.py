@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor, transposed
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.residual import Residual
 
 
@@ -23,7 +23,7 @@ class Whole(Executor):
 
     def streams_at_once(self, count: int, device: torch.device) -> int:
         # A GPU waits for launches rather than for memory while gradients are computed, and keeps all streams anyway.
-        return count if card_of(device).kind != "cpu" and torch.is_grad_enabled() else 1
+        return count if properties_of(device).kind != "cpu" and torch.is_grad_enabled() else 1
 
     def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:
         """Return the context of an update, computed from all rows of its input."""

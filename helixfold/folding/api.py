@@ -32,7 +32,7 @@ from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_in, templates_read
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.size import dtype_name
 from helixfold.runtime.options import CudaGraphs
@@ -103,7 +103,7 @@ def predict(
             model.network.to(pick_device(device or "auto"))
     ready = [memory.limited(model) for model in loaded]
     where = next(ready[0].network.parameters()).device
-    stages, dtype = Stages(where), dtype_on(options.dtype, card_of(where))
+    stages, dtype = Stages(where), dtype_on(options.dtype, properties_of(where))
     for model in ready:
         _cast(model, dtype)
     spill = memory.spill_directory or Path(tempfile.gettempdir())

@@ -17,7 +17,7 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction, PredictionIdentity
 from helixfold.folding.provenance import Provenance
 from helixfold.folding.recycling import STAGES, FoldingTarget, can_share_passes, fold
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.estimate import NotEnoughMemoryError, PredictionEstimate, fit_together
@@ -123,7 +123,7 @@ def fold_together(
     There is a plan and a record of stages for each target; each gets its share of the time.
     """
     shared, replays = Stages(stages[0].device), passes.replays
-    dtype = dtype_on(options.dtype, card_of(shared.device))
+    dtype = dtype_on(options.dtype, properties_of(shared.device))
     if len(targets) < 2 or not fit_together(plans) or not can_share_passes(targets, options, dtype):
         return None
     try:

@@ -26,7 +26,7 @@ from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled, nothing_recycled
 from helixfold.model.presets import Preset
 from helixfold.model.update import Executor, as_tensor
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.runtime.options import RepresentationName
 
 # Kinds of devices that compute while the host does something else.
@@ -69,7 +69,7 @@ def fold(
     device's arithmetic. With a tolerance or a score to stop at, the host waits for a GPU once per iteration.
     """
     device = next(model.parameters()).device
-    dtype = dtype_on(options.dtype, card_of(device))
+    dtype = dtype_on(options.dtype, properties_of(device))
     if len(targets) > 1 and not can_share_passes(targets, options, dtype):
         alone = [fold(model, preset, [target], options, run, stages=stages, passes=passes) for target in targets]
         return [prediction for (prediction,) in alone]

@@ -20,7 +20,7 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.planned import fold_planned, fold_together
 from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import PredictionEstimate
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.options import RepresentationName
@@ -48,7 +48,7 @@ def representations(
     options = replace(options or FoldingOptions(), representations=tuple(names))
     memory, where = memory or MemoryOptions(), pick_device(device)
     ready = memory.limited(find_models(() if model is None else (model,), weights, seed=options.seed)[0])
-    dtype = dtype_on(options.dtype, card_of(where))
+    dtype = dtype_on(options.dtype, properties_of(where))
     cast_trunk(ready.network.to(where), dtype)
     found: dict[int, dict[RepresentationName, np.ndarray]] = {}
     order = sorted(range(len(targets)), key=lambda number: len(targets[number].sequence))
@@ -73,7 +73,7 @@ def _predicted(
     plans: list[PredictionEstimate] = []
     for features in targets:
         rows = FeatureRows.of(model_input(features, ready.preset).features)
-        size = rows.size(ready.preset, dtype_on(options.dtype, card_of(stages.device)), options.num_ensemble)
+        size = rows.size(ready.preset, dtype_on(options.dtype, properties_of(stages.device)), options.num_ensemble)
         plans.append(memory.plan(ready.preset, size, available))
         memory.check(plans[-1], features.domain_name)
     lot = [FoldingTarget(features=features) for features in targets]

@@ -22,7 +22,7 @@ from helixfold.losses.labels import Labels
 from helixfold.model.batch import Batch, MultimerBatch
 from helixfold.model.geometry.rigid import length
 from helixfold.model.outputs import PredictedStructure
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.mask_bias import unmasked
 
 _N, _CA, _C = 0, 1, 2  # atom14 slots
@@ -288,7 +288,7 @@ class _Atoms(NamedTuple):
     def blocks(self) -> list[slice]:
         """Return slices of atoms whose pairs with all atoms are computed at once."""
         b, n = self.radius.shape
-        block = _CPU_BLOCK if card_of(self.radius.device).kind == "cpu" else _LARGE_BLOCK
+        block = _CPU_BLOCK if properties_of(self.radius.device).kind == "cpu" else _LARGE_BLOCK
         size = max(1, block // max(1, b * n))
         return [slice(start, start + size) for start in range(0, max(n, 1), size)]
 

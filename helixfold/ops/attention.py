@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from helixfold.ops.card import Card, card_of
 from helixfold.ops.constants import MASKED
+from helixfold.ops.device_properties import DeviceProperties, properties_of
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.mask_bias import every_key_counts
 from helixfold.ops.precision import to_float32
@@ -23,7 +23,7 @@ def _shape_checks(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[bool,
 
 
 def _refusal_of_triton(
-    card: Card,
+    properties: DeviceProperties,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -38,14 +38,14 @@ def _refusal_of_triton(
         *_shape_checks(query, key, value),
         (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
     ) or refusal_of_kernels(
-        card,
+        properties,
         f"attention-{query.element_size()}-{query.shape[-1]}",
         gradients=wants_gradient(query, key, value, bias, gate),
     )
 
 
 def _refusal_of_sdpa(
-    card: Card,
+    properties: DeviceProperties,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -88,10 +88,10 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
         lost = max(-MASKED / scale, torch.finfo(key.dtype).min)
         channel = rearrange(lost * (1 - mask.float()), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
         # On a GPU the kernel that stores no logits takes channels by eights; the others are zeros in the keys.
-        more = 1 if card_of(query.device).kind == "cpu" else 8
+        more = 1 if properties_of(query.device).kind == "cpu" else 8
         query, value = pad(query, (0, more), value=1.0), pad(value, (0, more))
         key = pad(torch.cat([key, channel], -1), (0, more - 1))
-    if query.is_meta and card_of(query.device).kind == "cuda":
+    if query.is_meta and properties_of(query.device).kind == "cuda":
         # On meta tensors PyTorch would choose its implementation that stores the logits.
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention
         return efficient(query, key, value, bias, compute_log_sumexp=False, scale=scale)[0][..., :d]

@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import Card, card_of, is_described
+from helixfold.ops.device_properties import DeviceProperties, is_simulated, properties_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,9 +37,9 @@ class Backend:
     refusal: Callable[..., str | None] = lambda *_, **__: None
     slower: Callable[..., str | None] = lambda *_, **__: None
 
-    def is_for(self, card: Card) -> bool:
+    def is_for(self, properties: DeviceProperties) -> bool:
         """Return whether the backend supports this kind of card."""
-        return not self.kinds or card.kind in self.kinds
+        return not self.kinds or properties.kind in self.kinds
 
     @cached_property
     def function(self) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ class Op(Generic[P, R]):
             _forced_uses[self.name] += 1
         if _calls is not None:
             _calls.append((self, inspect.signature(self.reference).bind(*args, **kwargs).args))
-        if _used is not None and not is_described():
+        if _used is not None and not is_simulated():
             _used.setdefault(self.name, set()).add(backend.name)
 
     @property
@@ -111,30 +111,29 @@ class Op(Generic[P, R]):
         Inside `forced`, return the forced backend, or the reference where that does not support the arguments.
         """
         device = args[0].device  # type: ignore[attr-defined]
-        card = card_of(device)
-        if is_described() and device.type != "meta":
+        properties = properties_of(device)
+        if is_simulated() and device.type != "meta":
             raise ValueError(
-                f"{self.name} was given a tensor on {device} where {card.name} is described and nothing is computed; "
-                "give it tensors on meta"
+                f"{self.name} needs tensors on meta while {properties.name} is simulated, got one on {device}"
             )
         is_forced = self.forced_backend is not None
         for backend in self.backends:
-            is_candidate = backend.name == _forced if is_forced else backend.is_for(card)
-            if not is_candidate or backend.refusal(card, *args, **kwargs) is not None:
+            is_candidate = backend.name == _forced if is_forced else backend.is_for(properties)
+            if not is_candidate or backend.refusal(properties, *args, **kwargs) is not None:
                 continue
             if is_forced or backend.slower(*args, **kwargs) is None:
                 return backend
         return self.backends[-1]
 
-    def refusals(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
+    def refusals(self, properties: DeviceProperties, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
         """Return why each backend, in the order of preference, is not for these arguments on a card, or None.
 
         The tensors may be on the meta device.
         """
         return {
-            backend.name: backend.refusal(card, *args, **kwargs) or backend.slower(*args, **kwargs)
-            if backend.is_for(card)
-            else f"for {' and '.join(backend.kinds)}, not {card.kind}"
+            backend.name: backend.refusal(properties, *args, **kwargs) or backend.slower(*args, **kwargs)
+            if backend.is_for(properties)
+            else f"for {' and '.join(backend.kinds)}, not {properties.kind}"
             for backend in self.backends
         }
 
@@ -233,23 +232,25 @@ def first_reason(*checks: tuple[bool, str]) -> str | None:
     return next((reason for holds, reason in checks if holds), None)
 
 
-def refusal_of_float64(card: Card, x: Tensor, *_: object, **__: object) -> str | None:
+def refusal_of_float64(properties: DeviceProperties, x: Tensor, *_: object, **__: object) -> str | None:
     """Return why a backend without float64 refuses these arguments, or None."""
     return "float64 is left to the reference" if x.dtype == torch.float64 else None
 
 
-def refusal_of_float64_or_nothing(card: Card, x: Tensor, *others: object, **named: object) -> str | None:
+def refusal_of_float64_or_nothing(
+    properties: DeviceProperties, x: Tensor, *others: object, **named: object
+) -> str | None:
     """Return why a backend without float64 or empty tensors refuses these arguments, or None."""
     is_empty = any(isinstance(other, Tensor) and other.numel() == 0 for other in (x, *others))
-    return refusal_of_float64(card, x) or ("there is nothing to compute" if is_empty else None)
+    return refusal_of_float64(properties, x) or ("there is nothing to compute" if is_empty else None)
 
 
-def refusal_of_wide_products(card: Card, x: Tensor) -> str | None:
+def refusal_of_wide_products(properties: DeviceProperties, x: Tensor) -> str | None:
     """Return why a kernel that is mostly matrix products refuses such an input on a GPU, or None.
 
     Exact float32 products do not use a GPU's matrix units, and without these cuBLAS is faster.
     """
     return first_reason(
-        (x.dtype == torch.float32 and card.kind != "cpu", "products in float32 are left to cuBLAS"),
+        (x.dtype == torch.float32 and properties.kind != "cpu", "products in float32 are left to cuBLAS"),
         (x.dtype == torch.float64, f"{x.dtype} is left to the reference"),
     )

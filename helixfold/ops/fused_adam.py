@@ -67,7 +67,7 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.fused_adam:fused_adam_triton",
-        refusal=lambda card, *_: refusal_of_kernels(card),
+        refusal=lambda properties, *_: refusal_of_kernels(properties),
     ),
     Backend(
         name="chunks",

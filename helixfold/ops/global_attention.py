@@ -17,8 +17,10 @@ from helixfold.ops.weights import GlobalAttentionWeights
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.global_attention:global_attention_rows",
-        refusal=lambda card, x, mask, weights, heads: (
-            "the query map has a bias" if weights.query.bias is not None else refusal_of_float64_or_nothing(card, x)
+        refusal=lambda properties, x, mask, weights, heads: (
+            "the query map has a bias"
+            if weights.query.bias is not None
+            else refusal_of_float64_or_nothing(properties, x)
         ),
         slower=plain_is_faster,
     )

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.card import Card
 from helixfold.ops.constants import EPS
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64, wants_gradient
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.sizes import plain_is_faster
@@ -15,7 +15,7 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
 
-def refusal_of_float32(card: Card, x: Tensor, *_: object) -> str | None:
+def refusal_of_float32(properties: DeviceProperties, x: Tensor, *_: object) -> str | None:
     """Return why a backend that multiplies in float32 refuses such an input on a CPU, or None."""
     return f"the processor multiplies {x.dtype} as it is" if product_dtype(x.dtype) == x.dtype else None
 
@@ -25,8 +25,8 @@ def refusal_of_float32(card: Card, x: Tensor, *_: object) -> str | None:
         name="float32",
         kinds=("cpu",),
         run="helixfold.ops.cpu.products:multiply_in_float32",
-        refusal=lambda card, left, right: (
-            "gradients are asked for" if wants_gradient(left, right) else refusal_of_float32(card, left)
+        refusal=lambda properties, left, right: (
+            "gradients are asked for" if wants_gradient(left, right) else refusal_of_float32(properties, left)
         ),
     )
 )
@@ -55,7 +55,7 @@ def linear(x: Float[Tensor, "*batch c_in"], parameters: Affine) -> Float[Tensor,
     return torch.nn.functional.linear(x, *parameters.to(x.dtype))
 
 
-def _refusal_of_triton(card: Card, x: Tensor, norm: Affine) -> str | None:
+def _refusal_of_triton(properties: DeviceProperties, x: Tensor, norm: Affine) -> str | None:
     return first_reason(
         (x.dtype == torch.float64, "float64 is left to the reference"),
         (
@@ -63,7 +63,7 @@ def _refusal_of_triton(card: Card, x: Tensor, norm: Affine) -> str | None:
             "it takes up to 4 dims, 512 channels, scale and offset",
         ),
         (x.numel() == 0 or x.stride(-1) != 1, "it takes rows whose channels follow each other"),
-    ) or refusal_of_kernels(card)
+    ) or refusal_of_kernels(properties)
 
 
 @operator(
@@ -88,7 +88,7 @@ def layer_norm(x: Float[Tensor, "*batch c"], norm: Affine) -> Float[Tensor, "*ba
     return torch.nn.functional.layer_norm(x, x.shape[-1:], *norm.to(x.dtype), EPS)
 
 
-def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, *projects: Affine) -> str | None:
+def refusal_of_norm_linear(properties: DeviceProperties, x: Tensor, norm: Affine, *projects: Affine) -> str | None:
     """Return why the Triton kernels of a norm and maps to few channels refuse these arguments, or None."""
     outputs = sum(len(project.weight) for project in projects)
     # The number of outputs rounded up to a tile's.
@@ -98,7 +98,7 @@ def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, *projects: Affin
         (x.shape[-1] not in (64, 128, 256), f"{x.shape[-1]} channels are not 64, 128 or 256"),
         (tile_outputs is None, f"{outputs} outputs are more than 64"),
         (
-            x.dtype == torch.float32 and card.kind != "cpu" and tile_outputs != 16,
+            x.dtype == torch.float32 and properties.kind != "cpu" and tile_outputs != 16,
             "products in float32 are left to cuBLAS, but for up to 16 outputs",
         ),
         (
@@ -106,7 +106,7 @@ def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, *projects: Affin
             "the stream is empty, has more than four dimensions or its channels do not follow each other",
         ),
     ) or refusal_of_kernels(
-        card,
+        properties,
         f"norm_linear-{x.element_size()}-{x.shape[-1]}-{tile_outputs}",
         gradients=wants_gradient(x, *norm, *chain(*projects)),
     )

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Bool, Float, Float32
 from torch import Tensor
 
-from helixfold.ops.card import card_of
 from helixfold.ops.constants import MASKED
+from helixfold.ops.device_properties import properties_of
 
 
 def every_key_counts(mask: Float[Tensor, "*batch k"]) -> bool:
@@ -13,7 +13,7 @@ def every_key_counts(mask: Float[Tensor, "*batch k"]) -> bool:
 
     So do masks on the meta device.
     """
-    return card_of(mask.device).kind == "cpu" and not mask.is_meta and bool((mask == 1).all())
+    return properties_of(mask.device).kind == "cpu" and not mask.is_meta and bool((mask == 1).all())
 
 
 def mask_bias(mask: Float[Tensor, "*batch k"]) -> Float32[Tensor, "*batch k"] | None:
@@ -23,7 +23,7 @@ def mask_bias(mask: Float[Tensor, "*batch k"]) -> Float32[Tensor, "*batch k"] | 
 
 def unmasked(mask: Bool[Tensor, "b n"]) -> Tensor | slice:
     """Return an index of the elements that count in some sample; on a GPU of all, since the host would wait for it."""
-    if card_of(mask.device).kind != "cpu":
+    if properties_of(mask.device).kind != "cpu":
         return slice(None)
     # Meta tensors have no values: assume that half of the rigid groups and atoms exist, as in a typical protein.
     return torch.arange(mask.shape[1] // 2, device=mask.device) if mask.is_meta else mask.any(0).nonzero()[:, 0]

@@ -4,8 +4,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.card import Card
 from helixfold.ops.constants import COUNT_FLOOR
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import (
     Backend,
     first_reason,
@@ -22,11 +22,11 @@ from helixfold.ops.weights import Affine
 
 
 def _refusal_of_triton(
-    card: Card, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
+    properties: DeviceProperties, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> str | None:
     c, d, c_z = left.shape[-1], right.shape[-1], out.weight.shape[0]
     return (
-        refusal_of_wide_products(card, left)
+        refusal_of_wide_products(properties, left)
         or first_reason(
             (not {c, d} <= {8, 16, 32}, f"{c} x {d} channels are not 8, 16 or 32 of each"),
             (
@@ -35,7 +35,9 @@ def _refusal_of_triton(
             ),
             (left.numel() == 0 or right.numel() == 0, "there is nothing to compute"),
         )
-        or refusal_of_kernels(card, f"outer_product-{max(c, d)}-{c_z}", gradients=wants_gradient(left, right, *out))
+        or refusal_of_kernels(
+            properties, f"outer_product-{max(c, d)}-{c_z}", gradients=wants_gradient(left, right, *out)
+        )
     )
 
 
@@ -44,7 +46,9 @@ def _refusal_of_triton(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.norm_linear:outer_product_operand_triton",
-        refusal=lambda card, columns, mask, norm, project: refusal_of_norm_linear(card, columns, norm, project),
+        refusal=lambda properties, columns, mask, norm, project: refusal_of_norm_linear(
+            properties, columns, norm, project
+        ),
     ),
     Backend(
         name="rows",
@@ -65,12 +69,12 @@ def outer_product_operand(
 
 
 def _refusal_of_operands_by_triton(
-    card: Card, columns: Tensor, mask: Tensor, norm: Affine, left: Affine, right: Affine
+    properties: DeviceProperties, columns: Tensor, mask: Tensor, norm: Affine, left: Affine, right: Affine
 ) -> str | None:
     return first_reason(
         (left.weight.shape != right.weight.shape, "the operands have different numbers of channels"),
         ((left.bias is None) != (right.bias is None), "one operand has a bias and the other has none"),
-    ) or refusal_of_norm_linear(card, columns, norm, left, right)
+    ) or refusal_of_norm_linear(properties, columns, norm, left, right)
 
 
 @operator(

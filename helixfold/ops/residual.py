@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, Op, first_reason, operator, wants_gradient
 from helixfold.ops.linear import layer_norm
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -40,7 +40,9 @@ class Residual(NamedTuple):
         return add_change(stream, change, dropout_mask)
 
 
-def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None) -> str | None:
+def _refusal_of_triton(
+    properties: DeviceProperties, stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None
+) -> str | None:
     return first_reason(
         (
             torch.float64 in (stream.dtype, change.dtype) or stream.dtype != change.dtype,
@@ -52,7 +54,7 @@ def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, dropout_mask:
         ),
         (stream.numel() == 0 or stream.stride(-1) != 1, "it takes rows whose channels follow each other"),
         (wants_gradient(dropout_mask), "the mask needs a gradient"),
-    ) or refusal_of_kernels(card)
+    ) or refusal_of_kernels(properties)
 
 
 @operator(
@@ -83,7 +85,7 @@ def added(residual: Residual | None, change_of: Op[P, Tensor], *args: P.args, **
 
 
 def _refusal_of_norm(
-    card: Card, stream: Tensor, change: Tensor, norm: Affine, dropout_mask: Tensor | None = None
+    properties: DeviceProperties, stream: Tensor, change: Tensor, norm: Affine, dropout_mask: Tensor | None = None
 ) -> str | None:
     dtypes = {each.dtype for each in (stream, change, dropout_mask) if each is not None}
     return first_reason(
@@ -91,7 +93,7 @@ def _refusal_of_norm(
         (norm.bias is None or stream.shape[-1] > 512, "it takes up to 512 channels, scale and offset"),
         (stream.numel() == 0, "there is nothing to compute"),
         (wants_gradient(dropout_mask), "the mask needs a gradient"),
-    ) or refusal_of_kernels(card)
+    ) or refusal_of_kernels(properties)
 
 
 @operator(

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.attention import attention
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.sizes import plain_is_faster
@@ -17,7 +17,12 @@ from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 
 def _refusal_of_triton(
-    card: Card, x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
+    properties: DeviceProperties,
+    x: Tensor,
+    mask: Tensor,
+    bias: Tensor | Affine | None,
+    weights: SelfAttentionWeights,
+    heads: int,
 ) -> str | None:
     norm, qkv, gate, out = weights
     width, c = gate.weight.shape
@@ -35,7 +40,7 @@ def _refusal_of_triton(
         ),
         (x.numel() == 0 or x.stride(-1) != 1, "it takes rows whose channels follow each other"),
     ) or refusal_of_kernels(
-        card,
+        properties,
         f"attention-{x.element_size()}-{width // heads}",
         gradients=wants_gradient(x, *of_bias, *chain(*weights)),
     )

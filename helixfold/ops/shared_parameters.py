@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import wants_gradient
 from helixfold.ops.linear import linear, multiply
 from helixfold.ops.weights import Affine
@@ -60,7 +60,7 @@ def copies(parameters: Affine, count: int) -> list[Affine]:
 
 def _at_once(parameters: Affine) -> bool:
     """Return whether the gradients of several uses are computed at once, not one by one by autograd."""
-    return wants_gradient(*parameters) and card_of(parameters.weight.device).kind != "cpu"
+    return wants_gradient(*parameters) and properties_of(parameters.weight.device).kind != "cpu"
 
 
 class _Uses(torch.autograd.Function):

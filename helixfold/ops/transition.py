@@ -5,7 +5,7 @@ from itertools import chain
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import (
     Backend,
     first_reason,
@@ -20,10 +20,10 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import TransitionWeights
 
 
-def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str | None:
+def _refusal_of_triton(properties: DeviceProperties, x: Tensor, weights: TransitionWeights) -> str | None:
     hidden, c = weights.expand.weight.shape
     return (
-        refusal_of_wide_products(card, x)
+        refusal_of_wide_products(properties, x)
         or first_reason(
             (
                 c not in (32, 64, 128, 256) or hidden % 64 != 0,
@@ -35,7 +35,7 @@ def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str
                 "it takes rows, in up to 3 dims, whose channels follow each other",
             ),
         )
-        or refusal_of_kernels(card, f"transition-{c}", gradients=wants_gradient(x, *chain(*weights)))
+        or refusal_of_kernels(properties, f"transition-{c}", gradients=wants_gradient(x, *chain(*weights)))
     )
 
 

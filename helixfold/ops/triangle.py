@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import (
     Backend,
     first_reason,
@@ -25,13 +25,13 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
-def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
+def _refusal_of_triton(properties: DeviceProperties, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
     tensors = [each for each in arguments if isinstance(each, Tensor)]
     tuples = [each for each in arguments if not isinstance(each, Tensor)]
     affines = [*chain(*([each] if isinstance(each, Affine) else each for each in tuples))]
     channels = pair.shape[-1], *(len(affine.weight) for affine in affines)
     return (
-        refusal_of_wide_products(card, pair)
+        refusal_of_wide_products(properties, pair)
         or first_reason(
             *((c not in (16, 32, 64, 128), f"{c} channels are not 16, 32, 64 or 128") for c in channels),
             (any(affine.bias is None for affine in affines), "maps without bias are left to the reference"),
@@ -41,7 +41,7 @@ def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *arguments: Any) 
             ),
         )
         or refusal_of_kernels(
-            card, f"triangle-{max(channels)}", gradients=wants_gradient(pair, *tensors, *chain(*affines))
+            properties, f"triangle-{max(channels)}", gradients=wants_gradient(pair, *tensors, *chain(*affines))
         )
     )
 

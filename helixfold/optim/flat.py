@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from data_pipeline.io.errors import InputError
 from helixfold.ops.adam import AdamBuffers, AdamStep
-from helixfold.ops.card import card_of
 from helixfold.ops.constants import LINE
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.fused_adam import fused_adam
 from helixfold.optim import clip
 from helixfold.optim.config import MuonConfig, OptimizerConfig
@@ -317,7 +317,7 @@ class FlatOptimizer:
         On a GPU they are added together once all are there: one by one, a launch for each of thousands of parameters
         would take longer than the additions.
         """
-        if card_of(loss.device).kind == "cpu":
+        if properties_of(loss.device).kind == "cpu":
             loss.backward()
         else:
             add_together(self._gradients, torch.autograd.grad(loss, self._parameters, allow_unused=True))

@@ -23,7 +23,7 @@ from helixfold.execution.recorded_passes import bucket_size
 from helixfold.execution.stages import mean_seconds
 from helixfold.losses.config import LossConfig, initial_training
 from helixfold.model.config import ConfigError, ModelConfig
-from helixfold.ops.card import CARDS, Card, card_of
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, properties_of
 from helixfold.parallel.mesh import Layout, layouts
 from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.passes import (
@@ -93,7 +93,7 @@ class Device:
     `rate` is the FLOP per second that a prediction reaches; None: as measured on the device of this kind at hand.
     """
 
-    card: Card
+    properties: DeviceProperties
     memory: int
     spill: int = 0
     rate: float | None = None
@@ -106,7 +106,7 @@ class Device:
         """
         free = available_memory(device) if memory is None else memory
         spill = free_disk(directory) if device.type == "cpu" else available_memory(torch.device("cpu"))
-        return cls(card=card_of(device), memory=free, spill=spill)
+        return cls(properties=properties_of(device), memory=free, spill=spill)
 
     def step_seconds(self, work: "Training", keep: RecomputeConfig) -> "Seconds":
         """Return the time of a training step with a recompute policy."""
@@ -175,32 +175,34 @@ class Training:
         model = self.model
         return layouts(ranks, branches=model.evoformer.outer_product == model.extra_msa.outer_product == "end")
 
-    def costs(self, keep: Keep | None, card: Card, rank: int = 0, *, plain: bool = False) -> Costs:
+    def costs(self, keep: Keep | None, properties: DeviceProperties, rank: int = 0, *, plain: bool = False) -> Costs:
         """Return the memory and work of each part on a rank of the branches, with the same policy for all parts."""
         # The work of a rank on a sample does not depend on the ranks of other samples.
         layout = replace(self.layout, dp=1)
         return part_costs(
-            self.model, self.size, keep, card, layout, branch_rank=rank, plain=plain, trained=self.trained
+            self.model, self.size, keep, properties, layout, branch_rank=rank, plain=plain, trained=self.trained
         )
 
-    def memory(self, keep: RecomputeConfig, card: Card) -> Memory:
+    def memory(self, keep: RecomputeConfig, properties: DeviceProperties) -> Memory:
         """Return the memory of a pass of one sample, forward and backward, on the rank of the layout that takes most.
 
         Bytes are those beyond parameters and their gradients. Those of a stage are the peak of its forward or backward
         pass, with everything that earlier stages keep. `size.ensemble` is the number of input samples in memory, one
         for each recycling iteration.
         """
-        beside = beside_tensors(card, self.model, self.size) + prepared_products(card)
+        beside = beside_tensors(properties, self.model, self.size) + prepared_products(properties)
         if self.step is not None:
-            return Memory(stages={"step": step_peak(self.model, self.size, keep, card, self.step) + beside})
-        return max((self._memory(keep, card, rank, beside) for rank in range(self.layout.bp)), key=lambda it: it.peak)
+            return Memory(stages={"step": step_peak(self.model, self.size, keep, properties, self.step) + beside})
+        return max(
+            (self._memory(keep, properties, rank, beside) for rank in range(self.layout.bp)), key=lambda it: it.peak
+        )
 
-    def _memory(self, keep: RecomputeConfig, card: Card, rank: int, beside: int) -> Memory:
+    def _memory(self, keep: RecomputeConfig, properties: DeviceProperties, rank: int, beside: int) -> Memory:
         held, stages = 0, {}
-        costs = {part: self.costs(keep_of(keep, part), card, rank)[part] for part in PARTS}
+        costs = {part: self.costs(keep_of(keep, part), properties, rank)[part] for part in PARTS}
         if not costs["evoformer"].backward.launches:
             # Without gradients of the trunk there are no products for those of its inputs and of its parameters.
-            beside -= prepared_products(card) * 2 // 3
+            beside -= prepared_products(properties) * 2 // 3
         for part, cost in costs.items():
             if part == "template" and not cost.kept + cost.forward.peak:
                 continue
@@ -231,15 +233,15 @@ class PredictionEstimate:
 
         A GPU folds many of them in the time of an estimate, and a CPU some; either has memory enough for all.
         """
-        size, card = self.size, self.device.card
-        if size.residues <= (_SHORT if card.has_own_memory else _SHORT_ON_CPU):
+        size, properties = self.size, self.device.properties
+        if size.residues <= (_SHORT if properties.has_own_memory else _SHORT_ON_CPU):
             size = replace(
                 size,
                 residues=bucket_size(size.residues),
                 msa_rows=bucket_size(size.msa_rows),
                 extra_rows=bucket_size(size.extra_rows),
             )
-        return prediction_memory(self.work.model, size, self.executor, card, self.slab_budget)
+        return prediction_memory(self.work.model, size, self.executor, properties, self.slab_budget)
 
     @property
     def needed(self) -> int:
@@ -256,13 +258,15 @@ class PredictionEstimate:
 
         Searches, the making of features, relaxation and writing are not included.
         """
-        size, card, rate, copies = self.size, self.device.card, self.device.rate, math.inf
+        size, properties, rate, copies = self.size, self.device.properties, self.device.rate, math.inf
         counted = -(-size.residues // _STEP) * _STEP
         work = pass_work(self.work.model, replace(size, residues=counted, ensemble=1, ranks=1, dtype=torch.float32))
         if rate is None:
-            reached = _REACHED.get((card.kind, size.dtype), REACHED_BY_GPU)
-            rate = reached * _product_rate(torch.device("cuda" if card.has_own_memory else card.kind), size.dtype)
-            if card.kind == "cpu":  # the share that a GPU reaches includes what waits for its memory
+            reached = _REACHED.get((properties.kind, size.dtype), REACHED_BY_GPU)
+            rate = reached * _product_rate(
+                torch.device("cuda" if properties.has_own_memory else properties.kind), size.dtype
+            )
+            if properties.kind == "cpu":  # the share that a GPU reaches includes what waits for its memory
                 copies = _copy_rate()
         # The work grows with the square of the length, and faster where triangles dominate.
         shorter = (size.residues / counted) ** 2 / size.ranks
@@ -352,7 +356,7 @@ class TrainingEstimate:
     @property
     def memory(self) -> Memory:
         """Return the memory of a pass of one sample."""
-        return self.work.memory(self.keep, self.device.card)
+        return self.work.memory(self.keep, self.device.properties)
 
     @property
     def peak(self) -> int:
@@ -391,9 +395,9 @@ class TrainingEstimate:
     @property
     def again(self) -> tuple[float, int]:
         """Return what is computed again in a step, as floating-point operations; of equals, less memory is better."""
-        work, card = replace(self.work, layout=ALONE), self.device.card
-        once, shares = work.costs("none", card, plain=True), _AGAIN_ON_CPU if card.kind == "cpu" else _AGAIN
-        launches = {keep: work.costs(keep, card) for keep in CHECKPOINT_POLICIES}
+        work, properties = replace(self.work, layout=ALONE), self.device.properties
+        once, shares = work.costs("none", properties, plain=True), _AGAIN_ON_CPU if properties.kind == "cpu" else _AGAIN
+        launches = {keep: work.costs(keep, properties) for keep in CHECKPOINT_POLICIES}
         again = 0.0
         for part in CHOICES:
             if (chosen := getattr(self.keep, part)) != "none":
@@ -464,7 +468,7 @@ def _prediction(work: Prediction, device: Device) -> PredictionEstimate:
     found = (PredictionEstimate(work=work, device=device, executor=name) for name in names)
     small = next((each for each in found if work.executor is not None or _is_chosen(each)), None)
     small = small or PredictionEstimate(work=work, device=device, executor=EXECUTORS[-1])
-    if small.executor == "whole" or not device.card.has_own_memory:
+    if small.executor == "whole" or not device.properties.has_own_memory:
         return small
     # Half of the memory that is left, as a power of 2: estimates for nearly the same memory are then made once.
     budget = min(_MOST_OF_SLABS, int(_SLAB_SHARE * (device.memory - small.needed)))
@@ -473,7 +477,7 @@ def _prediction(work: Prediction, device: Device) -> PredictionEstimate:
 
 
 def _is_chosen(found: PredictionEstimate) -> bool:
-    if found.executor != "whole" or found.device.card.has_own_memory:
+    if found.executor != "whole" or found.device.properties.has_own_memory:
         return found.fits
     is_short = found.size.residues <= WHOLE_RESIDUES
     return is_short and found.fits and found.memory.peak <= WHOLE_SHARE * found.device.memory
@@ -508,7 +512,9 @@ def _max_residues(work: Prediction, device: Device, executor: str) -> int:
     while True:
         for length in lengths:
             # With all arguments, as in `PredictionEstimate.memory`: what is counted there is not counted again.
-            memory = prediction_memory(work.model, replace(work.size, residues=length), executor, device.card, None)
+            memory = prediction_memory(
+                work.model, replace(work.size, residues=length), executor, device.properties, None
+            )
             found[length] = RESERVE * memory.peak, memory.spilled
         nearest = sorted(found, key=lambda length: abs(math.log(length / lengths[-1])))[:3]
         curves = np.polyfit(nearest, [found[length] for length in nearest], 2)
@@ -536,7 +542,7 @@ def fit_together(found: Sequence[PredictionEstimate]) -> bool:
 def pass_work(config: ModelConfig, size: PassSize) -> Direction:
     """Return the work of a pass: its FLOP of matrix products, the bytes that it moves, and its number of operators."""
     found = Direction()
-    for cost in part_costs(config, size, None, CARDS["cpu"], plain=True).values():
+    for cost in part_costs(config, size, None, DEVICE_MODELS["cpu"], plain=True).values():
         found.add(cost.forward)
     return found
 

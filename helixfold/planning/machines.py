@@ -16,7 +16,7 @@ import torch
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import of_blocks
-from helixfold.ops.card import CARDS, Card, card_of
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, properties_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.collectives import BETWEEN_BRANCHES
@@ -65,14 +65,16 @@ class Rates:
     reached: float = REACHED
     call: float = 5e-6
 
-    def seconds(self, work: Training, card: Card, rank: int, keep: RecomputeConfig | None, part: str) -> float:
+    def seconds(
+        self, work: Training, properties: DeviceProperties, rank: int, keep: RecomputeConfig | None, part: str
+    ) -> float:
         """Return the seconds of a part of the network, forward and backward, without messages between ranks.
 
         It is the time of the part's products or of its memory traffic, whichever is longer, plus that of launching its
         operators. `keep` is the recompute policy; None is a forward pass without gradients.
         """
         chosen = keep_of(keep, part)
-        cost, once = work.costs(chosen, card, rank)[part], work.costs("none", card, rank, plain=True)[part]
+        cost, once = work.costs(chosen, properties, rank)[part], work.costs("none", properties, rank, plain=True)[part]
         products = once.forward.products
         if chosen is not None:
             products = (1 + (chosen != "none")) * products + once.backward.products
@@ -95,7 +97,7 @@ class Readings:
     passes: Mapping[tuple[Layout, int, RecomputeConfig | None], Mapping[str, float]]
     parameter: float  # seconds per parameter of an optimizer step
 
-    def seconds(self, work: Training, _: Card, rank: int, keep: RecomputeConfig | None, part: str) -> float:
+    def seconds(self, work: Training, _: DeviceProperties, rank: int, keep: RecomputeConfig | None, part: str) -> float:
         """Return the measured seconds of a part of the network, times the number of samples."""
         return work.samples * self.passes[work.layout, rank, keep][part]
 
@@ -147,12 +149,12 @@ class Machine(Device):
         for part in PARTS:
             found = []
             for rank in range(layout.bp):
-                cost = work.costs(keep_of(keep, part), self.card, rank)[part]
+                cost = work.costs(keep_of(keep, part), self.properties, rank)[part]
                 messages = sum(
                     self.links(layout.sharing if kind in BETWEEN_BRANCHES else layout.dap).at(kind, work.samples * size)
                     for kind, size in (*cost.forward.messages, *cost.backward.messages)
                 )
-                passes = self.speeds.seconds(work, self.card, rank, keep, part)
+                passes = self.speeds.seconds(work, self.properties, rank, keep, part)
                 found.append(Seconds(passes=passes, messages=messages))
             total = total.plus(max(found, key=lambda each: each.total))
         return total
@@ -170,13 +172,13 @@ class Machine(Device):
         return max(whole - backward, links.at("all_reduce", last))
 
 
-def _machine(name: str, card: str, *, memory: float, nvlink: float, network: float) -> Machine:
+def _machine(name: str, device_model: str, *, memory: float, nvlink: float, network: float) -> Machine:
     """Return nodes of eight GPUs by the rates in a data sheet, in bytes/s; those of links are one way."""
     return Machine(
         name=name,
-        card=CARDS[card],
-        speeds=Rates(product=PRODUCTS[card], memory=memory),
-        memory=int(MEMORY_LEFT * CARDS[card].memory),
+        properties=DEVICE_MODELS[device_model],
+        speeds=Rates(product=PRODUCTS[device_model], memory=memory),
+        memory=int(MEMORY_LEFT * DEVICE_MODELS[device_model].memory),
         per_node=8,
         near=_links(nvlink, _NEAR_LATENCY),
         far=_links(network, _FAR_LATENCY),
@@ -236,7 +238,7 @@ def measured_machine(work: Training, ranks: int, mesh: Mesh, memory: int) -> Mac
     mesh.barrier()
     return Machine(
         name="here",
-        card=card_of(mesh.device),
+        properties=properties_of(mesh.device),
         speeds=measured_steps(work, sharings(work, ranks), mesh.device),
         memory=memory,
         per_node=per_node,

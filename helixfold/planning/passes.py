@@ -31,8 +31,8 @@ from helixfold.model.batch import Batch
 from helixfold.model.config import ModelConfig, of_blocks
 from helixfold.model.outputs import Recycled, nothing_recycled
 from helixfold.model.update import Executor, Stream
-from helixfold.ops.card import Card, described
 from helixfold.ops.cpu import loops
+from helixfold.ops.device_properties import DeviceProperties, simulated_device
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -100,17 +100,17 @@ class PartCost:
 Costs = Mapping[str, PartCost]
 
 
-def beside_tensors(card: Card, config: ModelConfig, size: PassSize, *, predicts: bool = False) -> int:
+def beside_tensors(properties: DeviceProperties, config: ModelConfig, size: PassSize, *, predicts: bool = False) -> int:
     """Return the bytes that libraries take beside tensors in a pass of a training or prediction; 0 for a GPU."""
-    if card.kind != "cpu":
+    if properties.kind != "cpu":
         return 0
     of_thread = _OF_THREAD_IN_PREDICTION if predicts else _OF_THREAD
     return of_thread * torch.get_num_threads() + loops.bytes_taken(*streams(config, size))
 
 
-def prepared_products(card: Card) -> int:
+def prepared_products(properties: DeviceProperties) -> int:
     """Return the bytes that oneDNN takes for prepared products of a whole network; 0 for a GPU."""
-    return _PREPARED * (card.kind == "cpu")
+    return _PREPARED * (properties.kind == "cpu")
 
 
 @cache
@@ -118,7 +118,7 @@ def part_costs(
     config: ModelConfig,
     size: PassSize,
     keep: Keep | None,
-    card: Card,
+    properties: DeviceProperties,
     layout: Layout = ALONE,
     *,
     branch_rank: int = 0,
@@ -132,14 +132,14 @@ def part_costs(
     their reference implementations, whose matrix products can be counted; those inside kernels cannot.
     """
     everywhere = None if keep is None else RecomputeConfig.everywhere(keep)
-    with described(card), forced("reference") if plain else nullcontext():
-        make_tables(config, size.dtype, card, learns=keep is not None)
+    with simulated_device(properties), forced("reference") if plain else nullcontext():
+        make_tables(config, size.dtype, properties, learns=keep is not None)
         return Pass(config, size, everywhere, Mesh.simulated(layout, branch_rank), trained=trained).costs()
 
 
 @cache
 def prediction_memory(
-    config: ModelConfig, size: PassSize, name: str, card: Card, slab_budget: int | None = None
+    config: ModelConfig, size: PassSize, name: str, properties: DeviceProperties, slab_budget: int | None = None
 ) -> Memory:
     """Return the memory of a recycling iteration after the first, with confidences, by the executor of that name.
 
@@ -147,41 +147,43 @@ def prediction_memory(
     """
     # Without gradients, further iterations of the structure module leave little more than their results.
     config = replace(config, structure=replace(config.structure, layers=min(2, config.structure.layers)))
-    with described(card):
-        make_tables(config, torch.float32, card, learns=False)
+    with simulated_device(properties):
+        make_tables(config, torch.float32, properties, learns=False)
         within = executor(name, Path("/"), META, slab_budget)
         counted = Pass(config, size, None, Mesh.simulated(Layout(dap=size.ranks)), within=within)
         counted.costs()
-    beside = beside_tensors(card, config, size, predicts=True)
+    beside = beside_tensors(properties, config, size, predicts=True)
     stages: dict[str, int] = {}
     for segment in counted.forward:
         stage = _STAGES_OF_PREDICTION[segment.part]
-        idle = _idle(name, segment.peak, config, size) if card.kind == "cpu" else 0
+        idle = _idle(name, segment.peak, config, size) if properties.kind == "cpu" else 0
         stages[stage] = max(stages.get(stage, 0), segment.peak + idle + beside)
     return Memory(stages=stages, spilled=counted.counter.peak_offloaded)
 
 
 @cache
-def step_peak(config: ModelConfig, size: PassSize, keep: RecomputeConfig, card: Card, step: Step) -> int:
+def step_peak(
+    config: ModelConfig, size: PassSize, keep: RecomputeConfig, properties: DeviceProperties, step: Step
+) -> int:
     """Return the most bytes of a step through a network that is not trained, forward and backward."""
-    with described(card):
-        make_tables(config, size.dtype, card, learns=True)
+    with simulated_device(properties):
+        make_tables(config, size.dtype, properties, learns=True)
         counted = Pass(config, size, keep, Mesh.simulated(ALONE), trained=frozenset(), step=step)
         counted.costs()
     return counted.peak()
 
 
-def make_tables(config: ModelConfig, dtype: torch.dtype, card: Card, *, learns: bool) -> None:
+def make_tables(config: ModelConfig, dtype: torch.dtype, properties: DeviceProperties, *, learns: bool) -> None:
     """Make the tables that stay in memory for all passes on a card, which its first pass would count."""
     small = replace(of_blocks(config, 1), structure=replace(config.structure, layers=1))
-    _make_tables(small, dtype, card, learns)
+    _make_tables(small, dtype, properties, learns)
 
 
 @cache
-def _make_tables(config: ModelConfig, dtype: torch.dtype, card: Card, learns: bool) -> None:
+def _make_tables(config: ModelConfig, dtype: torch.dtype, properties: DeviceProperties, learns: bool) -> None:
     one = PassSize(residues=1, msa_rows=1, extra_rows=1, templates=1, dtype=dtype)
     keep = RecomputeConfig.everywhere("none") if learns else None
-    with described(card):
+    with simulated_device(properties):
         Pass(config, one, keep, Mesh.simulated(ALONE), within=None if learns else Whole()).costs()
 
 

@@ -12,7 +12,7 @@ from helixfold.execution.device import DTYPES, dtype_on
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import ModelConfig
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.estimate import CHECKPOINT_POLICIES, Device, Training, estimate
 from helixfold.planning.passes import ALONE
@@ -24,7 +24,7 @@ _FLOAT = 4
 
 def workload(
     config: TrainingConfig,
-    card: Card = CARDS["cpu"],
+    properties: DeviceProperties = DEVICE_MODELS["cpu"],
     layout: Layout = ALONE,
     *,
     state: int | None = None,
@@ -35,7 +35,7 @@ def workload(
     `state` is the bytes of parameters and optimizer, if they are not those of a run that trains all parameters, and
     `trained` names the parameters that have gradients.
     """
-    sizes, dtype = config.example.sizes(), dtype_on(config.dtype, card)
+    sizes, dtype = config.example.sizes(), dtype_on(config.dtype, properties)
     return Training(
         model=config.model,
         size=PassSize(
@@ -63,13 +63,13 @@ def workload(
 
 
 def with_settled_recompute(
-    config: TrainingConfig, memory: int, card: Card, layout: Layout = ALONE
+    config: TrainingConfig, memory: int, properties: DeviceProperties, layout: Layout = ALONE
 ) -> tuple[TrainingConfig, str]:
     """Replace every "auto" of `recompute` by the fastest policy that fits into `memory` bytes, on each rank.
 
     Return also a sentence for the log on the policy. Raise `ConfigError` if no policy fits.
     """
-    found = estimate(workload(config, card, layout), Device(card=card, memory=memory))
+    found = estimate(workload(config, properties, layout), Device(properties=properties, memory=memory))
     recompute = found.settled()
     message = f"recomputes {recompute}: predicted to take {gib(found.peak)} of the {gib(memory)} that there are"
     return replace(config, recompute=recompute), message
@@ -86,9 +86,9 @@ def memory_per_rank(mesh: Mesh) -> int:
     return int(min(rank["free"] for rank in ranks)) // sharing
 
 
-def memory_table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
+def memory_table(config: TrainingConfig, memory: int, properties: DeviceProperties) -> Iterator[str]:
     """Yield the lines of a dry run: the memory that each recompute policy needs, and the policy that is chosen."""
-    work, device = workload(config, card), Device(card=card, memory=memory)
+    work, device = workload(config, properties), Device(properties=properties, memory=memory)
     size = work.size
     yield (
         f"one micro-batch, {work.samples} x {size.residues} residues, {size.msa_rows} + {size.templates} + "

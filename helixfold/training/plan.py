@@ -13,7 +13,7 @@ from data_pipeline.training_sets.examples import ComplexDataset, TrainingDataset
 from data_pipeline.training_sets.store import FeatureStore
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.presets import with_parallel_blocks
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.launch import on_ranks
 from helixfold.planning.estimate import Seconds, Training, TrainingEstimate
 from helixfold.planning.layouts import best, machine_of_ranks, predict, predictions, table, where_axial_stops
@@ -185,9 +185,9 @@ def _work(
     """Return the work of a step with the largest examples, the machine, and the size of the examples to time."""
     if machine != HERE:
         # The published rates are for bfloat16.
-        work = workload(replace(config, dtype="bfloat16"), MACHINES[machine].card)
+        work = workload(replace(config, dtype="bfloat16"), MACHINES[machine].properties)
         return work, MACHINES[machine], work.size
-    work = workload(config, card_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+    work = workload(config, properties_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
     size = work.size
     if store is not None and not config.example.fixed_shapes:
         size = _mean_size(size, config, store)

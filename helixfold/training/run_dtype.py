@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from helixfold.execution.device import AUTO, common_dtype, settled_dtype
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.checkpoint import newest_record
 from helixfold.training.config import TrainingConfig
@@ -22,10 +22,13 @@ def with_settled_dtype(
         return config
     record = mesh.broadcast(newest_record(checkpoints) if mesh.is_first else None)
     begun = None if record is None else TrainingConfig.from_dict(record["config"]).dtype
-    card = card_of(mesh.device)
-    suiting = common_dtype(mesh.all_gather(settled_dtype(AUTO, card)))
+    properties = properties_of(mesh.device)
+    suiting = common_dtype(mesh.all_gather(settled_dtype(AUTO, properties)))
     if begun not in (None, suiting):
         say(f"computes in {begun}, in which the run began")
     elif suiting != "float32":
-        say(f"computes in {suiting}, which suits {card.name}; --set dtype=float32 at the start computes exact products")
+        say(
+            f"computes in {suiting}, which suits {properties.name}; --set dtype=float32 at the start computes exact "
+            "products"
+        )
     return config.with_settings([f"dtype={begun or suiting}"])

@@ -19,7 +19,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Outputs, Recycled, nothing_recycled
 from helixfold.model.update import Executor
-from helixfold.ops.card import Card, card_of
+from helixfold.ops.device_properties import DeviceProperties, properties_of
 from helixfold.ops.dispatch import first_reason
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
@@ -43,7 +43,7 @@ def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfi
     """
     seed_dropout(config, batch)
     last = batch.recycling_inputs[-1]
-    outputs = forward(model, batch, run, dtype_on(config.dtype, card_of(last.aatype.device)))
+    outputs = forward(model, batch, run, dtype_on(config.dtype, properties_of(last.aatype.device)))
     return total_loss(outputs, last, batch.labels, config.loss)
 
 
@@ -122,7 +122,7 @@ class MicroBatchStep:
             self._gradients.backward(losses.total.mean(), last=last)
             return losses.terms() | losses.metrics
         seed_dropout(self._config, batch)
-        dtype = dtype_on(self._config.dtype, card_of(batch.labels.aatype.device))
+        dtype = dtype_on(self._config.dtype, properties_of(batch.labels.aatype.device))
         terms = self._recorded(batch.recycling_inputs, batch.labels, dtype)
         self._gradients.collect(last=last)
         if self._recorded.recordings.has_failed:
@@ -136,9 +136,9 @@ class MicroBatchStep:
             self._recorded.recordings.clear()
 
 
-def refusal_of_recording(config: TrainingConfig, card: Card, wanted: str, ranks: int) -> str | None:
+def refusal_of_recording(config: TrainingConfig, properties: DeviceProperties, wanted: str, ranks: int) -> str | None:
     """Return why training steps are not recorded, on a card and with so many ranks that share a sample."""
-    return refusal_of_graphs(card, wanted, ranks) or first_reason(
+    return refusal_of_graphs(properties, wanted, ranks) or first_reason(
         # A recording would permute the chains of every complex as it did those of the one that was recorded.
         (config.model.method == "multimer", "equal chains of complexes are assigned by the processor"),
         (not config.example.fixed_shapes, "examples have shapes of their own (example.fixed_shapes=false)"),
@@ -149,8 +149,8 @@ def step_recordings(
     config: TrainingConfig, mesh: Mesh, wanted: str, say: Callable[[str], object]
 ) -> tuple[Recordings | None, list[str]]:
     """Return new recordings for a run, or None if it launches its steps, and what is to be said of that on a GPU."""
-    card = card_of(mesh.device)
-    refusal = refusal_of_recording(config, card, wanted, mesh.sample.size)
+    properties = properties_of(mesh.device)
+    refusal = refusal_of_recording(config, properties, wanted, mesh.sample.size)
     told = "recorded as CUDA graphs, and replayed" if refusal is None else f"launched: {refusal}"
-    notes = [f"training steps are {told}"] if card.kind == "cuda" and wanted != "off" else []
+    notes = [f"training steps are {told}"] if properties.kind == "cuda" and wanted != "off" else []
     return (None, notes) if refusal else (Recordings(GraphRecorder(mesh.device), say=say), notes)

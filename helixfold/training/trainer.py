@@ -19,7 +19,7 @@ from data_pipeline.io.errors import InputError
 from data_pipeline.training_sets.examples import ComplexDataset, ComplexStore, TrainingDataset
 from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.optim.flat import StepReport
 from helixfold.optim.trained import AllParameters, Trained
 from helixfold.parallel.gradients import GradientReducer
@@ -89,8 +89,8 @@ class Trainer:
         self._notes: dict[str, list[str]] = {"dtype": []}
         config = with_settled_dtype(config, mesh, files.checkpoints, self._notes["dtype"].append)
         if not config.recompute.is_settled:
-            memory, card = memory_per_rank(mesh), card_of(mesh.device)
-            config, message = with_settled_recompute(config, memory, card, mesh.layout)
+            memory, properties = memory_per_rank(mesh), properties_of(mesh.device)
+            config, message = with_settled_recompute(config, memory, properties, mesh.layout)
             self._notes["recompute"] = [message]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers

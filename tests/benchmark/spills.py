@@ -24,9 +24,11 @@ SIZES = Shape(preset="model_1", residues=256, rows=128, extra_rows=1024, dtype=t
 
 def spilled(architecture: int, names: list[str]) -> dict[str, int]:
     """Return the bytes of a thread's stack of every kernel of these parts, of the version of it that has most."""
-    card, compiled = ARCHITECTURES[f"sm_{architecture}"], partial(compiled_launches, architecture)
+    properties, compiled = ARCHITECTURES[f"sm_{architecture}"], partial(compiled_launches, architecture)
     found: dict[str, int] = {}
-    for kernel in dict.fromkeys(kernel for each in passes(SIZES, names, card, compiled, {}) for kernel in each.kernels):
+    for kernel in dict.fromkeys(
+        kernel for each in passes(SIZES, names, properties, compiled, {}) for kernel in each.kernels
+    ):
         found[kernel.name] = max(found.get(kernel.name, 0), spilled_bytes(kernel))
     return found
 

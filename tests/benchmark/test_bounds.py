@@ -12,7 +12,7 @@ import torch
 from helixfold.benchmark.launches import Launches, counted
 from helixfold.benchmark.op_cases import Shape
 from helixfold.benchmark.passes import BLOCK, PARTS, parts
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 
 ROOT = Path(__file__).parents[2]
 # Launches of the forward and of the backward pass, and casts of parameters, of `model_1`'s parts at 256 residues.
@@ -57,7 +57,7 @@ def test_launches_and_casts_are_within_bounds_and_the_host_waits_for_updates_onl
     found: dict[str, list[Launches]] = {}
     for part in parts(Shape(preset="model_1", residues=256, rows=128, extra_rows=1024, dtype=torch.bfloat16)):
         if part.name in bounds:
-            found[part.name] = list(counted(part, CARDS["h200"]))
+            found[part.name] = list(counted(part, DEVICE_MODELS["h200"]))
     assert found.keys() == bounds.keys()
     for name, (forward, backward, casts) in bounds.items():
         passes = found[name]

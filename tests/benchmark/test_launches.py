@@ -10,7 +10,7 @@ from helixfold.benchmark.launches import Launches, counted
 from helixfold.benchmark.op_cases import Shape
 from helixfold.benchmark.passes import Part, parts
 from helixfold.cli.main import main
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 
 SMALL = ["--preset", "tiny", "--residues", "12", "--rows", "4", "--extra-rows", "5"]
 
@@ -26,13 +26,13 @@ def test_launches_and_kept_bytes_are_those_of_the_code() -> None:
         return x
 
     leaves = [x, *linear.parameters()]
-    forward, backward = counted(Part(name="two", run=run, module=linear, leaves=leaves), CARDS["h200"])
+    forward, backward = counted(Part(name="two", run=run, module=linear, leaves=leaves), DEVICE_MODELS["h200"])
     assert forward.names == {"sum": 1, "mul": 1, "mm": 1, "exp": 1}
     assert (forward.kernels, forward.others, forward.waits) == (0, 4, {"_local_scalar_dense": 1})
     # The factor, the product's operand and the exponential; not the weight.
     assert forward.kept == 4 * (4 + 12 + 12)
     assert backward.names == {"mm": 2, "mul": 2}
-    (prediction,) = counted(Part(name="one", run=run), CARDS["h200"])
+    (prediction,) = counted(Part(name="one", run=run), DEVICE_MODELS["h200"])
     assert prediction.kept == 0
 
 

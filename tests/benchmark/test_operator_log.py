@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from helixfold.benchmark.passes import OperatorLog
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.linear import layer_norm
 from helixfold.ops.weights import Affine
 
@@ -29,7 +29,7 @@ def test_casts_of_parameters_are_told_from_others() -> None:
 def test_kernels_have_their_names() -> None:
     x = torch.empty(1, 8, 8, 128, dtype=torch.bfloat16, device=META)
     norm = Affine(*(torch.empty(128, device=META) for _ in range(2)))
-    with described(CARDS["h200"]), OperatorLog() as log:
+    with simulated_device(DEVICE_MODELS["h200"]), OperatorLog() as log:
         layer_norm(x, norm)
     assert [call.name for call in log.calls if call.is_kernel] == ["forward"]
 

@@ -12,7 +12,7 @@ import pytest
 from helixfold.benchmark import measurement, step
 from helixfold.benchmark.block import block_flops
 from helixfold.cli.main import main
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.training import presets
 from tests.support.operator_graphs import OperatorRecorder
@@ -100,7 +100,7 @@ def test_a_step_is_measured_with_recycling_and_replayed_where_there_are_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("ops.mask_bias", "optim.flat", "benchmark.step"):
-        monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
+        monkeypatch.setattr(f"helixfold.{module}.properties_of", lambda device: DEVICE_MODELS["h100"])
     recorder = OperatorRecorder()
     monkeypatch.setattr("helixfold.benchmark.step.GraphRecorder", lambda device: recorder)
     with forced("reference"):

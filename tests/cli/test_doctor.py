@@ -63,7 +63,7 @@ def test_whether_passes_are_recorded_is_told(
 ) -> None:
     if torch.device("cpu") == pick_device():
         assert "CUDA graphs none: only NVIDIA GPUs have them" in doctor(capsys)
-    monkeypatch.setattr("helixfold.apps.predict.doctor.refusal_of_graphs", lambda card: None)
+    monkeypatch.setattr("helixfold.apps.predict.doctor.refusal_of_graphs", lambda properties: None)
     assert "CUDA graphs of short passes whose size repeats (--cuda-graphs)" in doctor(capsys)
 
 
@@ -203,7 +203,7 @@ def test_a_device_that_was_never_tried_is_said_to_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "precision   float32 by default" in doctor(capsys)
-    monkeypatch.setattr("helixfold.apps.predict.doctor.untried", lambda card: "nobody has tried this device")
+    monkeypatch.setattr("helixfold.apps.predict.doctor.untried", lambda properties: "nobody has tried this device")
     assert "nobody has tried this device\n" in doctor(capsys)
 
 

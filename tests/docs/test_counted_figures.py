@@ -12,7 +12,7 @@ from helixfold.benchmark.passes import parts
 from helixfold.cli.main import main
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.passes import prediction_memory
@@ -58,7 +58,7 @@ def test_the_performance_page_names_only_lasting_benchmarks() -> None:
 def test_estimates_of_predictions(length: int) -> None:
     model = preset("model_1_ptm")
     size = FeatureRows.at_most(length, model.sampling).size(model, torch.bfloat16)
-    peaks = [prediction_memory(model.model, size, executor, CARDS["h200"]).peak for executor in EXECUTORS]
+    peaks = [prediction_memory(model.model, size, executor, DEVICE_MODELS["h200"]).peak for executor in EXECUTORS]
     expected = [round(peak / 2**30, 1) for peak in peaks][length == 10_000 :]  # these do not fit as a whole
     command = f"`helixfold doctor --device h200 --length {length}`"
     found = {name: numbers(row[1]) for name in TEXTS for row in rows(TEXTS[name], command)}
@@ -104,7 +104,7 @@ def test_launches_of_a_training_block() -> None:
         for part in parts(Shape(preset="model_1", residues=256, rows=128, extra_rows=1024, dtype=torch.bfloat16))
         if part.name == "Evoformer block"
     )
-    forward, backward = (each.kernels + each.others for each in counted(block, CARDS["h200"]))
+    forward, backward = (each.kernels + each.others for each in counted(block, DEVICE_MODELS["h200"]))
     assert f"launches {forward} kernels forward and {backward} backward" in " ".join(PERFORMANCE.split())
 
 

@@ -16,7 +16,7 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.planning.passes import META
 from tests.support.networks import tiny_config
 
@@ -101,8 +101,8 @@ def test_what_is_known_of_operators_is_what_pytorch_says(monkeypatch: pytest.Mon
     config = tiny_config()
     assert config.template is not None
     template = replace(config.template, unit_vectors=True, initial_frames=True)
-    for card in ("cpu", "h200"):
-        with described(CARDS[card]), META, Counter():
+    for device_model in ("cpu", "h200"):
+        with simulated_device(DEVICE_MODELS[device_model]), META, Counter():
             model = AlphaFold(replace(config, template=template)).train()
             batch = random_batch(9, 4, 5, 2, META)
             outputs = model(Whole(), [batch], None, torch.float32)

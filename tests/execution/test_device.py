@@ -7,8 +7,8 @@ import torch
 
 from data_pipeline.io.errors import InputError
 from helixfold.execution.device import pick_device, untried
-from helixfold.ops import card
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops import device_properties
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 
 
 def test_auto_finds_something_that_computes() -> None:
@@ -40,21 +40,21 @@ def test_a_cuda_device_becomes_the_current_one_and_sums_in_float32(monkeypatch: 
 
 
 @pytest.fixture
-def rocm(monkeypatch: pytest.MonkeyPatch) -> Card:
-    """The card that PyTorch for ROCm shows, whose capability looks like that of an NVIDIA GPU."""
+def rocm(monkeypatch: pytest.MonkeyPatch) -> DeviceProperties:
+    """The GPU that PyTorch for ROCm shows, whose capability looks like that of an NVIDIA GPU."""
     properties = SimpleNamespace(name="MI300X", major=9, minor=4, total_memory=192 * 2**30, multi_processor_count=304)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "hip", "6.4.2")
-    return card._card_at_hand.__wrapped__(torch.device("cuda"))
+    return device_properties._properties_at_hand.__wrapped__(torch.device("cuda"))
 
 
-def test_a_gpu_of_amd_is_no_cuda_card_and_said_to_be_untried(rocm: Card) -> None:
+def test_a_gpu_of_amd_is_no_cuda_card_and_said_to_be_untried(rocm: DeviceProperties) -> None:
     assert (rocm.kind, rocm.capability, rocm.shared_memory, rocm.memory) == ("rocm", None, 0, 192 * 2**30)
     assert rocm.has_own_memory
     said = untried(rocm)
     assert said is not None
     assert said.startswith("MI300X is a GPU of AMD (ROCm 6.4.2), on which helixfold has never been tried")
-    assert not any(untried(each) for each in CARDS.values())
+    assert not any(untried(each) for each in DEVICE_MODELS.values())
 
 
 @pytest.mark.gpu

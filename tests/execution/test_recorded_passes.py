@@ -19,7 +19,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.batch import Batch
 from helixfold.model.outputs import Recycled, nothing_recycled
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced, recorded_backends
 from tests.support.networks import (
     random_batch,
@@ -138,10 +138,10 @@ def test_only_short_passes_of_whole_streams_are_recorded() -> None:
 
 
 def test_nothing_is_recorded_where_there_are_no_graphs() -> None:
-    assert refusal_of_graphs(CARDS["h100"]) is None
-    assert refusal_of_graphs(CARDS["cpu"]) == "only NVIDIA GPUs have them"
-    assert refusal_of_graphs(CARDS["h100"], "off") == "--cuda-graphs is off"
-    assert "exchange data" in str(refusal_of_graphs(CARDS["h100"], ranks=2))
+    assert refusal_of_graphs(DEVICE_MODELS["h100"]) is None
+    assert refusal_of_graphs(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
+    assert refusal_of_graphs(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
+    assert "exchange data" in str(refusal_of_graphs(DEVICE_MODELS["h100"], ranks=2))
     assert not passes_on(torch.device("cpu")).records(Whole(), 1, 16)
 
 

@@ -32,7 +32,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import ConfigError
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.update import Update
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from tests.support.networks import tiny_model
 
 NONE = RecomputeConfig.everywhere("none")
@@ -180,10 +180,10 @@ def test_short_whole_passes_are_recorded_and_the_first_recycles_zeros(monkeypatc
 
 
 def test_passes_are_recorded_on_gpus_unless_ranks_share_them_or_the_user_says_no() -> None:
-    assert refusal_of_graphs(CARDS["h100"]) is None
-    assert refusal_of_graphs(CARDS["h100"], "off") == "--cuda-graphs is off"
-    assert refusal_of_graphs(CARDS["cpu"]) == "only NVIDIA GPUs have them"
-    assert "exchange data" in str(refusal_of_graphs(CARDS["h100"], ranks=2))
+    assert refusal_of_graphs(DEVICE_MODELS["h100"]) is None
+    assert refusal_of_graphs(DEVICE_MODELS["h100"], "off") == "--cuda-graphs is off"
+    assert refusal_of_graphs(DEVICE_MODELS["cpu"]) == "only NVIDIA GPUs have them"
+    assert "exchange data" in str(refusal_of_graphs(DEVICE_MODELS["h100"], ranks=2))
     assert passes_on(torch.device("cpu")) is LAUNCHED
     assert [bucket_size(count) for count in (1, 16, 17, 65, 127, 129, 257)] == [16, 16, 32, 80, 128, 160, 320]
 

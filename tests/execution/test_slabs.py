@@ -13,7 +13,7 @@ from helixfold.model.config import StackConfig
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack
 from helixfold.model.layers import Transition
 from helixfold.model.triangle import TriangleMultiplication
-from helixfold.ops.card import card_of, described
+from helixfold.ops.device_properties import properties_of, simulated_device
 from tests.support.networks import random_batch, relative_error, tiny_config, tiny_model
 
 
@@ -171,9 +171,9 @@ def test_rows_measured_in_a_run_do_not_count_for_an_estimate() -> None:
         measured.append(rows.device.type)
         return rows + 1
 
-    card = card_of(torch.device("cpu"))
+    properties = properties_of(torch.device("cpu"))
     for device in ("cpu", "meta"):
         stream = torch.ones(1, 9, 7, device=device)
-        with described(card) if device == "meta" else nullcontext():
+        with simulated_device(properties) if device == "meta" else nullcontext():
             map_row_bytes(make, stream[:, :1], lambda count, stream=stream: [stream[:, :count]], [stream])
     assert measured == ["cpu"] * 2 + ["meta"] * 2

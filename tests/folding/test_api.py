@@ -25,7 +25,7 @@ from helixfold.folding.options import FoldingOptions
 from helixfold.folding.prediction import Prediction
 from helixfold.model.presets import PRESETS, tiny
 from helixfold.model.update import Executor
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import Device, NotEnoughMemoryError
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.passes import prediction_memory
@@ -81,11 +81,11 @@ def test_the_executor_that_fits_into_the_memory_limit_is_used(
     monkeypatch.setattr(planned, "fold", recorded)
     monkeypatch.setattr(
         "helixfold.planning.memory.Device.at_hand",
-        lambda device, _, memory: Device(card=card_of(device), memory=memory, spill=2**30),
+        lambda device, _, memory: Device(properties=properties_of(device), memory=memory, spill=2**30),
     )
     residues = 150 if executor is Whole else 400  # sizes of shorter chains are rounded before the forecast
     size = FeatureRows(residues=residues, alignment=1, templates=0).size(tiny(), torch.float32)
-    forecast = prediction_memory(tiny().model, size, executor.__name__.lower(), card_of(torch.device("cpu")))
+    forecast = prediction_memory(tiny().model, size, executor.__name__.lower(), properties_of(torch.device("cpu")))
     # Whole streams may take half of the memory, and all others need a tenth more than their forecast.
     memory = MemoryOptions(memory=int(forecast.peak * (2.5 if executor is Whole else 1.15)))
     with pytest.raises(RuntimeError, match="no need to go on"):

@@ -145,7 +145,7 @@ def test_large_slabs_that_do_not_fit_are_made_smaller_first(fold: Fold) -> None:
         if len(tried) < 3:
             gpu()
 
-    found, said = fold(attempt, planned(100, forced="slabs", card="h200"))
+    found, said = fold(attempt, planned(100, forced="slabs", device_model="h200"))
     assert [(type(each), each.budget) for each in tried] == [(Slabs, 8 * GIB), (Slabs, None), (Spilled, None)]
     assert found.provenance is not None
     assert (found.provenance.executor, found.provenance.slab_budget) == ("spilled", None)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import dropout, normalize
 
 from helixfold.ops.attention import attention
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.dispatch import Op, forced, recorded
 from helixfold.ops.linear import layer_norm, norm_linear
 from helixfold.ops.outer_product import outer_product_mean, outer_product_operand, outer_product_operands
@@ -97,7 +97,7 @@ class Case:
                 assert len(calls) == 1, "the addition was left to its own operator"
             else:
                 found = self.op(*arguments)
-        assert used[self.op.name] == 1, self.op.refusals(card_of(arguments[0].device), *arguments)["triton"]
+        assert used[self.op.name] == 1, self.op.refusals(properties_of(arguments[0].device), *arguments)["triton"]
         return found
 
     def skip_what_is_left_to_cublas(self, arguments: list[Any]) -> None:
@@ -105,7 +105,7 @@ class Case:
         if self.adds and self.op is self_attention:
             pytest.skip("exact products of the output map are left to cuBLAS, before an addition")
         of_change = self._of_change(arguments) if self.adds else arguments
-        reason = self.op.refusals(card_of(arguments[0].device), *of_change)["triton"]
+        reason = self.op.refusals(properties_of(arguments[0].device), *of_change)["triton"]
         if reason is not None and "left to cuBLAS" in reason:
             pytest.skip(reason)
 

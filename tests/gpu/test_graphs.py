@@ -17,7 +17,7 @@ from helixfold.losses.config import finetuning
 from helixfold.losses.total import total_loss
 from helixfold.model.outputs import Recycled
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -72,7 +72,7 @@ def test_a_replayed_training_step_is_the_launched_one(
     """Losses, gradients and parameters after steps with one or two recycling iterations, and with dropout."""
     if device == "cpu":
         for module in ("ops.mask_bias", "optim.flat"):
-            monkeypatch.setattr(f"helixfold.{module}.card_of", lambda _: CARDS["h100"])
+            monkeypatch.setattr(f"helixfold.{module}.properties_of", lambda _: DEVICE_MODELS["h100"])
     name, *shape = sizes
     on = torch.device(device)
     config = preset(name).model

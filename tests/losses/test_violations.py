@@ -21,7 +21,7 @@ from helixfold.model.batch import Batch
 from helixfold.model.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
 from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.outputs import PredictedStructure
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from tests.parity.test_functions import Function
 
 ALPHAFOLD = {
@@ -393,7 +393,7 @@ def test_memory_does_not_grow_with_all_pairs_of_atoms() -> None:
     peaks = []
     for residues in (512, 1024):
         atoms = torch.empty(1, residues, 14, 3, device="meta", requires_grad=True)
-        with described(CARDS["h100"]), Counter() as counter:
+        with simulated_device(DEVICE_MODELS["h100"]), Counter() as counter:
             index = torch.empty(1, residues, dtype=torch.int64, device="meta")
             clashes(atoms, torch.empty(1, residues, 14, device="meta"), index, 1.5).sum().backward()
         peaks.append(counter.peak)

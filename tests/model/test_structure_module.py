@@ -18,7 +18,7 @@ from helixfold.model.point_attention import InvariantPointAttention, PairInput
 from helixfold.model.structure_module import Angles, StructureModule
 from helixfold.model.update import Stream
 from helixfold.ops import shared_parameters
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
@@ -121,7 +121,7 @@ def test_gradients_that_are_computed_at_once_for_all_iterations_are_autograds(mo
         return torch.autograd.grad(found.atom14.sin().sum() + found.single.sin().sum(), leaves, allow_unused=True)
 
     expected = gradients()
-    monkeypatch.setattr(shared_parameters, "card_of", lambda _: CARDS["h100"])
+    monkeypatch.setattr(shared_parameters, "properties_of", lambda _: DEVICE_MODELS["h100"])
     for found, right in zip(gradients(), expected, strict=True):
         torch.testing.assert_close(found, right)
 

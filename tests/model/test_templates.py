@@ -12,7 +12,7 @@ from helixfold.model.batch import Batch, sampled_fields
 from helixfold.model.config import TemplateConfig
 from helixfold.model.layers import LayerNorm
 from helixfold.model.templates import TemplateEmbedder, TemplatePointwiseAttention, template_pair_features
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from tests.support.networks import random_batch
 
 CONFIG = TemplateConfig(blocks=1, c_t=16, c_triangle=8, attention_channels=16)
@@ -145,8 +145,8 @@ def test_templates_computed_together_give_what_they_give_alone(
 
 
 def test_templates_are_computed_together_on_a_gpu_in_training() -> None:
-    for card, together in (("h100", 4), ("cpu", 1)):
-        with described(CARDS[card]):
+    for device_model, together in (("h100", 4), ("cpu", 1)):
+        with simulated_device(DEVICE_MODELS[device_model]):
             assert Whole().streams_at_once(4, torch.device("meta")) == together
             with torch.no_grad():
                 assert Whole().streams_at_once(4, torch.device("meta")) == 1

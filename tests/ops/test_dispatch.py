@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 from helixfold.ops.dispatch import (
     Backend,
     Op,
@@ -21,7 +21,7 @@ from helixfold.ops.dispatch import (
 from helixfold.ops.residual import Residual, added
 
 
-def _refusal(card: Card, x: Tensor) -> str | None:
+def _refusal(properties: DeviceProperties, x: Tensor) -> str | None:
     return None if x.ndim == 1 else f"{x.ndim} dimensions"
 
 
@@ -46,12 +46,12 @@ def test_the_first_backend_that_can_is_used() -> None:
 
 def test_a_backend_says_why_it_refuses() -> None:
     shape = torch.empty(2, 2, device="meta")
-    assert negative.refusals(CARDS["cpu"], shape) == {
+    assert negative.refusals(DEVICE_MODELS["cpu"], shape) == {
         "device": "for cuda, not cpu",
         "flat": "2 dimensions",
         "reference": None,
     }
-    assert negative.refusals(CARDS["h100"], shape)["device"] is None
+    assert negative.refusals(DEVICE_MODELS["h100"], shape)["device"] is None
 
 
 def test_a_forced_backend_is_used_where_it_can_be() -> None:

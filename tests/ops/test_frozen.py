@@ -11,7 +11,7 @@ from helixfold.benchmark.launches import counted
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.benchmark.passes import Part
 from helixfold.execution.nested import tensors, with_tensors_changed
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from tests.ops.comparing import poisoned
 
@@ -91,7 +91,7 @@ def test_frozen_parameters_cost_no_launch() -> None:
             counts = []
             for each in cases:
                 part = Part(name=each.name, run=each, leaves=[leaf.requires_grad_() for leaf in each.leaves()])
-                _, backward = counted(part, CARDS["h200"])
+                _, backward = counted(part, DEVICE_MODELS["h200"])
                 counts.append(backward.kernels + backward.others)
             found[case.name] = tuple(counts)
     assert found == LAUNCHES

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helixfold.ops import fused_adam as module
-from helixfold.ops.card import CARDS
 from helixfold.ops.constants import LINE
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.fused_adam import fused_adam
 from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
 
@@ -82,11 +82,11 @@ def test_corrections_are_those_of_the_step() -> None:
 
 def test_a_backend_refuses_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     given = (buffers(1, None), *gradient_and_scale(1, uniform=True), STEP)
-    assert fused_adam.refusals(CARDS["cpu"], *given) == {
+    assert fused_adam.refusals(DEVICE_MODELS["cpu"], *given) == {
         "triton": "for cuda, not cpu",
         "chunks": None,
         "reference": None,
     }
     monkeypatch.delattr(torch, "_fused_adamw_")
-    assert "_fused_adamw_" in (fused_adam.refusals(CARDS["cpu"], *given)["chunks"] or "")
+    assert "_fused_adamw_" in (fused_adam.refusals(DEVICE_MODELS["cpu"], *given)["chunks"] or "")
     assert fused_adam.choice(*given).name == "reference"

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from helixfold.benchmark.op_cases import Shape, op_cases
-from helixfold.ops.card import CARDS, described, is_described
 from helixfold.ops.cpu import (
     attention,
     fused_norm,
@@ -17,6 +16,7 @@ from helixfold.ops.cpu import (
     transition,
     triangle,
 )
+from helixfold.ops.device_properties import DEVICE_MODELS, is_simulated, simulated_device
 from helixfold.ops.linear import linear
 from helixfold.ops.look_up import look_up
 from helixfold.ops.weights import Affine
@@ -54,7 +54,7 @@ def assert_alike(dtype: torch.dtype, *, gradients: bool, tolerance: float) -> No
             continue
         allowed = 0.1 if real.name == STATISTICS and dtype == torch.bfloat16 else tolerance
         expected = metered(with_some_masked(real), nullcontext(), gradients=gradients)
-        found = metered(meta, described(CARDS["cpu"]), gradients=gradients)
+        found = metered(meta, simulated_device(DEVICE_MODELS["cpu"]), gradients=gradients)
         assert found.results == expected.results, real.name
         assert found.live == pytest.approx(expected.live, rel=allowed), real.name
         assert found.peak == pytest.approx(expected.peak, rel=allowed), real.name
@@ -81,7 +81,7 @@ def test_tables_are_looked_up_on_meta_tensors() -> None:
 
 def test_real_tensors_are_refused_where_nothing_would_be_computed() -> None:
     x, weights = torch.ones(2, 3), Affine(torch.ones(4, 3))
-    with described(CARDS["cpu"]), pytest.raises(ValueError, match="linear was given a tensor on cpu"):
+    with simulated_device(DEVICE_MODELS["cpu"]), pytest.raises(ValueError, match="linear needs tensors on meta"):
         linear(x, weights)
-    assert not is_described()
+    assert not is_simulated()
     assert (linear(x, weights) == 3).all()

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from helixfold.benchmark.passes import META, OperatorLog
 from helixfold.ops import shared_parameters
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.linear import linear
 from helixfold.ops.shared_parameters import LinearUse, copies, linear_once, linear_uses
 from helixfold.ops.weights import Affine
@@ -31,7 +31,7 @@ class Blocked(torch.autograd.Function):
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_parameters, "card_of", lambda _: CARDS["h100"])
+    monkeypatch.setattr(shared_parameters, "properties_of", lambda _: DEVICE_MODELS["h100"])
 
 
 def parameters(*, bias: bool = True, learns: bool = True) -> Affine:
@@ -86,7 +86,7 @@ def test_parameters_that_learn_nothing_are_used_as_they_are() -> None:
 
 
 def test_autograd_adds_up_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_parameters, "card_of", lambda _: CARDS["cpu"])
+    monkeypatch.setattr(shared_parameters, "properties_of", lambda _: DEVICE_MODELS["cpu"])
     given = parameters()
     assert all(use.parameters is given for use in linear_uses(given, COUNT, R))
 

@@ -7,7 +7,7 @@ import torch
 
 from helixfold.ops import sizes
 from helixfold.ops.attention import attention
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.dispatch import forced
 from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.transition import transition
@@ -36,7 +36,7 @@ def test_what_takes_gradients_and_is_small_is_left_to_plain_pytorch() -> None:
         assert transition.choice(x, weights).name == "rows"
     larger, weights = of_transition(5 * 8)
     assert transition.choice(larger.requires_grad_(), weights).name == "rows"
-    assert "is faster" in (transition.refusals(CARDS["cpu"], x, weights)["rows"] or "")
+    assert "is faster" in (transition.refusals(DEVICE_MODELS["cpu"], x, weights)["rows"] or "")
 
 
 def test_what_plain_pytorch_would_keep_counts() -> None:
@@ -59,5 +59,5 @@ def test_a_gpu_keeps_its_kernels() -> None:
     square = Affine(torch.empty(64, 64, **bfloat16), torch.empty(64, **bfloat16))
     norm = Affine(torch.empty(64, device="meta"), torch.empty(64, device="meta"))
     x = torch.empty(1, 1, 32, 64, **bfloat16).requires_grad_()
-    with described(CARDS["h100"]):
+    with simulated_device(DEVICE_MODELS["h100"]):
         assert transition.choice(x, TransitionWeights(norm, square, square)).name == "triton"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from data_pipeline.io.errors import InputError
 from helixfold.execution.counter import Counter
 from helixfold.ops import fused_adam
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.optim import clip
 from helixfold.optim.config import AdaGCConfig, Clipping, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport, add_together
@@ -351,8 +351,8 @@ def test_gradients_added_together_are_those_added_one_by_one(
 ) -> None:
     """As on a GPU; some parameters have no gradient."""
     found = []
-    for card in (CARDS["cpu"], CARDS["h100"]):
-        monkeypatch.setattr("helixfold.optim.flat.card_of", lambda _, card=card: card)
+    for properties in (DEVICE_MODELS["cpu"], DEVICE_MODELS["h100"]):
+        monkeypatch.setattr("helixfold.optim.flat.properties_of", lambda _, properties=properties: properties)
         torch.manual_seed(0)
         model = Small()
         optimizer = FlatOptimizer(

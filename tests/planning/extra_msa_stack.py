@@ -15,7 +15,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import of_blocks
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.passes import KEPT_BLOCKS, META, beside_tensors
@@ -34,12 +34,12 @@ class StackPass:
 
     def estimate(self) -> int:
         """Return the estimate of the peak in bytes, counted by running the pass on meta tensors."""
-        with described(CARDS["cpu"]), META, Counter() as counter:
+        with simulated_device(DEVICE_MODELS["cpu"]), META, Counter() as counter:
             run = self.prepared(META)
             counter.begin("run")
             start = counter.live
             run()
-        return counter.peak - start + beside_tensors(CARDS["cpu"], preset(PRESET).model, self.size)
+        return counter.peak - start + beside_tensors(DEVICE_MODELS["cpu"], preset(PRESET).model, self.size)
 
     def prepared(self, device: torch.device) -> Callable[[], None]:
         """Return the pass as a function.

@@ -11,7 +11,7 @@ import torch
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.model.config import ConfigError
 from helixfold.model.presets import preset, tiny
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning import estimate as subject
 from helixfold.planning import layouts, machines
@@ -73,10 +73,10 @@ def training(recompute: RecomputeConfig = NONE, **changes: Any) -> Training:
     return Training(model=tiny().model, size=SIZE, recompute=recompute, **changes)
 
 
-def found_in(memory: int, work: Training, card: str = "h100") -> TrainingEstimate:
+def found_in(memory: int, work: Training, device_model: str = "h100") -> TrainingEstimate:
     """The estimate in so many GiB, beside what oneDNN takes."""
-    device = CARDS[card]
-    return estimate(work, Device(card=device, memory=memory * GIB + prepared_products(device)))
+    device = DEVICE_MODELS[device_model]
+    return estimate(work, Device(properties=device, memory=memory * GIB + prepared_products(device)))
 
 
 def test_what_is_kept_adds_up_and_the_state_counts_once() -> None:
@@ -85,7 +85,7 @@ def test_what_is_kept_adds_up_and_the_state_counts_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("card", "memory", "changes"),
+    ("device_model", "memory", "changes"),
     [
         ("h100", 660, {}),
         # On a GPU "operators" computes nothing again, and of parts with as many launches the largest needs the least.
@@ -101,9 +101,9 @@ def test_what_is_kept_adds_up_and_the_state_counts_once() -> None:
     ],
 )
 def test_the_policy_that_computes_least_again_is_chosen(
-    card: str, memory: int, changes: dict[str, Keep] | None
+    device_model: str, memory: int, changes: dict[str, Keep] | None
 ) -> None:
-    found = found_in(memory, training(AUTO), card)
+    found = found_in(memory, training(AUTO), device_model)
     assert found.fits == (changes is not None)
     # What needs the least is estimated where nothing fits.
     expected = dict.fromkeys(KEPT, "block") if changes is None else changes
@@ -132,7 +132,7 @@ def test_what_would_fit_is_named() -> None:
 class Speeds:
     """Seconds of the parts together: 2 without gradients and 6 with them on the slower of two branches."""
 
-    def seconds(self, work: object, card: object, rank: int, keep: RecomputeConfig | None, part: str) -> float:
+    def seconds(self, work: object, properties: object, rank: int, keep: RecomputeConfig | None, part: str) -> float:
         return (1 + rank) * (1.0 if keep is None else 3.0) / len(PARTS)
 
     def optimizer(self, parameters: int) -> float:
@@ -147,7 +147,7 @@ def links(slope: float) -> Links:
 
 MACHINE = Machine(
     name="some",
-    card=CARDS["h100"],
+    properties=DEVICE_MODELS["h100"],
     speeds=cast(Rates, Speeds()),
     memory=250 * GIB,
     per_node=2,
@@ -264,17 +264,17 @@ def test_the_first_rank_chooses_a_layout_without_idle_ranks_for_all(monkeypatch:
 
 def test_rates_take_the_longer_of_products_and_memory_and_every_launch() -> None:
     rates = Rates(product=1e6, memory=100.0, reached=0.5, call=1e-3)
-    given, card = training(samples=2), CARDS["h100"]
+    given, properties = training(samples=2), DEVICE_MODELS["h100"]
     # 20e6, and twice that backward, at 1e6 a second; launches are of the whole micro-batch.
-    assert rates.seconds(given, card, 0, NONE, "extra_msa") == pytest.approx(2 * 60 / 0.5 + 18e-3)
-    assert rates.seconds(given, card, 0, None, "extra_msa") == pytest.approx(2 * 20 / 0.5 + 7e-3)
+    assert rates.seconds(given, properties, 0, NONE, "extra_msa") == pytest.approx(2 * 60 / 0.5 + 18e-3)
+    assert rates.seconds(given, properties, 0, None, "extra_msa") == pytest.approx(2 * 20 / 0.5 + 7e-3)
     again = RecomputeConfig.everywhere("operators")
-    assert rates.seconds(given, card, 0, again, "extra_msa") == pytest.approx(2 * 80 / 0.5 + 19e-3)
+    assert rates.seconds(given, properties, 0, again, "extra_msa") == pytest.approx(2 * 80 / 0.5 + 19e-3)
     # Heads recompute nothing: 80 bytes at 100 a second.
-    assert rates.seconds(given, card, 0, again, "heads") == pytest.approx(2 * 0.8 / 0.5 + 18e-3)
+    assert rates.seconds(given, properties, 0, again, "heads") == pytest.approx(2 * 0.8 / 0.5 + 18e-3)
     assert rates.optimizer(1000) == 400
     readings = Readings(passes={(Layout(bp=2), 1, NONE): {"heads": 3.0}}, parameter=0.25)
-    assert readings.seconds(replace(given, layout=Layout(bp=2)), card, 1, NONE, "heads") == 6
+    assert readings.seconds(replace(given, layout=Layout(bp=2)), properties, 1, NONE, "heads") == 6
     assert readings.optimizer(8) == 2
 
 
@@ -304,7 +304,7 @@ def test_a_prediction_takes_its_work_divided_by_the_speed(
     monkeypatch.setattr(subject, "_copy_rate", lambda: 1e8)
     size = replace(SIZE, residues=48, dtype=dtype, ensemble=3, ranks=2)
     given = Prediction(model=tiny().model, size=size, passes=5)
-    at = Device(card=CARDS["cpu" if device == "cpu" else "h100"], memory=0)
+    at = Device(properties=DEVICE_MODELS["cpu" if device == "cpu" else "h100"], memory=0)
     found = PredictionEstimate(work=given, device=at, executor="whole").seconds
     # A pass of 64 residues is counted, of which one of 48 takes nine sixteenths.
     assert asked == [replace(SIZE, residues=64)]

@@ -16,7 +16,7 @@ from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
 from helixfold.model.presets import tiny, tiny_multimer
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.planning.estimate import Training
 from helixfold.planning.passes import META, Pass, beside_tensors
@@ -45,9 +45,11 @@ def test_a_step_takes_what_is_forecast(keep: Keep) -> None:
     learn(8)  # gradients and tables exist from now on
     with Counter() as counter:
         learn(SIZE.residues)
-    forecast = work.memory(RecomputeConfig.everywhere(keep), CARDS["cpu"]).peak
+    forecast = work.memory(RecomputeConfig.everywhere(keep), DEVICE_MODELS["cpu"]).peak
     # What libraries take of a processor's memory is in the forecast, too.
-    assert forecast - beside_tensors(CARDS["cpu"], config, SIZE) - 48 * 2**20 == pytest.approx(counter.peak, rel=0.1)
+    assert forecast - beside_tensors(DEVICE_MODELS["cpu"], config, SIZE) - 48 * 2**20 == pytest.approx(
+        counter.peak, rel=0.1
+    )
 
 
 @pytest.mark.parametrize("residues", [20, 21])

@@ -7,12 +7,12 @@ import torch
 
 from helixfold.model.config import ModelConfig
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.planning import estimate as subject
 from helixfold.planning.estimate import Device, Prediction, PredictionEstimate
 from helixfold.planning.size import PassSize
 
-CPU = CARDS["cpu"]
+CPU = DEVICE_MODELS["cpu"]
 SIZE = PassSize(residues=96, msa_rows=4, extra_rows=4, templates=0, dtype=torch.float32)
 
 
@@ -24,7 +24,7 @@ def slow_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prediction_seconds(config: ModelConfig, size: PassSize, passes: int) -> float:
     work = Prediction(model=config, size=size, passes=passes)
-    return PredictionEstimate(work=work, device=Device(card=CPU, memory=0), executor="whole").seconds
+    return PredictionEstimate(work=work, device=Device(properties=CPU, memory=0), executor="whole").seconds
 
 
 def test_time_is_the_work_of_all_passes_divided_by_the_speed() -> None:

@@ -9,7 +9,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 from helixfold.model.config import ModelConfig
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.planning import estimate as subject
 from helixfold.planning.estimate import Device, Prediction, max_residues
 from helixfold.planning.executors import EXECUTORS, executor
@@ -58,10 +58,10 @@ def test_short_chains_are_carried_out_whole_where_memory_is_plenty() -> None:
 def test_a_gpu_computes_whole_streams_where_they_fit_and_else_slabs_of_what_is_free(
     gibibytes: float, chosen: str, slabs: float | None
 ) -> None:
-    found = planned(gibibytes, card="h200")
+    found = planned(gibibytes, device_model="h200")
     assert (found.executor, found.slab_budget) == (chosen, slabs and int(slabs * GIB))
     assert found.fits == (gibibytes > 2.1)
-    assert planned(gibibytes, forced=chosen, card="h200").slab_budget == found.slab_budget
+    assert planned(gibibytes, forced=chosen, device_model="h200").slab_budget == found.slab_budget
 
 
 def test_short_chains_share_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_short_chains_share_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subject, "prediction_memory", noted)
     for residues, msa_rows, extra_rows in ((50, 1, 1), (64, 16, 16), (257, 130, 5000), (513, 130, 5000)):
-        planned(100, card="h200", residues=residues, msa_rows=msa_rows, extra_rows=extra_rows)
+        planned(100, device_model="h200", residues=residues, msa_rows=msa_rows, extra_rows=extra_rows)
     assert [*dict.fromkeys(sizes)] == [(64, 16, 16), (320, 160, 5120), (513, 130, 5000)]
     sizes.clear()
     for residues, msa_rows, extra_rows in ((50, 1, 1), (128, 130, 1000), (129, 130, 5000)):
@@ -83,7 +83,7 @@ def test_short_chains_share_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_slabs_on_a_gpu_take_some_gibibytes_at_most() -> None:
-    assert planned(1000, forced="slabs", card="h200").slab_budget == 8 * GIB
+    assert planned(1000, forced="slabs", device_model="h200").slab_budget == 8 * GIB
     assert planned(1000, forced="slabs").slab_budget is None
 
 
@@ -120,7 +120,7 @@ def test_remedies_are_joined_where_one_is_not_enough() -> None:
 
 
 def test_the_longest_chain_fits_and_a_longer_one_does_not() -> None:
-    device = Device(card=CARDS["cpu"], memory=3 * GIB, spill=DISK)
+    device = Device(properties=DEVICE_MODELS["cpu"], memory=3 * GIB, spill=DISK)
     for name in EXECUTORS:
         most = max_residues(Prediction(model=ModelConfig(), size=SIZE), device, [name])
         assert planned(3, forced=name, residues=most - 1).fits
@@ -138,7 +138,7 @@ def test_the_longest_chain_is_found_where_long_chains_take_otherwise(
         return Memory(stages={"Evoformer": factor * size.residues**2})
 
     monkeypatch.setattr(subject, "prediction_memory", forecast)
-    device = Device(card=CARDS["cpu"], memory=int(1.1 * 900 * 6_549.5**2), spill=0)
+    device = Device(properties=DEVICE_MODELS["cpu"], memory=int(1.1 * 900 * 6_549.5**2), spill=0)
     work = Prediction(model=ModelConfig(), size=replace(SIZE, residues=256))
     assert max_residues(work, device, ["slabs"]) == pytest.approx(expected, rel=0.01)
 

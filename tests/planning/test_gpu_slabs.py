@@ -11,20 +11,20 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.planning.estimate import Device, Prediction, PredictionEstimate, estimate
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.passes import META
 
 MODEL = preset("model_1_ptm")
-H200 = CARDS["h200"]
+H200 = DEVICE_MODELS["h200"]
 MSA_ROWS = 512
 
 
 def planned(residues: int, forced: str | None = None) -> PredictionEstimate:
     size = FeatureRows.at_most(residues, MODEL.sampling).size(MODEL, torch.bfloat16)
     work = Prediction(model=MODEL.model, size=size, executor=forced)
-    return estimate(work, Device(card=H200, memory=H200.memory, spill=2**40))
+    return estimate(work, Device(properties=H200, memory=H200.memory, spill=2**40))
 
 
 def launched(run: Whole | Slabs, residues: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
@@ -37,8 +37,8 @@ def launched(run: Whole | Slabs, residues: int, monkeypatch: pytest.MonkeyPatch)
         return row_slices(length, size)
 
     monkeypatch.setattr(slabs, "row_slices", noted)
-    monkeypatch.setattr(slabs, "is_described", lambda: False)  # which would leave out all slabs but the first
-    with described(H200), torch.no_grad(), META:
+    monkeypatch.setattr(slabs, "is_simulated", lambda: False)  # which would leave out all slabs but the first
+    with simulated_device(H200), torch.no_grad(), META:
         empty = partial(torch.empty, dtype=torch.bfloat16)
         block = EvoformerBlock(stack, c_z, global_columns=False).eval().to(torch.bfloat16)
         streams = empty(1, MSA_ROWS, residues, stack.c_m), empty(1, residues, residues, c_z)

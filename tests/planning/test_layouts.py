@@ -48,8 +48,8 @@ def test_the_time_of_a_step_is_the_sum_of_its_parts() -> None:
     assert once.total == once.passes + once.messages + once.gradients + once.optimizer
     # One sample more is one rank's second, for which the others wait.
     assert predict(workload(parts=9, keep="block"), Layout(dp=8), machine).seconds.passes == twice.passes
-    work, card, keep = workload(), machine.card, RecomputeConfig.everywhere("block")
-    learning, forward = (sum(RATES.seconds(work, card, 0, each, part) for part in PARTS) for each in (keep, None))
+    work, properties, keep = workload(), machine.properties, RecomputeConfig.everywhere("block")
+    learning, forward = (sum(RATES.seconds(work, properties, 0, each, part) for part in PARTS) for each in (keep, None))
     assert once.passes == pytest.approx(learning + 1.5 * forward)
     # What learns is computed forward, backward and forward again.
     assert 3 * forward < learning < 6 * forward
@@ -58,7 +58,9 @@ def test_the_time_of_a_step_is_the_sum_of_its_parts() -> None:
 def test_the_slower_branch_counts() -> None:
     work, machine = workload("end"), with_links(0.0, 0.0)
     two = replace(work, layout=Layout(bp=2))
-    branches = [[RATES.seconds(two, machine.card, rank, work.recompute, part) for part in PARTS] for rank in (0, 1)]
+    branches = [
+        [RATES.seconds(two, machine.properties, rank, work.recompute, part) for part in PARTS] for rank in (0, 1)
+    ]
     assert branches[0] != branches[1]
     found = predict(replace(work, micro_batches=1, recycling_iterations=0.0), Layout(bp=2), machine).seconds
     assert found.passes == pytest.approx(sum(map(max, *branches)))
@@ -67,7 +69,7 @@ def test_the_slower_branch_counts() -> None:
 def test_every_message_of_a_pass_is_sent_over_the_links_of_its_kind() -> None:
     work = replace(workload(parts=1), recycling_iterations=0.0)
     layout = Layout(dap=2)
-    costs = part_costs(work.model, work.size, "none", MACHINE.card, layout).values()
+    costs = part_costs(work.model, work.size, "none", MACHINE.properties, layout).values()
     kinds = [kind for cost in costs for way in (cost.forward, cost.backward) for kind, _ in way.messages]
     for kind in ("all_gather", "reduce_scatter", "all_to_all"):
         links = replace(with_links(0.0, 0.0).near, **{kind: Line(fixed=1.0)})

@@ -19,18 +19,18 @@ def test_links_are_those_of_a_node_up_to_its_size() -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_rank_takes_no_more_than_its_card_has(name: str) -> None:
     machine = MACHINES[name]
-    assert 0.9 * machine.card.memory < machine.memory < machine.card.memory
+    assert 0.9 * machine.properties.memory < machine.memory < machine.properties.memory
 
 
 def test_the_slower_of_products_and_memory_counts_and_every_call() -> None:
-    work, card = workload(), MACHINE.card
+    work, properties = workload(), MACHINE.properties
     whole, block = RecomputeConfig.everywhere("none"), RecomputeConfig.everywhere("block")
-    once = part_costs(work.model, work.size, "none", card, plain=True)["evoformer"]
-    cost = part_costs(work.model, work.size, "none", card)["evoformer"]
+    once = part_costs(work.model, work.size, "none", properties, plain=True)["evoformer"]
+    cost = part_costs(work.model, work.size, "none", properties)["evoformer"]
 
     def seconds(keep: RecomputeConfig | None = whole, **rates: float) -> float:
         free = {"product": 1e30, "memory": 1e30}
-        return replace(RATES, **{**free, **rates}).seconds(work, card, 0, keep, "evoformer")
+        return replace(RATES, **{**free, **rates}).seconds(work, properties, 0, keep, "evoformer")
 
     forward, both = once.forward.products, once.forward.products + once.backward.products
     assert seconds(product=1.0) == both

@@ -18,7 +18,7 @@ from helixfold.losses.config import LossConfig, initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import nothing_recycled
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.collectives import Message
 from helixfold.parallel.mesh import Layout, Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
@@ -48,7 +48,7 @@ def test_every_part_of_every_rank_is_read(dtype: torch.dtype) -> None:
     }
     for layout, rank, keep in speeds.passes:
         at = replace(work, layout=layout)
-        read = {part: speeds.seconds(at, CARDS["cpu"], rank, keep, part) for part in PARTS}
+        read = {part: speeds.seconds(at, DEVICE_MODELS["cpu"], rank, keep, part) for part in PARTS}
         assert [part for part, seconds in read.items() if seconds == 0] == ["template"]
         assert read == {part: 2 * seconds for part, seconds in speeds.passes[layout, rank, keep].items()}
     assert speeds.optimizer(10**6) > 0
@@ -84,7 +84,7 @@ def test_what_is_timed_is_what_is_counted(layout: Layout, rank: int) -> None:
     model = replace(MODEL, evoformer=replace(MODEL.evoformer, blocks=1))
     timed = Pass(model, SIZE, NONE, Mesh.simulated(layout, rank, CPU))
     timed.seconds(readings=1)
-    counted = part_costs(model, SIZE, "none", CARDS["cpu"], layout, branch_rank=rank)
+    counted = part_costs(model, SIZE, "none", DEVICE_MODELS["cpu"], layout, branch_rank=rank)
     sent = [message for way in (timed.forward, timed.backward) for each in way for message in each.work.messages]
     assert Counter(sent) == Counter(message for cost in counted.values() for message in _messages(cost))
 
@@ -112,7 +112,7 @@ def send(layout: str) -> None:
                 else:
                     outputs = model(run, [batch], previous, SIZE.dtype)
                     total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum().backward()
-            costs = part_costs(MODEL, SIZE, keep, CARDS["cpu"], sharing, branch_rank=branch)
+            costs = part_costs(MODEL, SIZE, keep, DEVICE_MODELS["cpu"], sharing, branch_rank=branch)
             counted = [message for cost in costs.values() for message in _messages(cost)]
             assert Counter(messages) == Counter(counted), (keep, mesh.rank)
             assert messages

@@ -8,7 +8,7 @@ import torch
 
 from data_pipeline.sampling.sample import draw_sample
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.planning.estimate import Device
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.weights.find import find_models
@@ -49,11 +49,11 @@ def test_processes_of_a_machine_share_its_memory_and_its_disks(monkeypatch: pyte
     monkeypatch.setattr("helixfold.planning.memory.available_memory", lambda _: 100)
     monkeypatch.setattr(
         "helixfold.planning.memory.Device.at_hand",
-        lambda _, __, memory: Device(card=CARDS["cpu"], memory=memory or 100, spill=80),
+        lambda _, __, memory: Device(properties=DEVICE_MODELS["cpu"], memory=memory or 100, spill=80),
     )
     four = MemoryOptions().divided(4, CPU)
     assert (four.memory, four.processes) == (25, 4)
-    assert four.available(CPU, Path()) == Device(card=CARDS["cpu"], memory=25, spill=20)
+    assert four.available(CPU, Path()) == Device(properties=DEVICE_MODELS["cpu"], memory=25, spill=20)
     # What the user says is said of each process, and a GPU has its own.
     assert MemoryOptions(memory=60).divided(4, CPU).memory == 60
     assert MemoryOptions().divided(4, torch.device("cuda")).memory is None

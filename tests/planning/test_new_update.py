@@ -15,7 +15,7 @@ from helixfold.model import evoformer
 from helixfold.model.config import StackConfig
 from helixfold.model.evoformer import EvoformerBlock, Streams
 from helixfold.model.update import Executor, Stream, Update
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import Layout
 from helixfold.planning.estimate import Device, Training, estimate
 from helixfold.planning.passes import part_costs, prediction_memory
@@ -23,7 +23,7 @@ from helixfold.planning.size import PassSize
 from tests.support.networks import relative_error, tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=4, extra_rows=4, templates=0, dtype=torch.float32)
-CARD = CARDS["h200"]
+H200 = DEVICE_MODELS["h200"]
 CONFIG = replace(tiny_config("middle").with_settings(["structure.layers=1"]), template=None)
 # An odd number of channels for an intermediate result, and so many of them that it is larger than anything else.
 WIDTH = 333
@@ -79,17 +79,19 @@ def test_forecasts_products_bytes_and_recompute_follow(request: pytest.FixtureRe
     work = Training(model=CONFIG, size=SIZE, recompute=AUTO)
 
     def counted() -> tuple[int, ...]:
-        learning = part_costs(CONFIG, SIZE, "none", CARD, plain=True)["evoformer"].forward.products
-        sent = part_costs(CONFIG, SIZE, "none", CARD, Layout(dap=2))["evoformer"].forward.messages
+        learning = part_costs(CONFIG, SIZE, "none", H200, plain=True)["evoformer"].forward.products
+        sent = part_costs(CONFIG, SIZE, "none", H200, Layout(dap=2))["evoformer"].forward.messages
         return (
-            prediction_memory(CONFIG, SIZE, "whole", CARD).peak,
-            work.memory(NONE, CARD).peak,
+            prediction_memory(CONFIG, SIZE, "whole", H200).peak,
+            work.memory(NONE, H200).peak,
             learning,
             sum(size for _, size in sent),
         )
 
     before = counted()
-    device = Device(card=CARD, memory=estimate(replace(work, recompute=NONE), Device(card=CARD, memory=0)).needed)
+    device = Device(
+        properties=H200, memory=estimate(replace(work, recompute=NONE), Device(properties=H200, memory=0)).needed
+    )
     assert estimate(work, device).keep == NONE
     request.getfixturevalue("with_more")
     after = counted()

@@ -23,7 +23,7 @@ from helixfold.model.config import Method, ModelConfig
 from helixfold.model.outputs import nothing_recycled
 from helixfold.model.presets import preset
 from helixfold.model.update import Executor
-from helixfold.ops.card import CARDS, Card, described
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, simulated_device
 from helixfold.planning import passes
 from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.passes import META, prediction_memory
@@ -35,7 +35,7 @@ from tests.support.networks import random_complex, tiny_config, tiny_multimer_co
 MODEL = preset("model_1_ptm").model
 SIZE = PassSize(residues=1024, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)
 MIB = 2**20
-CPU, H200 = CARDS["cpu"], CARDS["h200"]
+CPU, H200 = DEVICE_MODELS["cpu"], DEVICE_MODELS["h200"]
 
 
 def test_the_floor_is_two_pair_tensors_and_both_alignments() -> None:
@@ -73,19 +73,19 @@ def test_ranks_without_extra_rows_are_forecast() -> None:
     assert 0.4 < two / one < 0.9
 
 
-@pytest.mark.parametrize(("name", "card"), [("whole", H200), ("slabs", CPU), ("spilled", CPU)])
-def test_peaks_grow_with_every_size(name: str, card: Card) -> None:
+@pytest.mark.parametrize(("name", "properties"), [("whole", H200), ("slabs", CPU), ("spilled", CPU)])
+def test_peaks_grow_with_every_size(name: str, properties: DeviceProperties) -> None:
     # As many residues as need more than one slab.
     config = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=1"])
     size = replace(SIZE, residues=300, templates=1, dtype=torch.bfloat16)
-    peak = prediction_memory(config, size, name, card).peak
+    peak = prediction_memory(config, size, name, properties).peak
     for larger in (
         replace(size, residues=400),
         replace(size, msa_rows=500),
         replace(size, extra_rows=1536),
         replace(size, ensemble=3),
     ):
-        assert prediction_memory(config, larger, name, card).peak > peak
+        assert prediction_memory(config, larger, name, properties).peak > peak
 
 
 def test_ten_thousand_residues_are_forecast() -> None:
@@ -102,7 +102,7 @@ def test_all_blocks_and_iterations_of_a_pass_take_what_two_do() -> None:
     config, size = tiny_config(), replace(SIZE, residues=60, templates=3, extra_rows=40)
     structure = replace(config.structure, layers=8)
     config = replace(config, evoformer=replace(config.evoformer, blocks=5), structure=structure)
-    with described(H200), META, torch.no_grad():
+    with simulated_device(H200), META, torch.no_grad():
         model = AlphaFold(config).eval()
         with Counter() as counter:
             model.evoformer.register_forward_hook(lambda *_: counter.begin("structure"))
@@ -118,19 +118,19 @@ def test_all_blocks_and_iterations_of_a_pass_take_what_two_do() -> None:
     assert forecast.stages["structure"] == pytest.approx(counter.peaks["structure"], rel=0.03)
 
 
-@pytest.mark.parametrize(("card", "budget"), [(CPU, None), (H200, 2**24), (CARDS["t4"], 2**24)])
+@pytest.mark.parametrize(("properties", "budget"), [(CPU, None), (H200, 2**24), (DEVICE_MODELS["t4"], 2**24)])
 def test_a_forecast_does_not_depend_on_what_was_counted_before(
-    card: Card, budget: int | None, monkeypatch: pytest.MonkeyPatch
+    properties: DeviceProperties, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_config().with_settings(["evoformer.blocks=1", "structure.layers=2"])
     size, forecast = replace(SIZE, residues=500, templates=0), prediction_memory.__wrapped__
     monkeypatch.setattr(slabs, "_row_bytes", {})
-    first, again = (forecast(config, size, "slabs", card, budget) for _ in range(2))
+    first, again = (forecast(config, size, "slabs", properties, budget) for _ in range(2))
     assert first == again
     # Nor on shorter chains: without kernels, a row of invariant point attention takes more in a longer chain.
     monkeypatch.setattr(slabs, "_row_bytes", {})
-    forecast(config, replace(size, residues=60), "slabs", card, budget)
-    assert forecast(config, size, "slabs", card, budget) == first
+    forecast(config, replace(size, residues=60), "slabs", properties, budget)
+    assert forecast(config, size, "slabs", properties, budget) == first
 
 
 def test_a_spilled_estimate_does_not_depend_on_an_earlier_one_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:

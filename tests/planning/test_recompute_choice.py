@@ -8,11 +8,11 @@ import torch
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.config import ConfigError
 from helixfold.model.presets import tiny
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.planning.estimate import RESERVE, Device, Training, TrainingEstimate, estimate
 from helixfold.planning.size import PassSize
 
-H200 = CARDS["h200"]
+H200 = DEVICE_MODELS["h200"]
 AUTO, NONE = RecomputeConfig.everywhere("auto"), RecomputeConfig.everywhere("none")
 INITIAL = Training(
     model=tiny().model.with_settings(["evoformer.blocks=1", "structure.layers=1"]),
@@ -23,7 +23,7 @@ INITIAL = Training(
 
 
 def chosen(memory: int, work: Training = INITIAL) -> TrainingEstimate:
-    return estimate(work, Device(card=H200, memory=memory))
+    return estimate(work, Device(properties=H200, memory=memory))
 
 
 def needed(keep: RecomputeConfig, work: Training = INITIAL) -> int:

@@ -21,7 +21,7 @@ from helixfold.model.geometry.tables import table
 from helixfold.model.outputs import nothing_recycled
 from helixfold.model.presets import preset, tiny
 from helixfold.ops import sizes
-from helixfold.ops.card import CARDS, Card, described
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, simulated_device
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Layout
 from helixfold.planning.estimate import Training
@@ -33,15 +33,15 @@ from tests.support.networks import tiny_config
 
 CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "inputs", "block")
 SIZE = PassSize(residues=40, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)
-CPU, H200 = CARDS["cpu"], CARDS["h200"]
+CPU, H200 = DEVICE_MODELS["cpu"], DEVICE_MODELS["h200"]
 
 
-def _peak(config: ModelConfig, size: PassSize, keep: Keep, card: Card) -> int:
-    return Training(model=config, size=size).memory(RecomputeConfig.everywhere(keep), card).peak
+def _peak(config: ModelConfig, size: PassSize, keep: Keep, properties: DeviceProperties) -> int:
+    return Training(model=config, size=size).memory(RecomputeConfig.everywhere(keep), properties).peak
 
 
 @pytest.mark.parametrize(
-    ("keep", "card"),
+    ("keep", "properties"),
     [
         ("none", CPU),
         ("inputs", H200),
@@ -50,11 +50,11 @@ def _peak(config: ModelConfig, size: PassSize, keep: Keep, card: Card) -> int:
     ],
     ids=lambda each: each if isinstance(each, str) else each.kind,
 )
-def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: Card) -> None:
+def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, properties: DeviceProperties) -> None:
     """Four blocks, of which the forecast runs two."""
     config = tiny_config().with_settings(["evoformer.blocks=4", "extra_msa.blocks=3", "structure.layers=1"])
     size = replace(SIZE, dtype=torch.bfloat16)
-    with described(card), META:
+    with simulated_device(properties), META:
         model = AlphaFold(config).train()
         for parameter in model.parameters():
             parameter.grad = torch.empty_like(parameter)
@@ -67,9 +67,9 @@ def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: C
             del outputs
             loss.backward()
     # What libraries take of a processor's memory is in it, too.
-    beside = _peak(config, size, keep, card) - counter.peak
+    beside = _peak(config, size, keep, properties) - counter.peak
     assert beside == pytest.approx(
-        (beside_tensors(card, config, size) + 48 * 2**20) * (card is CPU), abs=0.02 * counter.peak
+        (beside_tensors(properties, config, size) + 48 * 2**20) * (properties is CPU), abs=0.02 * counter.peak
     )
 
 
@@ -178,17 +178,17 @@ def test_forecasts_follow_blocks_rows_and_dtype() -> None:
     assert _peak(config, replace(SIZE, ensemble=3), "none", H200) > _peak(config, SIZE, "none", H200)
 
 
-@pytest.mark.parametrize("card", [CPU, H200], ids=lambda card: card.kind)
-def test_a_first_pass_is_counted_like_a_second(card: Card) -> None:
+@pytest.mark.parametrize("properties", [CPU, H200], ids=lambda properties: properties.kind)
+def test_a_first_pass_is_counted_like_a_second(properties: DeviceProperties) -> None:
     modules = [module for name, module in [*sys.modules.items()] if name.startswith("helixfold.")]
     caches = [each for module in modules for each in [*vars(module).values()] if type(each) is type(table)]
     assert table in caches
     # As at the start of a program.
     for each in caches:
         each.cache_clear()
-    first = part_costs.__wrapped__(tiny().model, SIZE, "none", card)
+    first = part_costs.__wrapped__(tiny().model, SIZE, "none", properties)
     assert table.cache_info().currsize > 0
-    assert first == part_costs.__wrapped__(tiny().model, SIZE, "none", card)
+    assert first == part_costs.__wrapped__(tiny().model, SIZE, "none", properties)
 
 
 def test_products_are_those_of_the_arithmetic() -> None:

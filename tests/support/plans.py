@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from helixfold.model.config import ModelConfig
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 from helixfold.planning.estimate import Device, Prediction, PredictionEstimate, estimate
 from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.size import Memory, PassSize
@@ -18,7 +18,7 @@ WHOLE, SLABS, SPILLED = 8, 4, 2
 
 
 def simple_forecast(
-    config: ModelConfig, size: PassSize, name: str, card: Card, slab_budget: int | None = None
+    config: ModelConfig, size: PassSize, name: str, properties: DeviceProperties, slab_budget: int | None = None
 ) -> Memory:
     """In place of `helixfold.planning.estimate.prediction_memory`."""
     share = size.dtype.itemsize / 4 * size.residues / 1000 * (1000 + size.extra_rows) / 2000
@@ -29,8 +29,8 @@ def simple_forecast(
 
 
 def planned(
-    gibibytes: float, disk: int = DISK, forced: str | None = None, card: str = "cpu", **size: int
+    gibibytes: float, disk: int = DISK, forced: str | None = None, device_model: str = "cpu", **size: int
 ) -> PredictionEstimate:
     """The estimate of a target of `SIZE`, but for these sizes, in this much memory."""
-    device = Device(card=CARDS[card], memory=int(gibibytes * GIB), spill=disk)
+    device = Device(properties=DEVICE_MODELS[device_model], memory=int(gibibytes * GIB), spill=disk)
     return estimate(Prediction(model=ModelConfig(), size=replace(SIZE, **size), executor=forced), device)

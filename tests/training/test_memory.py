@@ -11,7 +11,7 @@ import torch
 from helixfold.execution.recompute import RecomputeConfig, Recomputed
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.config import ConfigError
-from helixfold.ops.card import CARDS, Card, card_of
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, properties_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.mesh import Mesh
@@ -26,12 +26,14 @@ from tests.training.runs import small_config, small_run
 
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
-CPU = CARDS["cpu"]
+CPU = DEVICE_MODELS["cpu"]
 AUTO, NONE, BLOCK = (RecomputeConfig.everywhere(keep) for keep in ("auto", "none", "block"))
 
 
-def needed(config: TrainingConfig, keep: RecomputeConfig, card: Card = CPU) -> int:
-    return estimate(workload(replace(config, recompute=keep), card), Device(card=card, memory=0)).needed
+def needed(config: TrainingConfig, keep: RecomputeConfig, properties: DeviceProperties = CPU) -> int:
+    return estimate(
+        workload(replace(config, recompute=keep), properties), Device(properties=properties, memory=0)
+    ).needed
 
 
 @pytest.mark.long
@@ -87,7 +89,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_with(tmp_path / "plain", NONE)
-    wanted = needed(replace(small_config(), steps=1), NONE, card_of(torch.device("cpu")))
+    wanted = needed(replace(small_config(), steps=1), NONE, properties_of(torch.device("cpu")))
     monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted)
     first = run_with(tmp_path / "run", AUTO, steps=1)
     assert first.config.recompute == NONE

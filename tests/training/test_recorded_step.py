@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor, nn
 
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.results.training_log import read_log
@@ -34,7 +34,7 @@ def as_on_a_gpu() -> Iterator[None]:
     """Let the host wait for nothing, and add gradients as on a GPU."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for module in ("ops.mask_bias", "optim.flat", "execution.whole"):
-            monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
+            monkeypatch.setattr(f"helixfold.{module}.properties_of", lambda device: DEVICE_MODELS["h100"])
         yield
 
 
@@ -160,13 +160,13 @@ def test_a_run_goes_on_where_recording_fails(
 
 
 def test_steps_are_launched_where_recordings_would_not_fit_them() -> None:
-    given, card = config(), CARDS["h100"]
-    assert refusal_of_recording(given, card, "auto", ranks=1) is None
-    assert "share a sample" in str(refusal_of_recording(given, card, "auto", ranks=2))
+    given, properties = config(), DEVICE_MODELS["h100"]
+    assert refusal_of_recording(given, properties, "auto", ranks=1) is None
+    assert "share a sample" in str(refusal_of_recording(given, properties, "auto", ranks=2))
     own_shapes = replace(given, example=replace(given.example, fixed_shapes=False))
-    assert "fixed_shapes" in str(refusal_of_recording(own_shapes, card, "auto", ranks=1))
+    assert "fixed_shapes" in str(refusal_of_recording(own_shapes, properties, "auto", ranks=1))
     complexes = replace(given)
     object.__setattr__(complexes, "model", tiny_multimer_config())  # which no setting has so far
-    assert "equal chains" in str(refusal_of_recording(complexes, card, "auto", ranks=1))
-    assert "off" in str(refusal_of_recording(given, card, "off", ranks=1))
-    assert "NVIDIA" in str(refusal_of_recording(given, CARDS["cpu"], "auto", ranks=1))
+    assert "equal chains" in str(refusal_of_recording(complexes, properties, "auto", ranks=1))
+    assert "off" in str(refusal_of_recording(given, properties, "off", ranks=1))
+    assert "NVIDIA" in str(refusal_of_recording(given, DEVICE_MODELS["cpu"], "auto", ranks=1))

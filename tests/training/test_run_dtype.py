@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helixfold.model.config import ConfigError
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import Mesh
 from helixfold.training import run_dtype
 from helixfold.training.checkpoint_files import MANIFEST, checkpoint_path
@@ -32,7 +32,7 @@ def test_a_run_that_began_on_a_gpu_goes_on_elsewhere_as_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as on_gpu:
-        on_gpu.setattr(run_dtype, "card_of", lambda device: CARDS["h200"])
+        on_gpu.setattr(run_dtype, "properties_of", lambda device: DEVICE_MODELS["h200"])
         begun = run_to(tmp_path, 2)
     assert begun.config.dtype == "bfloat16"
     assert {each.dtype for each in begun.model.evoformer.parameters()} == {torch.bfloat16}
@@ -61,7 +61,7 @@ def test_ranks_on_different_cards_compute_alike(tmp_path: Path, monkeypatch: pyt
         def all_gather(self, value: Any) -> list[Any]:
             return [value, *self.others]
 
-    monkeypatch.setattr(run_dtype, "card_of", lambda device: CARDS["h200"])
+    monkeypatch.setattr(run_dtype, "properties_of", lambda device: DEVICE_MODELS["h200"])
     mesh = Several(rank=0, size=1, device=torch.device("cpu"))
     assert with_settled_dtype(small_config(), mesh, tmp_path).dtype == "bfloat16"
     monkeypatch.setattr(Several, "others", ("bfloat16", "float32"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import Layout
 from helixfold.planning.estimate import Device, estimate
 from helixfold.training.estimate import with_settled_recompute, workload
@@ -29,9 +29,12 @@ def test_ranks_that_share_a_sample_recompute_less() -> None:
         ["model.evoformer.blocks=12", "model.structure.layers=1", "example.sampling.max_templates=0"]
     )
     none = RecomputeConfig.everywhere("none")
-    memory = estimate(workload(replace(config, recompute=none)), Device(card=CARDS["cpu"], memory=0)).needed - 1
-    assert with_settled_recompute(config, memory, CARDS["cpu"])[0].recompute != none
-    divided, _ = with_settled_recompute(config, memory, CARDS["cpu"], Layout(dap=2))
+    memory = (
+        estimate(workload(replace(config, recompute=none)), Device(properties=DEVICE_MODELS["cpu"], memory=0)).needed
+        - 1
+    )
+    assert with_settled_recompute(config, memory, DEVICE_MODELS["cpu"])[0].recompute != none
+    divided, _ = with_settled_recompute(config, memory, DEVICE_MODELS["cpu"], Layout(dap=2))
     assert divided.recompute == RecomputeConfig.everywhere("none")
 
 

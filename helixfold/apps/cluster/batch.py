@@ -13,7 +13,7 @@ from data_pipeline.io.errors import InputError, input_problems
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.sampling.alignment_variants import VariantSettings
 from data_pipeline.search.plan import SearchPlan
-from helixfold.apps.cluster.forecast import card_of_pool, forecast_of_pool, forecast_of_search, memory_for_tensors
+from helixfold.apps.cluster.forecast import forecast_of_pool, forecast_of_search, memory_for_tensors, properties_of_pool
 from helixfold.apps.cluster.schedule import PoolForecast, Schedule
 from helixfold.apps.cluster.site import Pool, Site, read_site
 from helixfold.apps.options import ComplexOptions, MemoryLimits, PredictOptions, ScreenOptions, SearchOptions
@@ -111,7 +111,9 @@ class ClusterBatch:
             record = self._record(name)
             if record is not None and record.options.get("dtype") in DTYPES:
                 return cast(DtypeOrAuto, record.options["dtype"])
-        return cast(DtypeOrAuto, common_dtype([settled_dtype(AUTO, card_of_pool(pool)) for pool in self.site.folding]))
+        return cast(
+            DtypeOrAuto, common_dtype([settled_dtype(AUTO, properties_of_pool(pool)) for pool in self.site.folding])
+        )
 
     @cached_property
     def _packed(self) -> PackedResults:

@@ -15,7 +15,7 @@ from helixfold.apps.cluster.site import Pool
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on
 from helixfold.model.presets import Preset
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties
 from helixfold.planning.estimate import REACHED_BY_GPU, Device, Prediction, estimate, max_residues
 from helixfold.planning.machines import MEMORY_LEFT, PRODUCTS
 from helixfold.planning.memory import FeatureRows
@@ -32,11 +32,11 @@ _SEARCH_SECONDS = 0.2
 _ANY_LENGTH = 10**9
 
 
-def card_of_pool(pool: Pool) -> Card:
+def properties_of_pool(pool: Pool) -> DeviceProperties:
     """Return the description of the device that a worker of a pool computes on."""
     if pool.card is not None:
-        return CARDS[pool.card]
-    return replace(CARDS["cpu"], memory=memory_for_tensors(pool), multiprocessors=pool.threads or 1)
+        return DEVICE_MODELS[pool.card]
+    return replace(DEVICE_MODELS["cpu"], memory=memory_for_tensors(pool), multiprocessors=pool.threads or 1)
 
 
 def forecast_of_search(pool: Pool) -> PoolForecast:
@@ -62,7 +62,7 @@ def forecast_of_pool(
     def workloads(residues: int) -> Iterator[Prediction]:
         for preset, count in zip(presets, passes, strict=True):
             rows = FeatureRows.at_most(residues, preset.sampling, templates=templates)
-            size = rows.size(preset, dtype_on(dtype, device.card), ensemble)
+            size = rows.size(preset, dtype_on(dtype, device.properties), ensemble)
             yield Prediction(model=preset.model, size=size, passes=count)
 
     counted = [sum(estimate(work, device).seconds for work in workloads(length)) for length in _COUNTED]
@@ -79,11 +79,11 @@ def forecast_of_pool(
 
 def _device(pool: Pool) -> Device:
     """Return the device of a pool's workers, with the memory that is left for a worker's tensors."""
-    card, host = card_of_pool(pool), memory_for_tensors(pool)
+    properties, host = properties_of_pool(pool), memory_for_tensors(pool)
     if pool.card is None:
-        return Device(card=card, memory=host, spill=_DISK, rate=_PRODUCTS_OF_CORE * (pool.threads or 1))
+        return Device(properties=properties, memory=host, spill=_DISK, rate=_PRODUCTS_OF_CORE * (pool.threads or 1))
     rate = REACHED_BY_GPU * PRODUCTS[pool.card]
-    return Device(card=card, memory=int(MEMORY_LEFT * card.memory), spill=host, rate=rate)
+    return Device(properties=properties, memory=int(MEMORY_LEFT * properties.memory), spill=host, rate=rate)
 
 
 def memory_for_tensors(pool: Pool) -> int:

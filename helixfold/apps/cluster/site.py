@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 
 from data_pipeline.io.errors import InputError, did_you_mean, printable
 from data_pipeline.io.toml_files import read_toml
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.runtime.options import memory_size
 
 Provider = Literal["local", "slurm", "pbs", "lsf", "kubernetes"]
 _MOST_NODES = 10_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
-_CARDS = tuple(name for name in CARDS if name != "cpu")
+_DEVICE_MODELS = tuple(name for name in DEVICE_MODELS if name != "cpu")
 _HOURS = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 
 
@@ -27,7 +27,7 @@ class Pool:
     nodes: int = 1  # the most at a time
     workers: int = 1  # tasks at a time on a node; of a pool with GPUs, one for each
     gpus: int = 0  # of a node
-    card: str | None = None  # their kind, a name of `CARDS`
+    card: str | None = None  # their kind, a name of `DEVICE_MODELS`
     cores: int | None = None  # of a node
     memory: int | None = None  # bytes of a node
     walltime: str = "24:00:00"
@@ -99,7 +99,7 @@ _KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "nodes": (_whole(_MOST_NODES), f"a whole number from 1 to {_MOST_NODES:,}"),
     "workers": (_whole(1024), "a whole number from 1 to 1,024"),
     "gpus": (_whole(64, 0), "a whole number from 0 to 64"),
-    "card": (lambda value: value in _CARDS, f"one of {', '.join(_CARDS)}"),
+    "card": (lambda value: value in _DEVICE_MODELS, f"one of {', '.join(_DEVICE_MODELS)}"),
     "cores": (_whole(100_000), "a whole number of at least 1"),
     "memory": (_is_text, "a size with its unit, such as '120GiB'"),
     "walltime": (lambda value: _is_text(value) and _HOURS.fullmatch(value) is not None, "a time such as '24:00:00'"),
@@ -173,7 +173,7 @@ def _problem(pool: Pool, given: Mapping[str, Any]) -> str | None:
     others = [key for key in _OF_KUBERNETES if key in given and pool.provider != "kubernetes"]
     is_unknown = pool.provider != "local" and pool.memory is None and pool.name != "train"
     problems = {
-        f"name the kind of its GPUs: card = one of {', '.join(_CARDS)}": pool.gpus and pool.card is None,
+        f"name the kind of its GPUs: card = one of {', '.join(_DEVICE_MODELS)}": pool.gpus and pool.card is None,
         "card is the kind of GPUs; say how many a node has: gpus": pool.card is not None and not pool.gpus,
         "a node with GPUs has a worker for each; leave out workers": pool.gpus and "workers" in given,
         "searches run on processors; leave out gpus": pool.name == "search" and pool.gpus,

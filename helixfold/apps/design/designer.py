@@ -26,7 +26,7 @@ from helixfold.execution.whole import Whole
 from helixfold.folding.readout import predicted_protein
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.weights.find import ReadyModel
 
 # Added to the logits of amino acids that are excluded (ColabDesign).
@@ -74,7 +74,7 @@ class Designer:
             raise InputError("a design needs at least one model")
         self.task, self.models, self.options = task, tuple(models), options or DesignOptions()
         self.device = torch.device(device)
-        self.dtype = dtype_on(self.options.dtype, card_of(self.device))
+        self.dtype = dtype_on(self.options.dtype, properties_of(self.device))
         self.inputs = [task_input(task, model.preset, self.device) for model in self.models]
         for model in self.models:
             needs_errors = any(name in ("pae", "i_pae") for name, each in task.losses.items() if each.weight)

@@ -17,7 +17,7 @@ from helixfold.model.batch import Batch
 from helixfold.model.confidence import plddt, predicted_aligned_error
 from helixfold.model.presets import Preset
 from helixfold.model.update import Executor
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.planning.estimate import RESERVE, Device, Training, estimate
 from helixfold.planning.passes import Step
 from helixfold.planning.size import PassSize, gib
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def check_memory(task: DesignTask, models: Sequence["ReadyModel"], options: DesignOptions, device: Device) -> int:
     """Return the memory of a design's steps; raise `InputError` if it is more than there is."""
-    needed = max(estimate(workload(task, model.preset, options, device.card), device).peak for model in models)
+    needed = max(estimate(workload(task, model.preset, options, device.properties), device).peak for model in models)
     if RESERVE * needed > device.memory:
         raise InputError(
             f"{printable(task.name)}: a step is forecast to take {gib(needed)} of the {gib(device.memory)} that there "
@@ -37,7 +37,7 @@ def check_memory(task: DesignTask, models: Sequence["ReadyModel"], options: Desi
     return needed
 
 
-def workload(task: DesignTask, preset: Preset, options: DesignOptions, card: Card) -> Training:
+def workload(task: DesignTask, preset: Preset, options: DesignOptions, properties: DeviceProperties) -> Training:
     """Return the steps of a design with one model."""
     slots = 0
     if preset.model.template is not None:
@@ -48,7 +48,7 @@ def workload(task: DesignTask, preset: Preset, options: DesignOptions, card: Car
         msa_rows=1,
         extra_rows=1,
         templates=slots,
-        dtype=dtype_on(options.dtype, card),
+        dtype=dtype_on(options.dtype, properties),
     )
     return Training(model=preset.model, size=size, step=_step(options.num_recycles, options.gradients_through == "all"))
 

@@ -21,7 +21,7 @@ from helixfold.apps.design.trajectory import Trajectory
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import cast_trunk, dtype_on, limit_threads, pick_device
 from helixfold.model.config import Method
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import Device
 from helixfold.planning.passes import KEPT_BLOCKS
 from helixfold.results.driver import Run, driven
@@ -65,7 +65,7 @@ def _run(sources: Sequence[Source], command: DesignCommand) -> int:
     models = find_models(command.models, command.weights, seed=options.seed, method=method)
     checks = _checking_models(command, models, seed=options.seed, method=method)
     for model in checks:
-        cast_trunk(model.network.to(device), dtype_on("auto", card_of(device)))
+        cast_trunk(model.network.to(device), dtype_on("auto", properties_of(device)))
     for note in dict.fromkeys(note for model in (*models, *checks) for note in model.notes):
         print_note(note)
     _check_names([task.name for task in tasks])

@@ -34,8 +34,8 @@ from helixfold.execution.available import available_memory, memory_limits
 from helixfold.execution.device import AUTO, pick_device, settled_dtype, untried
 from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.model.presets import PRESETS
-from helixfold.ops.card import CARDS, card_of
 from helixfold.ops.cpu import loops
+from helixfold.ops.device_properties import DEVICE_MODELS, properties_of
 from helixfold.planning.estimate import Device
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
@@ -53,7 +53,7 @@ _WRITTEN = ("weights_directory", "cache_directory", "search_cache")
 _MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
 Facts = dict[str, Any]
 # Cards by name, which need not be in this machine, without its CPU.
-CARD_NAMES = [name for name in CARDS if name != "cpu"]
+GPU_NAMES = [name for name in DEVICE_MODELS if name != "cpu"]
 
 
 def facts(
@@ -175,7 +175,7 @@ def _configuration_lines(found: Facts) -> Iterator[str]:
 
 def _machine() -> Facts:
     device = pick_device()
-    card = card_of(device)
+    properties = properties_of(device)
     own = _parameter_files(parameters_directory())
     return {
         "helixfold": helixfold.__version__,
@@ -183,10 +183,10 @@ def _machine() -> Facts:
         "pytorch": torch.__version__,
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "dtype": settled_dtype(AUTO, card),
-        "cuda_graphs": refusal_of_graphs(card),
+        "dtype": settled_dtype(AUTO, properties),
+        "cuda_graphs": refusal_of_graphs(properties),
         "compiled_loops": loops.refusal(),
-        "warning": untried(card),
+        "warning": untried(properties),
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "has_downloaded_parameters": bool(own),
@@ -251,10 +251,10 @@ def _models(device_name: str, length: int) -> Facts:
 
     The models are those whose parameters are on this machine, or else the default one and the demonstration model.
     """
-    if device_name in CARD_NAMES:
-        card = CARDS[device_name]
+    if device_name in GPU_NAMES:
+        properties = DEVICE_MODELS[device_name]
         # A named card has all its memory free; its host is assumed to have as much free memory as this machine.
-        found = Device(card=card, memory=card.memory, spill=available_memory(torch.device("cpu")))
+        found = Device(properties=properties, memory=properties.memory, spill=available_memory(torch.device("cpu")))
     else:
         try:
             found = Device.at_hand(pick_device(device_name), Path())

@@ -41,7 +41,7 @@ from helixfold.folding.provenance import Provenance, recorded_command
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.folding.templates import templates_read
 from helixfold.model.presets import Preset
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import PredictionEstimate, fit_together
 from helixfold.planning.memory import FeatureRows
 from helixfold.report.plot_files import write_alignment, write_coverage
@@ -69,7 +69,7 @@ def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[
     """
     most = settings.options.targets_at_once
     if most is None:
-        most = AT_ONCE if card_of(settings.device).has_own_memory else 1
+        most = AT_ONCE if properties_of(settings.device).has_own_memory else 1
     # A model of complexes averages over all template slots, empty ones included; padding would count as well.
     has_multimer = any(model.preset.model.method == "multimer" for model in settings.models)
     if settings.workers.group.size > 1 or has_multimer or settings.folding.dropout or settings.folding.save_passes:

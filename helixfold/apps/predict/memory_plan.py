@@ -23,7 +23,7 @@ def remark(chosen: PredictionEstimate, model: str, directory: Path) -> str | Non
         )
     if chosen.executor != "spilled":
         return None
-    place = str(directory) if chosen.device.card.kind == "cpu" else "the host's memory"
+    place = str(directory) if chosen.device.properties.kind == "cpu" else "the host's memory"
     return f"{model} spills {gib(chosen.memory.spilled)} to {place} and takes {peak} of the {available} that there are"
 
 
@@ -45,7 +45,7 @@ def machine_facts(presets: Iterable[Preset], residues: int, device: Device) -> d
                 "longest": {name: max_residues(work, device, [name]) for name in EXECUTORS[1:]},
             }
         )
-    return {"device": device.card.name, "free": device.memory, "residues": residues, "models": models}
+    return {"device": device.properties.name, "free": device.memory, "residues": residues, "models": models}
 
 
 def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -41,7 +41,7 @@ from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
 from helixfold.model.config import Method
 from helixfold.model.presets import Preset
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.report.page import counted
@@ -94,7 +94,7 @@ def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = Non
                 jobs = _sorted(batch.jobs, options, several=workers.mesh.layout.dp > 1)
                 with loading.stage("load parameters"):
                     settings = settings_for(jobs, options, batch.searches, workers, part)
-            settled = settled_dtype(settings.folding.dtype, card_of(settings.device))
+            settled = settled_dtype(settings.folding.dtype, properties_of(settings.device))
             dtype = common_dtype(workers.world.all_gather(settled))
             if options.dry_run:
                 code = _forecast(jobs, settings, dtype) if is_first else 0
@@ -276,7 +276,7 @@ def _print_notes(jobs: Sequence[Job], settings: RunSettings) -> None:
     is_demonstration = settings.models[0].provenance == "demonstration"
     if is_demonstration and not folding_of(settings.options)[0] and settings.options.weights is None:
         print_warning(_NO_WEIGHTS.format(targets=counted(len(jobs), "target")), is_json=settings.prints_json)
-    if (warning := untried(card_of(settings.device))) is not None:
+    if (warning := untried(properties_of(settings.device))) is not None:
         print_note(warning)
     for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):
         print_note(note)

@@ -17,7 +17,7 @@ from helixfold.folding.prediction import Prediction
 from helixfold.folding.recycling import FoldingTarget
 from helixfold.model.config import Method
 from helixfold.model.presets import PRESETS, Preset
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import PredictionEstimate
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.runtime.standard_streams import print_note
@@ -60,9 +60,9 @@ class Network:
     ) -> None:
         limit_threads()
         self.device = pick_device(options.device)
-        if (warning := untried(card_of(self.device))) is not None:
+        if (warning := untried(properties_of(self.device))) is not None:
             print_note(warning)
-        dtype = settled_dtype(folding.dtype, card_of(self.device)) if folding.dtype == AUTO else folding.dtype
+        dtype = settled_dtype(folding.dtype, properties_of(self.device)) if folding.dtype == AUTO else folding.dtype
         self.folding = replace(folding, dtype=dtype)
         self.memory = MemoryOptions(
             executor=options.executor, memory=options.memory, spill_directory=options.spill_directory
@@ -82,7 +82,7 @@ class Network:
         # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
         if residues > LAUNCH_BOUND_RESIDUES or self.model.preset.model.method == "multimer":
             return 1
-        usual = _AT_ONCE if card_of(self.device).has_own_memory else 1
+        usual = _AT_ONCE if properties_of(self.device).has_own_memory else 1
         return self._at_once or usual
 
     def fold(self, targets: Sequence[FoldingTarget]) -> list[Prediction]:

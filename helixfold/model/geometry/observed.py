@@ -7,17 +7,17 @@ from torch import Tensor
 from helixfold.model.geometry.rigid import Rigid
 from helixfold.model.geometry.rigid_groups import RigidGroups, rigid_groups_from_atom37
 from helixfold.model.geometry.torsions import Torsions, chis_from_atom37
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
-def _refusal_of_triton(card: Card, aatype: Tensor, positions: Tensor, mask: Tensor) -> str | None:
+def _refusal_of_triton(properties: DeviceProperties, aatype: Tensor, positions: Tensor, mask: Tensor) -> str | None:
     return first_reason(
         (positions.dtype != torch.float32 or mask.dtype != torch.float32, "it takes float32"),
         (aatype.numel() == 0, "there is nothing to compute"),
         (wants_gradient(positions, mask), "it computes no gradients"),
-    ) or refusal_of_kernels(card)
+    ) or refusal_of_kernels(properties)
 
 
 @operator(

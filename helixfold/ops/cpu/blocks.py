@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import is_described
+from helixfold.ops.device_properties import is_simulated
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def slices(length: int, size: int) -> Iterator[slice]:
     Inside `described` yield only the longest, twice: while the second is computed the first one's results still exist,
     and all further slices would allocate the same.
     """
-    if is_described():
+    if is_simulated():
         count = -(-length // max(size, 1))
         yield from [slice(0, -(-length // max(count, 1)))] * min(count, 2)
     else:
@@ -40,7 +40,7 @@ def all_slices(length: int, size: int) -> Iterator[slice]:
 
 def steps(blocks: Iterable[T]) -> Iterator[T]:
     """Yield the blocks, or inside `described` only the first two, as `slices` does."""
-    return islice(blocks, 2 if is_described() else None)
+    return islice(blocks, 2 if is_simulated() else None)
 
 
 def row_blocks(x: Tensor, weight: Tensor, per_core: int) -> Iterator[tuple[int, slice]]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import is_described
+from helixfold.ops.device_properties import is_simulated
 from helixfold.ops.sizes import loops_if_large, loops_may_compute
 
 _DTYPES = {torch.bfloat16, torch.float32}
@@ -21,7 +21,7 @@ def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any
 
     Loops take float32 and bfloat16, of one dtype if that is asked for, whose last dim is dense.
     """
-    if not loops_may_compute() or is_described() or refusal() is not None:
+    if not loops_may_compute() or is_simulated() or refusal() is not None:
         return None
     given = [tensor for tensor in tensors if tensor is not None]
     if one_dtype and len({tensor.dtype for tensor in given}) > 1:

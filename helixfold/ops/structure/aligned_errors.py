@@ -7,8 +7,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from helixfold.ops.card import Card, card_of
 from helixfold.ops.constants import ERROR_FLOOR
+from helixfold.ops.device_properties import DeviceProperties, properties_of
 from helixfold.ops.dispatch import Backend, first_reason, operator
 from helixfold.ops.mask_bias import unmasked
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -33,7 +33,7 @@ class ChainPairs:
 
 
 def _refusal_of_triton(
-    card: Card,
+    properties: DeviceProperties,
     inverse_frames: Tensor,
     points: Tensor,
     frames_mask: Tensor,
@@ -46,7 +46,7 @@ def _refusal_of_triton(
         (pairs is not None, "pairs within and between chains are left to the reference"),
         (inverse_frames.dtype != torch.float32, f"{inverse_frames.dtype} is left to the reference"),
         (inverse_frames.numel() == 0 or points.numel() == 0, "there is nothing to compute"),
-    ) or refusal_of_kernels(card)
+    ) or refusal_of_kernels(properties)
 
 
 @operator(
@@ -80,7 +80,7 @@ def aligned_errors(
     points_mask, points = points_mask[:, chosen], points[:, chosen]
     frames_mask, inverse_frames = frames_mask[:, chosen_frames], inverse_frames[:, :, chosen_frames]
     grad_chosen, grad_chosen_frames = torch.zeros_like(points), torch.empty_like(inverse_frames)
-    block_size = _CPU_BLOCK if card_of(points.device).kind == "cpu" else _LARGE_BLOCK
+    block_size = _CPU_BLOCK if properties_of(points.device).kind == "cpu" else _LARGE_BLOCK
     size = max(1, block_size // max(1, 3 * points_mask.numel()))
     for start in range(0, frames_mask.shape[1], size):
         frames = slice(start, start + size)

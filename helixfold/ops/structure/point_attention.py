@@ -6,15 +6,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from helixfold.ops.card import Card
 from helixfold.ops.constants import MASKED_POINT
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, first_reason, operator
 from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import PointAttentionSizes, PointAttentionWeights
 
 
-def _refusal_of_rows(card: Card, query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
+def _refusal_of_rows(properties: DeviceProperties, query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
     return first_reason(
         (query.dtype != torch.float32, f"{query.dtype} is left to the reference"),
         (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
@@ -70,7 +70,7 @@ def _squared_distances(
 
 
 def _refusal_of_triton(
-    card: Card,
+    properties: DeviceProperties,
     projected: Tensor,
     rotation: Tensor,
     translation: Tensor,
@@ -92,7 +92,7 @@ def _refusal_of_triton(
             "it takes up to 16 heads and 16 channels, 5 query points and 8 value points of a head",
         ),
         (weights.norm.bias is None, "it takes a norm with an offset"),
-    ) or refusal_of_kernels(card)
+    ) or refusal_of_kernels(properties)
 
 
 @operator(

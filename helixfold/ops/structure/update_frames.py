@@ -5,17 +5,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from helixfold.ops.card import Card
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, first_reason, operator
 from helixfold.ops.structure.quaternions import quaternion_multiply, quaternion_to_rotation
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
-def _refusal_of_triton(card: Card, quaternion: Tensor, *_: Tensor) -> str | None:
+def _refusal_of_triton(properties: DeviceProperties, quaternion: Tensor, *_: Tensor) -> str | None:
     return first_reason(
         (quaternion.dtype != torch.float32, f"{quaternion.dtype} is left to the reference"),
         (quaternion.numel() == 0, "there is nothing to compute"),
-    ) or refusal_of_kernels(card)
+    ) or refusal_of_kernels(properties)
 
 
 @operator(

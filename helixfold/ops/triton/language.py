@@ -13,8 +13,8 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import card_of
 from helixfold.ops.constants import EPS
+from helixfold.ops.device_properties import properties_of
 from helixfold.ops.triton.refusal import triton_is_there
 
 __all__ = [
@@ -225,12 +225,12 @@ def multiplies_from_shared_memory(device: torch.device) -> bool:
 
     Other GPUs read them from registers, which then hold smaller tiles.
     """
-    capability = card_of(device).capability
+    capability = properties_of(device).capability
     return capability is None or (9, 0) <= capability < (12, 0)
 
 
 def programs_at_once(device: torch.device) -> int:
     """Return the number of programs that loop over tiles with partial sums: one per multiprocessor of a GPU."""
     # Triton's interpreter runs one program after another; four are enough to test that partial sums are added.
-    card = card_of(device)
-    return card.multiprocessors if card.kind == "cuda" else 4
+    properties = properties_of(device)
+    return properties.multiprocessors if properties.kind == "cuda" else 4

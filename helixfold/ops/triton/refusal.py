@@ -6,7 +6,7 @@ It was compiled with Triton 3.9 by `python -m tests.ops.triton.shared_memory`; a
 from functools import cache
 from importlib.util import find_spec
 
-from helixfold.ops.card import Card, is_described
+from helixfold.ops.device_properties import DeviceProperties, is_simulated
 
 # The most bytes of a thread block in the forward pass, and in either pass, for compute capability 8.x, then for 9.0,
 # whose matrix products read more operands from shared memory. Names end with the sizes that determine the tiles:
@@ -64,19 +64,21 @@ def triton_is_there() -> bool:
     return find_spec("triton") is not None
 
 
-def refusal_of_kernels(card: Card, kernels: str | None = None, *, gradients: bool = False) -> str | None:
+def refusal_of_kernels(
+    properties: DeviceProperties, kernels: str | None = None, *, gradients: bool = False
+) -> str | None:
     """Return why kernels cannot run on the card, or None.
 
     `kernels` is a name in `_BYTES` of kernels that need much of it. Cards without a compute capability are
     accepted: there Triton interprets the kernels, or nothing is computed.
     """
-    if not triton_is_there() and not is_described():
+    if not triton_is_there() and not is_simulated():
         return "triton is not installed"
-    if card.capability is None:
+    if properties.capability is None:
         return None
-    if card.capability < (8, 0):
-        found = ".".join(map(str, card.capability))
+    if properties.capability < (8, 0):
+        found = ".".join(map(str, properties.capability))
         return f"its kernels and bfloat16 need compute capability 8.0, the card has {found}"
-    needed = 0 if kernels is None else shared_memory(kernels, card.capability, gradients=gradients)
-    reason = f"its kernels need {needed // 1024} KiB of shared memory, the card has {card.shared_memory // 1024}"
-    return reason if needed > card.shared_memory else None
+    needed = 0 if kernels is None else shared_memory(kernels, properties.capability, gradients=gradients)
+    reason = f"its kernels need {needed // 1024} KiB of shared memory, the card has {properties.shared_memory // 1024}"
+    return reason if needed > properties.shared_memory else None

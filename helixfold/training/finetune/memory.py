@@ -9,8 +9,8 @@ import torch
 
 from helixfold.execution.device import dtype_on
 from helixfold.model.config import ModelConfig
-from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
+from helixfold.ops.device_properties import DeviceProperties
 from helixfold.parallel.mesh import Layout
 from helixfold.planning.estimate import RESERVE, Device, estimate
 from helixfold.planning.passes import ALONE
@@ -48,16 +48,16 @@ def parameter_bytes(model: ModelConfig, dtype: torch.dtype = torch.float32) -> i
     return count * (_FLOAT + (dtype.itemsize if dtype != torch.float32 else 0))
 
 
-def run_memory(config: FinetuneConfig, card: Card, layout: Layout = ALONE) -> RunMemory:
+def run_memory(config: FinetuneConfig, properties: DeviceProperties, layout: Layout = ALONE) -> RunMemory:
     """Return the memory of a fine-tuning on a card whose settings of recompute are settled."""
-    dtype = dtype_on(config.run.dtype, card)
+    dtype = dtype_on(config.run.dtype, properties)
     values, optimizer = number_bytes(config, dtype)
-    work = workload(config.run, card, layout, state=0, trained=_with_gradients(config))
+    work = workload(config.run, properties, layout, state=0, trained=_with_gradients(config))
     return RunMemory(
         numbers=values + optimizer,
         optimizer=optimizer,
         effective=_effective(config, dtype),
-        passes=estimate(work, Device(card=card, memory=0)).peak,
+        passes=estimate(work, Device(properties=properties, memory=0)).peak,
     )
 
 
@@ -84,18 +84,20 @@ def number_bytes(config: FinetuneConfig, dtype: torch.dtype) -> tuple[int, int]:
     return numbers * (_FLOAT + (dtype.itemsize if rounded else 0)), numbers * (4 * _FLOAT + of_micro_batch)
 
 
-def with_settled_memory(config: FinetuneConfig, card: Card, memory: int, layout: Layout = ALONE) -> FinetuneConfig:
+def with_settled_memory(
+    config: FinetuneConfig, properties: DeviceProperties, memory: int, layout: Layout = ALONE
+) -> FinetuneConfig:
     """Replace every "auto" of recompute by the fastest policy with which the run fits alone into `memory` bytes.
 
     Raise `ConfigError` if no policy fits.
     """
     if config.run.recompute.is_settled:
         return config
-    dtype = dtype_on(config.run.dtype, card)
+    dtype = dtype_on(config.run.dtype, properties)
     shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype)
     state = shared + sum(number_bytes(config, dtype)) + _effective(config, dtype)
-    work = workload(config.run, card, layout, state=state, trained=_with_gradients(config))
-    recompute = estimate(work, Device(card=card, memory=memory)).settled()
+    work = workload(config.run, properties, layout, state=state, trained=_with_gradients(config))
+    recompute = estimate(work, Device(properties=properties, memory=memory)).settled()
     return replace(config, run=replace(config.run, recompute=recompute))
 
 

@@ -18,7 +18,7 @@ from data_pipeline.io.extras import require
 from data_pipeline.io.files import unmoved_directory
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import dtype_on, limit_threads, pick_device
-from helixfold.ops.card import Card, card_of
+from helixfold.ops.device_properties import DeviceProperties, properties_of
 from helixfold.parallel.mesh import Mesh, join
 from helixfold.planning.size import gib
 from helixfold.report.finetuning import PageTable, compared_curves, write_finetuning_page
@@ -246,15 +246,15 @@ def forecast_of(options: FinetuneOptions) -> list[str]:
     preset, _ = base_file(options.model, options.weights)
     device = pick_device(options.device)
     memory = options.memory or available_memory(device)
-    return forecast_lines(config_of(preset, vars(options)), card_of(device), memory)
+    return forecast_lines(config_of(preset, vars(options)), properties_of(device), memory)
 
 
-def forecast_lines(config: FinetuneConfig, card: Card, memory: int) -> list[str]:
+def forecast_lines(config: FinetuneConfig, properties: DeviceProperties, memory: int) -> list[str]:
     """Return what takes how much memory in a fine-tuning on a card."""
-    config = with_settled_memory(config, card, memory)
-    found, dtype = run_memory(config, card), dtype_on(config.run.dtype, card)
+    config = with_settled_memory(config, properties, memory)
+    found, dtype = run_memory(config, properties), dtype_on(config.run.dtype, properties)
     shared = 0 if config.adapter == "full" else parameter_bytes(config.run.model, dtype)
-    everything = run_memory(replace(config, adapter="full"), card)
+    everything = run_memory(replace(config, adapter="full"), properties)
     return [
         f"frozen parameters     {gib(shared)}",
         f"trained numbers       {found.numbers / 2**20:,.1f} MiB, of which gradients, moments and averages "
@@ -326,7 +326,7 @@ def begin(
         there = memory_per_rank(mesh) if memory is None else memory
         # What is free now does not have the frozen parameters, which are there already.
         there += 0 if memory is not None else parameter_bytes(run.model)
-        config = with_settled_memory(config, card_of(mesh.device), there, mesh.layout)
+        config = with_settled_memory(config, properties_of(mesh.device), there, mesh.layout)
     return Finetuning(
         replace(task, config=config),
         base,
@@ -349,7 +349,7 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
     preset, path = base_file(options.model, options.weights)
     tasks = read_tasks(jobs, preset, output)
     device = pick_device(options.device)
-    mesh, card = Mesh.alone(device), card_of(device)
+    mesh, properties = Mesh.alone(device), properties_of(device)
     memory = options.memory or available_memory(device)
     base = load_base(preset, path, device)
     begun = [task for task in tasks if not _has_result(task, base)]
@@ -360,13 +360,15 @@ def finetune_jobs(jobs: Path, options: FinetuneOptions, output: Path) -> int:
                 begin=lambda task=task: begin(  # type: ignore[misc]
                     task, base, mesh, path, stop, workers=options.workers, memory=memory, progress=False
                 ),
-                memory=run_memory(with_settled_memory(task.config, card, memory), card),
+                memory=run_memory(with_settled_memory(task.config, properties, memory), properties),
                 steps=task.config.run.steps,
                 deadline=task.deadline,
             )
             for task in begun
         ]
-        dtype = max((dtype_on(task.config.run.dtype, card) for task in tasks), key=lambda each: each == torch.bfloat16)
+        dtype = max(
+            (dtype_on(task.config.run.dtype, properties) for task in tasks), key=lambda each: each == torch.bfloat16
+        )
         with driven(output, "step", sum(place.steps for place in places), options.progress) as run:
             schedule = Schedule(
                 places=places,

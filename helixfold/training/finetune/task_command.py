@@ -36,7 +36,7 @@ from helixfold.model.confidence import predicted_aligned_error
 from helixfold.model.outputs import Folded
 from helixfold.model.presets import Preset
 from helixfold.model.update import Executor, as_tensor
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.report.finetuning import PageTable, write_finetuning_page
@@ -279,7 +279,7 @@ def head_input(
     task: Task, number: int, model: AlphaFold, run: Executor, device: torch.device, *, position: int, part: int = 0
 ) -> Float[Tensor, " f"]:
     """Return what a head reads of a row after all passes, of which the last has gradients where they are enabled."""
-    given, dtype = task.inputs[number], dtype_on(task.config.run.dtype, card_of(device))
+    given, dtype = task.inputs[number], dtype_on(task.config.run.dtype, properties_of(device))
     passes = task.config.run.example.max_passes
     seed = task.config.run.seed
     draws = (draw(given, task.preset, [seed, position, part, cycle]) for cycle in range(passes))
@@ -307,7 +307,7 @@ class TaskTraining:
         self.head = LinearHead(len(fitted.weight)).to(mesh.device)
         self.head.load_state_dict(fitted.state_dict())
         self.trained.numbers.add_module(_HEAD, self.head)
-        dtype = dtype_on(config.dtype, card_of(mesh.device))
+        dtype = dtype_on(config.dtype, properties_of(mesh.device))
         self.optimizer = self.trained.optimizer(config.optimizer, dtype, averages=True)
         self.checkpoints = Checkpoints(checkpoints, keep=config.keep, mesh=mesh)
         self.step = self.skipped_in_a_row = 0
@@ -497,7 +497,7 @@ def _config(preset: Preset, options: FinetuneOptions, mesh: Mesh, files: RunFile
     """Return the settings of a task, of which those are settled that depend on the device."""
     config = config_of(preset, {**vars(options), "steps": options.steps or _STEPS})
     config = replace(config, run=with_settled_dtype(config.run, mesh, files.checkpoints, print_message))
-    return with_settled_memory(config, card_of(mesh.device), available_memory(mesh.device))
+    return with_settled_memory(config, properties_of(mesh.device), available_memory(mesh.device))
 
 
 def _task(table: Path, rows: Sequence[TaskRow], what: TaskOptions, preset: Preset, config: FinetuneConfig) -> Task:

@@ -22,7 +22,7 @@ from helixfold.apps.design.task import DesignTask
 from helixfold.apps.design.trajectory import Trajectory, begun, generator
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.presets import tiny, tiny_multimer
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.weights.find import ReadyModel
 from tests.support.networks import tiny_config, with_every_parameter_random
 
@@ -281,7 +281,7 @@ def test_a_binder_sees_its_target(preset: object) -> None:
     assert found.sequences["A"] == CHAIN.sequence
     assert len(found.sequences["B"]) == 5
     assert found.iptm is not None
-    size = workload(given, model.preset, SHORT, CARDS["cpu"]).size
+    size = workload(given, model.preset, SHORT, DEVICE_MODELS["cpu"]).size
     assert size.residues == length + 5
     assert size.templates == batch.template_mask.shape[1]
 

@@ -10,7 +10,7 @@ from helixfold.apps.design.memory import check_memory, workload
 from helixfold.apps.design.options import DesignOptions
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.presets import tiny
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.planning import passes
 from helixfold.planning.estimate import Device, Training, estimate
 from helixfold.weights.find import ReadyModel
@@ -19,12 +19,12 @@ from tests.support.networks import tiny_model
 pytestmark = pytest.mark.usefixtures("operators_on_small_tensors")
 
 # Without what a CPU's libraries take beside tensors.
-DEVICE = Device(card=CARDS["a100-80"], memory=0)
+DEVICE = Device(properties=DEVICE_MODELS["a100-80"], memory=0)
 MODEL, USUAL = ReadyModel(preset=tiny(), network=tiny_model(), digest="x"), DesignOptions()
 
 
 def step(options: DesignOptions = USUAL, **changes: object) -> Training:
-    given = workload(task.hallucination(24), MODEL.preset, options, DEVICE.card)
+    given = workload(task.hallucination(24), MODEL.preset, options, DEVICE.properties)
     return replace(given, **changes)  # type: ignore[arg-type]
 
 
@@ -59,7 +59,7 @@ def test_more_is_kept_without_recompute_and_through_recycling() -> None:
 
 
 def test_what_does_not_fit_is_told_before_it_begins() -> None:
-    given, cpu = task.hallucination(24), Device(card=CARDS["cpu"], memory=2**40)
+    given, cpu = task.hallucination(24), Device(properties=DEVICE_MODELS["cpu"], memory=2**40)
     needed = check_memory(given, [MODEL], DesignOptions(), cpu)
     with pytest.raises(InputError, match=r"hallucination: a step is forecast to take .* of the .* that there are"):
         check_memory(given, [MODEL], DesignOptions(), replace(cpu, memory=needed // 2))

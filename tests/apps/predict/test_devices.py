@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 
 from helixfold.apps.predict import devices
 from helixfold.cli.main import main
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.planning import memory as memory_options
@@ -170,7 +170,7 @@ def test_processes_share_what_memory_a_machine_has(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         Device,
         "at_hand",
-        lambda device, directory, memory: Device(card=CARDS["cpu"], memory=memory or 300, spill=80),
+        lambda device, directory, memory: Device(properties=DEVICE_MODELS["cpu"], memory=memory or 300, spill=80),
     )
     for options, device, memory in (
         (MemoryOptions(), cpu, 100),
@@ -178,9 +178,11 @@ def test_processes_share_what_memory_a_machine_has(tmp_path: Path, monkeypatch: 
         (MemoryOptions(), gpu, 300),
     ):
         assert options.divided(4, device).available(device, tmp_path) == Device(
-            card=CARDS["cpu"], memory=memory, spill=20
+            properties=DEVICE_MODELS["cpu"], memory=memory, spill=20
         )
-    assert MemoryOptions().divided(1, cpu).available(cpu, tmp_path) == Device(card=CARDS["cpu"], memory=300, spill=80)
+    assert MemoryOptions().divided(1, cpu).available(cpu, tmp_path) == Device(
+        properties=DEVICE_MODELS["cpu"], memory=300, spill=80
+    )
 
 
 @pytest.mark.parametrize(

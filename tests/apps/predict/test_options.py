@@ -12,13 +12,13 @@ import pytest
 from data_pipeline.training_sets.chains import ChainFilter
 from helixfold.apps import options
 from helixfold.apps.options import MemoryLimits, PredictOptions
-from helixfold.apps.predict.doctor import CARD_NAMES
+from helixfold.apps.predict.doctor import GPU_NAMES
 from helixfold.cli.main import main
 from helixfold.cli.relax import relax
 from helixfold.execution.device import AUTO, DTYPES
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import PRESETS
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.executors import EXECUTORS
 from helixfold.planning.machines import MACHINES
@@ -37,8 +37,8 @@ def test_choices_are_those_that_exist() -> None:
     assert set(get_args(Dtype)) < set(DTYPES)
     assert get_args(DtypeOrAuto) == (AUTO, *DTYPES)
     assert get_args(Executor) == ("auto", *EXECUTORS)
-    assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)
-    assert set(CARD_NAMES) < set(CARDS)
+    assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *GPU_NAMES)
+    assert set(GPU_NAMES) < set(DEVICE_MODELS)
     assert get_args(TrainingPreset) == tuple(TRAINING_PRESETS)
     assert {Hardware.parse(word).machine for word in PlanOptions().hardware} < set(MACHINES)
     named = {name for preset in options.PREDICTION_PRESETS.values() for name in preset.models}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.apps.predict import run
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from tests.apps.predict.conftest import SEQUENCE, Runs
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -24,8 +24,8 @@ def test_a_run_that_began_on_a_gpu_goes_on_elsewhere_as_it_began(
     two.write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE}A\n")
     began = "computes in bfloat16, in which earlier targets of this run were predicted"
     with monkeypatch.context() as on_gpu:
-        on_gpu.setattr(run, "card_of", lambda device: CARDS["h200"])
-        on_gpu.setattr(run, "untried", lambda card: f"{card.name} was never tried")
+        on_gpu.setattr(run, "properties_of", lambda device: DEVICE_MODELS["h200"])
+        on_gpu.setattr(run, "untried", lambda properties: f"{properties.name} was never tried")
         assert runs(one) == ["tiny"]
         assert began not in runs.err
         assert "helixfold: NVIDIA H200 was never tried\n" in runs.err

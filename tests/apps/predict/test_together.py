@@ -20,7 +20,7 @@ from helixfold.execution.recorded_passes import Passes
 from helixfold.folding import planned
 from helixfold.folding.options import FoldingOptions
 from helixfold.model.presets import tiny
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.mesh import Layout, Mesh
 from helixfold.parallel.worker_group import WorkerGroup
@@ -212,7 +212,7 @@ def settings(device: str = "cpu", *, at_once: int | None = None, groups: int = 1
 def test_lots_are_short_targets_of_about_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = [10, 30, 32, 33, 60, 200, 250, 256, 257, 280]
     assert sizes_of_lots(lengths, settings()) == [1] * 10
-    monkeypatch.setattr(lot, "card_of", lambda device: CARDS["h200"])
+    monkeypatch.setattr(lot, "properties_of", lambda device: DEVICE_MODELS["h200"])
     assert sizes_of_lots(lengths, settings()) == [3, 2, 1, 2, 1, 1]
     assert sizes_of_lots(lengths, settings(at_once=2)) == [2, 1, 2, 1, 2, 1, 1]
     # Each of several processes gets some.
@@ -225,7 +225,7 @@ def test_a_batch_is_as_large_as_memory_allows() -> None:
     size = PassSize(residues=16, msa_rows=1, extra_rows=1, templates=0, dtype=torch.float32)
     plan = PredictionEstimate(
         work=Prediction(model=tiny().model, size=size),
-        device=Device(card=CARDS["h200"], memory=0),
+        device=Device(properties=DEVICE_MODELS["h200"], memory=0),
         executor="whole",
     )
     room = replace(plan.device, memory=int(2.5 * RESERVE * plan.memory.peak))

@@ -15,7 +15,7 @@ from helixfold.apps.serve.worker import tasks
 from helixfold.apps.serve.worker.options import WorkerOptions
 from helixfold.execution.device import AUTO, DTYPES, settled_dtype
 from helixfold.model.presets import preset
-from helixfold.ops.card import card_of
+from helixfold.ops.device_properties import properties_of
 from helixfold.planning.estimate import Device, Prediction, estimate
 from helixfold.planning.memory import FeatureRows
 from helixfold.weights import demonstration
@@ -31,7 +31,7 @@ def offers_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(tasks, "limit_threads", lambda: None)
 
     def offers(model: str, memory: float, **options: Any) -> dict[str, Any]:
-        device = Device(card=card_of(torch.device("cpu")), memory=int(memory * GIB))
+        device = Device(properties=properties_of(torch.device("cpu")), memory=int(memory * GIB))
         monkeypatch.setattr(Device, "at_hand", lambda *_: device)
         return tasks.offers(WorkerOptions(device="cpu", models=(model,), **options))
 
@@ -40,9 +40,9 @@ def offers_of(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def planned(model: str, residues: int, memory: float) -> tuple[bool, int]:
     """Whether `helixfold predict` finds that a chain fits, and the bytes that it needs."""
-    chosen, card = preset(model), card_of(torch.device("cpu"))
-    size = FeatureRows.at_most(residues, chosen.sampling).size(chosen, DTYPES[settled_dtype(AUTO, card)])
-    found = estimate(Prediction(model=chosen.model, size=size), Device(card=card, memory=int(memory * GIB)))
+    chosen, properties = preset(model), properties_of(torch.device("cpu"))
+    size = FeatureRows.at_most(residues, chosen.sampling).size(chosen, DTYPES[settled_dtype(AUTO, properties)])
+    found = estimate(Prediction(model=chosen.model, size=size), Device(properties=properties, memory=int(memory * GIB)))
     return found.fits, found.memory.peak
 
 

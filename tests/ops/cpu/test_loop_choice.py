@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from helixfold.ops import sizes
-from helixfold.ops.card import CARDS, described
 from helixfold.ops.cpu import loops
 from helixfold.ops.cpu.loops import bytes_taken, compiled
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.sizes import loops_if_large
 
 
@@ -37,7 +37,7 @@ def test_nothing_is_compiled_for_small_streams_described_cards_or_without_numba(
     with loops_if_large(100):
         with loops_if_large(1):  # a slab of the large stream
             assert compiled("sums", x) == "sums"
-        with described(CARDS["cpu"]):
+        with simulated_device(DEVICE_MODELS["cpu"]):
             assert compiled("sums", x) is None
         monkeypatch.setattr(loops, "refusal", lambda: "Numba is not installed")
         assert compiled("sums", x) is None

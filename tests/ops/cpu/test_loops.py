@@ -16,11 +16,11 @@ from torch import Tensor
 from helixfold.execution.slabs import Slabs
 from helixfold.model.layers import Transition
 from helixfold.ops import sizes
-from helixfold.ops.card import CARDS, described
 from helixfold.ops.cpu import loops
 from helixfold.ops.cpu.attention import AttentionBlock
 from helixfold.ops.cpu.blocks import Scratch
 from helixfold.ops.cpu.loops import compiled
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.sizes import loops_if_large
 
 if (reason := loops.refusal()) is not None:
@@ -83,7 +83,7 @@ def test_what_loops_do_not_take_is_left_to_pytorch(monkeypatch: pytest.MonkeyPat
         assert compiled("sums", x[:0]) is None
         assert compiled("sums", x, x.bfloat16(), one_dtype=True) is None
         assert compiled("sums", x, None, x.bfloat16()) is sums
-        with described(CARDS["cpu"]):
+        with simulated_device(DEVICE_MODELS["cpu"]):
             assert compiled("sums", x) is None
         monkeypatch.setattr(loops, "refusal", lambda: "Numba is not installed")
         assert compiled("sums", x) is None

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
 from helixfold.ops.cpu import outer_product as subject
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.precision import product_dtype
@@ -101,8 +101,8 @@ def test_gradients_take_no_more_than_themselves_and_one_sum(dtype: torch.dtype, 
 def test_what_it_cannot_take_is_left_to_the_reference() -> None:
     given = arguments(3, 4, 2)
     wide = [each.double() for each in given[:2]]
-    refusals = outer_product_mean.refusals(CARDS["cpu"], *wide, *given[2:])
+    refusals = outer_product_mean.refusals(DEVICE_MODELS["cpu"], *wide, *given[2:])
     assert refusals["rows"] == "float64 is left to the reference"
     empty = arguments(3, 4, 0)
-    assert outer_product_mean.refusals(CARDS["cpu"], *empty)["rows"] == "there is nothing to compute"
+    assert outer_product_mean.refusals(DEVICE_MODELS["cpu"], *empty)["rows"] == "there is nothing to compute"
     assert outer_product_mean(*empty).shape == (1, 3, 4, 5)

@@ -18,7 +18,7 @@ os.environ.pop("TRITON_INTERPRET", None)
 import torch
 
 from helixfold.ops.attention import attention
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.dispatch import forced
 from helixfold.ops.linear import norm_linear
 from helixfold.ops.outer_product import outer_product_mean, outer_product_operands
@@ -108,8 +108,8 @@ CASES: dict[str, Callable[[], list[Any]]] = {
 def shared_memory(case: str, capability: int) -> tuple[int, int]:
     """Return the most bytes of the kernels of a case's forward pass, and of both passes."""
     # On a card with room for whatever the kernels take.
-    card = replace(CARDS["h200"], capability=divmod(capability, 10), shared_memory=2**30)
-    with compiled_launches(capability) as launched, described(card), forced("triton"):
+    properties = replace(DEVICE_MODELS["h200"], capability=divmod(capability, 10), shared_memory=2**30)
+    with compiled_launches(capability) as launched, simulated_device(properties), forced("triton"):
         outputs = CASES[case]()
         forward = len(launched)
         torch.autograd.backward(outputs, [torch.empty_like(each) for each in outputs])

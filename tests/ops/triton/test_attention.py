@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.attention import attention
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from tests.ops.comparing import assert_as_near, assert_equal, mask, poisoned
 
@@ -130,7 +130,9 @@ def test_a_gradient_that_is_one_number_expanded_is_read() -> None:
 def test_what_the_kernels_refuse_has_a_reason(change: Callable[..., tuple[Tensor, ...]], reason: str | None) -> None:
     query, key, value, given_mask, *_ = inputs(1, 2, 2, 7, 9, 8)
     changed = [each.to("meta") for each in change(query, key, value)]
-    found = attention.refusals(CARDS["h100"], *changed, given_mask[:, : changed[0].shape[1]].to("meta"))["triton"]
+    found = attention.refusals(DEVICE_MODELS["h100"], *changed, given_mask[:, : changed[0].shape[1]].to("meta"))[
+        "triton"
+    ]
     assert found is None if reason is None else reason in found
 
 

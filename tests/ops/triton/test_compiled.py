@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.linear import layer_norm
 from helixfold.ops.triton.compiled import compiled_launches
 from helixfold.ops.triton.language import watched
@@ -14,7 +14,7 @@ from helixfold.ops.weights import Affine
 
 def normalise(x: torch.Tensor) -> torch.Tensor:
     norm = Affine(*(x.new_empty(x.shape[-1], dtype=torch.float32) for _ in range(2)))
-    with described(CARDS["h200"]):
+    with simulated_device(DEVICE_MODELS["h200"]):
         return layer_norm(x, norm)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
-from helixfold.ops.card import CARDS, Card, described
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, simulated_device
 from helixfold.ops.dispatch import forced
 from helixfold.ops.linear import norm_linear
 from helixfold.ops.triton.language import Kernel
@@ -18,14 +18,14 @@ from tests.ops.metering import metered
 
 SHAPE = Shape(preset="tiny", residues=8, rows=4, extra_rows=5, dtype=torch.bfloat16)
 # As few programs as there are without a GPU.
-CARD = replace(CARDS["h200"], multiprocessors=4)
+H200 = replace(DEVICE_MODELS["h200"], multiprocessors=4)
 
 
-def by_triton(card: Card | None) -> ExitStack:
+def by_triton(properties: DeviceProperties | None) -> ExitStack:
     place = ExitStack()
     place.enter_context(forced("triton"))
-    if card is not None:
-        place.enter_context(described(card))
+    if properties is not None:
+        place.enter_context(simulated_device(properties))
     return place
 
 
@@ -45,7 +45,7 @@ def test_bytes_and_results_are_those_of_real_tensors(gradients: bool, monkeypatc
     for real, meta in zip(cases("cpu"), cases("meta"), strict=True):
         if gradients and real.in_place:
             continue
-        with forced("triton") as used, described(CARD), torch.set_grad_enabled(gradients):
+        with forced("triton") as used, simulated_device(H200), torch.set_grad_enabled(gradients):
             meta()
         if not used:
             continue
@@ -54,7 +54,7 @@ def test_bytes_and_results_are_those_of_real_tensors(gradients: bool, monkeypatc
             # Nothing is computed: the interpreter holds what kernels were given for longer than a GPU does.
             patched.setattr(Kernel, "_launch", lambda *_, **__: None)
             expected = metered(real, by_triton(None), gradients=gradients)
-        found = metered(meta, by_triton(CARD), gradients=gradients)
+        found = metered(meta, by_triton(H200), gradients=gradients)
         assert found.results == expected.results, real.name
         assert found.live == expected.live, real.name
         assert found.peak == expected.peak, real.name
@@ -72,15 +72,15 @@ found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "triton" else found(name, *more)
 import torch
 from helixfold.execution.counter import Counter
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.attention import attention
 heads = [torch.empty(1, 4, 2, 40, 16, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3)]
 mask, bias = torch.empty(1, 4, 40, device="meta"), torch.empty(1, 2, 40, 40, dtype=torch.bfloat16, device="meta")
-with described(CARDS["h200"]), Counter() as counter:
+with simulated_device(DEVICE_MODELS["h200"]), Counter() as counter:
     assert attention.choice(*heads, mask, bias).name == "triton"
     found = attention(*heads, mask, bias)
     torch.autograd.grad(found, heads, torch.empty_like(found))
-assert attention.refusals(CARDS["h200"], *heads, mask)["triton"] == "triton is not installed"
+assert attention.refusals(DEVICE_MODELS["h200"], *heads, mask)["triton"] == "triton is not installed"
 print(counter.launches)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.linear import norm_linear
 from helixfold.ops.outer_product import outer_product_operand, outer_product_operands
@@ -98,13 +98,13 @@ def test_operands_of_different_kinds_are_left_to_others() -> None:
         (affine(16, 64), "different numbers of channels"),
         (affine(32, 64, bias=False), "one operand has a bias"),
     ):
-        refusals = outer_product_operands.refusals(CARDS["h100"], columns, mask(2, 5, 19), scale, left, right)
+        refusals = outer_product_operands.refusals(DEVICE_MODELS["h100"], columns, mask(2, 5, 19), scale, left, right)
         assert reason in str(refusals["triton"])
 
 
 def test_what_is_refused_has_a_reason() -> None:
     reasons = [
-        norm_linear.refusals(CARDS["h100"], *arguments(3, c_in=c_in, c_out=c_out))["triton"]
+        norm_linear.refusals(DEVICE_MODELS["h100"], *arguments(3, c_in=c_in, c_out=c_out))["triton"]
         for c_in, c_out in ((64, 4), (96, 4), (64, 65), (64, 32))
     ]
     assert reasons == [

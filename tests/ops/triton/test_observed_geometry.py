@@ -5,7 +5,7 @@ import torch
 
 from data_pipeline.residues import RESTYPES_WITH_X
 from helixfold.model.geometry.observed import observed_geometry
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 
 pytest.importorskip("triton")
@@ -34,7 +34,7 @@ def test_it_refuses_what_it_cannot_compute() -> None:
     aatype, positions, mask = torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2, 37, 3), torch.ones(1, 2, 37)
 
     def refusal(*given: torch.Tensor) -> str | None:
-        return observed_geometry.refusals(CARDS["h100"], *given)["triton"]
+        return observed_geometry.refusals(DEVICE_MODELS["h100"], *given)["triton"]
 
     assert refusal(aatype, positions, mask) is None
     assert refusal(aatype, positions.double(), mask.double()) == "it takes float32"

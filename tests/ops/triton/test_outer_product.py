@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.weights import Affine
@@ -67,7 +67,7 @@ def test_it_refuses_what_its_tiles_cannot_hold() -> None:
     def refusal(s: int, c: int, c_z: int, dtype: torch.dtype = torch.bfloat16) -> str | None:
         left, right = torch.empty(1, 3, s, c, dtype=dtype), torch.empty(1, s, 4, c, dtype=dtype)
         given = left, right, left[..., 0], right[..., 0], affine(c_z, c * c)
-        return outer_product_mean.refusals(CARDS["h100"], *given)["triton"]
+        return outer_product_mean.refusals(DEVICE_MODELS["h100"], *given)["triton"]
 
     assert refusal(5, 32, 128) is None
     assert refusal(5, 32, 128, torch.float32) == "products in float32 are left to cuBLAS"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.structure.point_attention import point_attention
 from tests.ops.comparing import assert_equal, poisoned
@@ -100,8 +100,8 @@ def test_a_second_backward_pass_finds_what_the_first_found() -> None:
 
 
 def test_it_refuses_what_it_cannot_compute() -> None:
-    def refusal(card: str, given: list[Any]) -> str | None:
-        return point_attention.refusals(CARDS[card], *given)["triton"]
+    def refusal(device_model: str, given: list[Any]) -> str | None:
+        return point_attention.refusals(DEVICE_MODELS[device_model], *given)["triton"]
 
     assert refusal("h100", point_arguments(4, c_z=128)) is None
     assert refusal("h100", point_arguments(4, c_z=48)) == "it takes 32, 64 or 128 channels of an edge"

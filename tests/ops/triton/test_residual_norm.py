@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.residual import residual_norm
 from helixfold.ops.weights import Affine
@@ -49,7 +49,7 @@ def test_inputs_of_any_strides_are_taken() -> None:
 
 def test_it_refuses_what_it_cannot_compute() -> None:
     def refusal(*given: Tensor | Affine) -> str | None:
-        return residual_norm.refusals(CARDS["h100"], *given)["triton"]
+        return residual_norm.refusals(DEVICE_MODELS["h100"], *given)["triton"]
 
     stream, change, scale, mask = arguments(1, 3, 16, dropout=True)
     assert refusal(stream, change, scale, mask) is None

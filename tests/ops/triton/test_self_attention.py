@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.self_attention import self_attention
 from helixfold.ops.weights import SelfAttentionWeights
@@ -102,7 +102,7 @@ def test_a_pass_without_gradients_gives_the_same() -> None:
 def test_what_is_refused_has_a_reason() -> None:
     x, *others, weights, heads = arguments(1, 3, 20)
     refusals = [
-        self_attention.refusals(CARDS["h100"], *given)["triton"]
+        self_attention.refusals(DEVICE_MODELS["h100"], *given)["triton"]
         for given in (
             (x, *others, weights, heads),
             (x.double(), *others, weights, heads),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helixfold.ops.attention import attention
-from helixfold.ops.card import CARDS, Card, described
+from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, simulated_device
 from helixfold.ops.transition import transition
 from helixfold.ops.triton import refusal
 from helixfold.ops.triton.refusal import shared_memory
@@ -33,36 +33,36 @@ def test_the_table_is_what_the_compiler_says(capability: int, case: str) -> None
     assert found == [shared_memory(case, version, gradients=gradients) for gradients in (False, True)]
 
 
-def refused(card: Card, c: int, *, gradients: bool) -> str | None:
+def refused(properties: DeviceProperties, c: int, *, gradients: bool) -> str | None:
     x = torch.empty(1, 8, 8, c, dtype=torch.bfloat16, device="meta", requires_grad=gradients)
     affines = [Affine(x.new_empty(*shape), x.new_empty(shape[0])) for shape in ((c,), (4 * c, c), (c, 4 * c))]
-    with described(card):
-        return transition.refusals(card, x, TransitionWeights(*affines))["triton"]
+    with simulated_device(properties):
+        return transition.refusals(properties, x, TransitionWeights(*affines))["triton"]
 
 
 def test_what_takes_more_than_a_card_has_is_left_to_the_next_backend() -> None:
-    for card in ("h200", "a100", "rtx4090"):
-        assert refused(CARDS[card], 256, gradients=True) is None
-    little = replace(CARDS["rtx4090"], shared_memory=48 * 1024)
+    for device_model in ("h200", "a100", "rtx4090"):
+        assert refused(DEVICE_MODELS[device_model], 256, gradients=True) is None
+    little = replace(DEVICE_MODELS["rtx4090"], shared_memory=48 * 1024)
     assert refused(little, 256, gradients=False) == "its kernels need 50 KiB of shared memory, the card has 48"
     assert refused(little, 128, gradients=False) is None
     assert refused(little, 128, gradients=True) is None
     assert refused(replace(little, shared_memory=32 * 1024), 128, gradients=True) is not None
     # GeForce RTX 50 has the tiles of 8.x.
-    assert refused(replace(CARDS["rtx4090"], capability=(12, 0)), 256, gradients=True) is None
+    assert refused(replace(DEVICE_MODELS["rtx4090"], capability=(12, 0)), 256, gradients=True) is None
 
 
 def test_cards_before_ampere_have_other_backends() -> None:
     reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
-    assert refused(CARDS["t4"], 64, gradients=False) == reason
+    assert refused(DEVICE_MODELS["t4"], 64, gradients=False) == reason
     heads = [torch.empty(1, 3, 2, 5, 16, dtype=torch.float16, device="meta") for _ in range(3)]
-    with described(CARDS["t4"]):
+    with simulated_device(DEVICE_MODELS["t4"]):
         assert attention.choice(*heads, torch.empty(1, 3, 5, device="meta")).name == "sdpa"
         assert attention(*heads, torch.empty(1, 3, 5, device="meta")).shape == (1, 3, 2, 5, 16)
 
 
 def test_without_triton_kernels_are_refused_unless_a_card_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusal, "triton_is_there", lambda: False)
-    assert refusal.refusal_of_kernels(CARDS["h200"]) == "triton is not installed"
-    with described(CARDS["h200"]):
-        assert refusal.refusal_of_kernels(CARDS["h200"]) is None
+    assert refusal.refusal_of_kernels(DEVICE_MODELS["h200"]) == "triton is not installed"
+    with simulated_device(DEVICE_MODELS["h200"]):
+        assert refusal.refusal_of_kernels(DEVICE_MODELS["h200"]) is None

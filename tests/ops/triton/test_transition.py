@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.transition import transition
 from helixfold.ops.weights import Affine, TransitionWeights
@@ -84,7 +84,7 @@ def test_it_refuses_what_its_tiles_cannot_hold() -> None:
     def refusal(x: Tensor, hidden: int) -> str | None:
         c = x.shape[-1]
         weights = TransitionWeights(norm(c), affine(hidden, c), affine(c, hidden))
-        return transition.refusals(CARDS["h100"], x, weights)["triton"]
+        return transition.refusals(DEVICE_MODELS["h100"], x, weights)["triton"]
 
     x = torch.empty(2, 3, 64, device="meta", dtype=torch.bfloat16)
     assert refusal(x, 256) is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
 from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
@@ -129,9 +129,10 @@ def test_what_is_refused_has_a_reason() -> None:
     given = [pair.bfloat16(), *given]
     wide, *others = for_operand(1, 4, 18, 24, 16)
     wide = [wide.bfloat16(), *others]
-    assert triangle_multiplication.refusals(CARDS["h100"], *given)["triton"] is None
-    assert triangle_operand.refusals(CARDS["h100"], *wide)["triton"] == "24 channels are not 16, 32, 64 or 128"
+    assert triangle_multiplication.refusals(DEVICE_MODELS["h100"], *given)["triton"] is None
+    assert triangle_operand.refusals(DEVICE_MODELS["h100"], *wide)["triton"] == "24 channels are not 16, 32, 64 or 128"
     double = [given[0].double(), *given[1:]]
     assert (
-        triangle_multiplication.refusals(CARDS["h100"], *double)["triton"] == "torch.float64 is left to the reference"
+        triangle_multiplication.refusals(DEVICE_MODELS["h100"], *double)["triton"]
+        == "torch.float64 is left to the reference"
     )

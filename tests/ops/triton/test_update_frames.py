@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from helixfold.ops.structure.update_frames import update_frames
@@ -49,6 +49,6 @@ def test_a_zero_update_changes_nothing_at_all() -> None:
 
 def test_it_refuses_what_it_cannot_compute() -> None:
     given = [each.to("meta") for each in arguments(1, 3)]
-    assert update_frames.refusals(CARDS["h100"], *given)["triton"] is None
-    assert update_frames.refusals(CARDS["h100"], *(each.double() for each in given))["triton"] is not None
-    assert update_frames.refusals(CARDS["h100"], *(each[:, :0] for each in given))["triton"] is not None
+    assert update_frames.refusals(DEVICE_MODELS["h100"], *given)["triton"] is None
+    assert update_frames.refusals(DEVICE_MODELS["h100"], *(each.double() for each in given))["triton"] is not None
+    assert update_frames.refusals(DEVICE_MODELS["h100"], *(each[:, :0] for each in given))["triton"] is not None

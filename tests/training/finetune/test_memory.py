@@ -8,7 +8,7 @@ import torch
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.presets import preset
-from helixfold.ops.card import CARDS
+from helixfold.ops.device_properties import DEVICE_MODELS
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.trained import AllParameters, Trained
 from helixfold.training.estimate import parameter_count
@@ -61,11 +61,11 @@ def test_what_comes_before_all_that_is_trained_keeps_nothing_for_a_backward_pass
     for adapter in ("heads", "lora", "full"):
         config = finetuning(PRESET, adapter)  # type: ignore[arg-type]
         config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
-        passes[adapter] = run_memory(config, CARDS["cpu"]).passes
+        passes[adapter] = run_memory(config, DEVICE_MODELS["cpu"]).passes
     assert passes["heads"] < passes["lora"] < passes["full"]
     config = finetuning(PRESET, "lora", LowRankConfig(targets="*"))
     config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
-    assert run_memory(config, CARDS["cpu"]).passes > passes["lora"]
+    assert run_memory(config, DEVICE_MODELS["cpu"]).passes > passes["lora"]
 
 
 def test_frozen_blocks_take_no_memory_beyond_the_first_ones() -> None:
@@ -75,6 +75,6 @@ def test_frozen_blocks_take_no_memory_beyond_the_first_ones() -> None:
             model = replace(PRESET.model, evoformer=replace(PRESET.model.evoformer, blocks=blocks))
             config = finetuning(replace(PRESET, model=model), adapter)  # type: ignore[arg-type]
             config = replace(config, run=replace(config.run, recompute=RecomputeConfig.everywhere("none")))
-            found[adapter, blocks] = run_memory(config, CARDS["cpu"]).passes
+            found[adapter, blocks] = run_memory(config, DEVICE_MODELS["cpu"]).passes
     assert found["heads", 2] == found["heads", 6]
     assert found["lora", 2] < found["lora", 6]

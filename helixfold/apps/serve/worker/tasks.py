@@ -173,7 +173,7 @@ def offers(options: WorkerOptions) -> dict[str, Any]:
     presets = [preset for preset, _ in found]
     searches = plan_of(options.search_options(), announce=False)
     return {
-        "device": device.card.name,
+        "device": device.properties.name,
         "models": [preset.name for preset in presets],
         "provenance": {preset.name: _provenance(path) for preset, path in found},
         "databases": bool(searches.alignments),
@@ -208,7 +208,9 @@ def _curve(preset: Preset, device: Device) -> dict[str, Any]:
     """Return seconds of a pass and bytes at the peak at some lengths, and the longest chain that there is room for."""
 
     def workload(residues: int) -> Prediction:
-        size = FeatureRows.at_most(residues, preset.sampling).size(preset, DTYPES[settled_dtype(AUTO, device.card)])
+        size = FeatureRows.at_most(residues, preset.sampling).size(
+            preset, DTYPES[settled_dtype(AUTO, device.properties)]
+        )
         return Prediction(model=preset.model, size=size)
 
     # Memory grows faster with long chains than with short ones, which have large temporaries for their size.

@@ -15,7 +15,7 @@ _KIB, _GIB = 2**10, 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class DeviceProperties:
     """Hardware properties of a device, a GPU or CPU."""
 
     name: str
@@ -31,8 +31,10 @@ class Card:
         return self.kind in ("cuda", "rocm")
 
 
-def _gpu(name: str, capability: tuple[int, int], shared_kib: int, memory_gib: int, multiprocessors: int) -> Card:
-    return Card(
+def _gpu(
+    name: str, capability: tuple[int, int], shared_kib: int, memory_gib: int, multiprocessors: int
+) -> DeviceProperties:
+    return DeviceProperties(
         name=name,
         kind="cuda",
         capability=capability,
@@ -44,9 +46,9 @@ def _gpu(name: str, capability: tuple[int, int], shared_kib: int, memory_gib: in
 
 # Shared memory is from the CUDA programming guide's table of compute capabilities. Memory is what the driver leaves of
 # the nominal size, in whole GiB.
-CARDS: Mapping[str, Card] = MappingProxyType(
+DEVICE_MODELS: Mapping[str, DeviceProperties] = MappingProxyType(
     {
-        "cpu": Card(name="CPU", kind="cpu", memory=16 * _GIB, multiprocessors=8),
+        "cpu": DeviceProperties(name="CPU", kind="cpu", memory=16 * _GIB, multiprocessors=8),
         "t4": _gpu("NVIDIA T4", (7, 5), 64, 14, 40),
         "rtx3090": _gpu("NVIDIA GeForce RTX 3090", (8, 6), 99, 23, 82),
         "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 99, 23, 128),
@@ -59,42 +61,42 @@ CARDS: Mapping[str, Card] = MappingProxyType(
 )
 
 # A global for all threads, since autograd computes gradients and recomputes blocks in other threads.
-_described: Card | None = None
+_simulated: DeviceProperties | None = None
 
 
 @contextmanager
-def described(card: Card) -> Iterator[None]:
+def simulated_device(properties: DeviceProperties) -> Iterator[None]:
     """Choose backends and allocate memory as on this card while operators run on meta tensors, computing nothing.
 
     Inside, operators take meta tensors only, and loops over blocks run only their first steps.
     """
-    global _described  # noqa: PLW0603 (one card for the process)
-    earlier, _described = _described, card
+    global _simulated  # noqa: PLW0603 (one card for the process)
+    earlier, _simulated = _simulated, properties
     try:
         yield
     finally:
-        _described = earlier
+        _simulated = earlier
 
 
-def is_described() -> bool:
+def is_simulated() -> bool:
     """Return whether code runs inside `described`, on meta tensors."""
-    return _described is not None
+    return _simulated is not None
 
 
-def card_of(device: torch.device) -> Card:
+def properties_of(device: torch.device) -> DeviceProperties:
     """Return the described card inside `described`, else the properties of the device."""
-    return _card_at_hand(device) if _described is None else _described
+    return _properties_at_hand(device) if _simulated is None else _simulated
 
 
 @cache
-def _card_at_hand(device: torch.device) -> Card:
+def _properties_at_hand(device: torch.device) -> DeviceProperties:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         name, memory, multiprocessors = properties.name, properties.total_memory, properties.multi_processor_count
         if torch.version.hip is not None:
             # What PyTorch gives as its capability is a number of AMD's architecture, without the meaning of NVIDIA's.
-            return Card(name=name, kind="rocm", memory=memory, multiprocessors=multiprocessors)
-        return Card(
+            return DeviceProperties(name=name, kind="rocm", memory=memory, multiprocessors=multiprocessors)
+        return DeviceProperties(
             name=name,
             kind="cuda",
             capability=(properties.major, properties.minor),
@@ -102,7 +104,7 @@ def _card_at_hand(device: torch.device) -> Card:
             memory=memory,
             multiprocessors=multiprocessors,
         )
-    return Card(
+    return DeviceProperties(
         name=device.type,
         kind=device.type,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
