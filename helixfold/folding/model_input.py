@@ -12,7 +12,7 @@ from jaxtyping import Int
 from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.complexes.chain_ids import ONLY_CHAIN
 from data_pipeline.features.complexes.feature_set import ComplexFeatureSet, TargetFeatures, as_complex
-from data_pipeline.features.sample import Sample
+from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.sampling import complex_sample
 from data_pipeline.sampling.sample import draw_sample
@@ -122,9 +122,32 @@ def batch_of(
 
     A batch of one sample has the sample's `offsets`, if it has any.
     """
-    batch = _BATCHES[preset.model.method].from_samples(samples, residues, device, round_rows=round_rows)
+    method, merged = preset.model.method, 1
+    if method == "multimer":
+        samples, merged = _with_merged_slots(samples)
+    batch = _BATCHES[method].from_samples(samples, residues, device, round_rows=round_rows)
+    if isinstance(batch, MultimerBatch) and merged > 1:
+        slots = torch.ones_like(batch.template_mask)
+        slots[:, -1] = merged
+        batch = replace(batch, template_slots=slots)
     if offsets is None:
         return batch
     # Embeddings tell no offsets beyond 32 apart; a byte for each pair of residues is little memory.
     least, most = np.iinfo(np.int8).min, np.iinfo(np.int8).max
     return replace(batch, offsets=torch.from_numpy(offsets.clip(least, most).astype(np.int8))[None].to(device))
+
+
+def _with_merged_slots(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
+    """Return samples of which at most the last template slot is empty, and how many slots it stands for.
+
+    AlphaFold-Multimer averages over four slots, whether they hold templates or not. Equal slots are embedded once.
+    """
+    slots = len(samples[0].template_mask)
+    last = 0
+    for each in samples:
+        holds = each.template_all_atom_masks.any((1, 2)) | (each.template_aatype != each.template_aatype[-1:]).any(1)
+        last = max([last, *(np.flatnonzero(holds) + 1).tolist()])
+    kept = min(slots, last + 1)
+    names = [name for name, axes in SAMPLE_AXES.items() if axes.startswith("t")]
+    merged = [replace(each, **{name: getattr(each, name)[:kept] for name in names}) for each in samples]
+    return merged, slots - kept + 1

@@ -81,6 +81,8 @@ class MultimerBatch(Batch):
     asym_id: Int[Tensor, "b r"]  # the chain's number in the complex
     entity_id: Int[Tensor, "b r"]  # the number of the chain's sequence, which equal chains share
     sym_id: Int[Tensor, "b r"]  # the chain's number among those of the same sequence
+    # How many equal slots each slot stands for in the average, where empty slots were merged.
+    template_slots: Float[Tensor, "b t"] | None = None
 
 
 def sampled_fields(kind: type[Batch]) -> list[str]:

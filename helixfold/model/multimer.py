@@ -203,25 +203,29 @@ class MultimerTemplateEmbedder(nn.Module):
         """
         chains, count = with_chains(batch), batch.template_mask.shape[1]
         together = run.streams_at_once(count, pair.device)
-        samples, total = len(pair_mask), None
+        slots = torch.ones_like(batch.template_mask) if chains.template_slots is None else chains.template_slots
+        weights, total = slots / slots.sum(1, keepdim=True), None
         for first in range(0, count, together):
             which = slice(first, min(first + together, count))
             streams = self.pair(run, chains, which, pair, pair_mask)
+            mean = partial(self._weighted, weights=weights[:, which])
             if total is None:
                 make = run.map_rows if together > 1 else run.replace_rows
-                total = make(lambda _, rows: self._summed(rows, samples), streams)
+                total = make(lambda _, rows, mean=mean: mean(rows), streams)
             else:
-                total = run.replace_rows(lambda _, rows, added: rows + self._summed(added, samples), total, streams)
+                total = run.replace_rows(lambda _, rows, added, mean=mean: rows + mean(added), total, streams)
             # Freed before the next templates are embedded.
             del streams
         if total is None:
             return pair
-        return run.replace_rows(lambda _, rows, summed: rows + self.out((summed / count).relu()), pair, total)
+        return run.replace_rows(lambda _, rows, average: rows + self.out(average.relu()), pair, total)
 
-    def _summed(self, rows: Float[Tensor, "b_t i r c_t"], samples: int) -> Float[Tensor, "b i r c_t"]:
-        """Return the sum of the normalised embeddings of each sample's templates."""
-        normed: Tensor = self.pair.norm(rows)
-        return normed if len(rows) == samples else normed.unflatten(0, (samples, -1)).sum(1)
+    def _weighted(
+        self, rows: Float[Tensor, "b_t i r c_t"], weights: Float[Tensor, "b t"]
+    ) -> Float[Tensor, "b i r c_t"]:
+        """Return the weighted sum of the normalised embeddings of each sample's templates."""
+        normed: Tensor = self.pair.norm(rows) * rearrange(weights.to(rows.dtype), "b t -> (b t) 1 1 1")
+        return normed if weights.shape[1] == 1 else normed.unflatten(0, weights.shape).sum(1)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
         """Return the rows to append to the MSA, and their mask: 1 where the template has a chi1 angle."""

@@ -48,7 +48,8 @@ def test_a_model_of_complexes_gives_what_its_network_gives_on_the_samples() -> N
         previous = outputs.recycled()
     assert batch.template_mask.shape == (1, 4)
     prediction = folded(features, preset, seed=3)
-    assert np.array_equal(prediction.protein.atom_positions, outputs.structure.positions[0].numpy())
+    # Its empty template slots are embedded once, so sums have another order.
+    np.testing.assert_allclose(prediction.protein.atom_positions, outputs.structure.positions[0].numpy(), atol=1e-3)
     assert prediction.protein.chain_index.tolist() == [0] * 8 + [1] * 8 + [2] * 8
     assert prediction.protein.residue_index.tolist() == [*range(1, 9)] * 3
     assert prediction.chain_ids == ("A", "C", "B")
