@@ -53,4 +53,4 @@ def test_backends_are_imported_at_their_first_use_only() -> None:
     for path in (ROOT / "helixfold/ops").glob("*.py"):
         for name in imported_names(path):
             assert not name.startswith("helixfold.ops.cpu"), path
-            assert not name.startswith("helixfold.ops.triton") or ".refusal" in name, path
+            assert not name.startswith("helixfold.ops.triton") or ".requirements" in name, path

@@ -32,7 +32,7 @@ TRIANGLE_CORE = "triangle attention, softmax(qk + bias)v alone"
 OUTGOING, INCOMING = "triangle multiplication, outgoing", "triangle multiplication, incoming"
 _CHANNELS_AT_ONCE = 8
 _STEP = AdamStep(
-    number=1000, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, ema_decay=0.999
+    count=1000, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, ema_decay=0.999
 )  # fmt: skip
 
 

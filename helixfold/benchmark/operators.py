@@ -65,7 +65,7 @@ def _choices(case: OpCase, properties: DeviceProperties) -> list[str]:
     lines = []
     for op, arguments in case.calls:
         before: list[str] = []
-        for name, reason in op.refusals(properties, *arguments).items():
+        for name, reason in op.unsupported_reasons(properties, *arguments).items():
             if reason is None:
                 because = f" ({'; '.join(before)})" if before else ""
                 lines.append(f"{op.name}: {name}{because}")

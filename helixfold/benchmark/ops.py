@@ -88,7 +88,7 @@ def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[
 
     The ways are the plain reference, the chosen backend, every other backend that supports the case, and peers.
     """
-    refused = [op.refusals(properties_of(device), *arguments) for op, arguments in case.calls]
+    refused = [op.unsupported_reasons(properties_of(device), *arguments) for op, arguments in case.calls]
     chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
     ways: dict[str, Callable[[], Any]] = {
         PLAIN: _way(case, "reference", gradients=gradients),

@@ -429,7 +429,7 @@ def passes(
         with recorded() as calls:
             yield from both_passes(part, properties, compiled)
         for operator, arguments in calls:
-            reason = operator.refusals(properties, *arguments).get("triton")
+            reason = operator.unsupported_reasons(properties, *arguments).get("triton")
             if reason is not None:
                 refusals[operator.name] = reason
 

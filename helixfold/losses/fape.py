@@ -131,7 +131,7 @@ def chain_backbone_fape(
     pairs = ChainPairs(frames=chains, points=chains, within=within)
     every = mask.expand(layers, *mask.shape)
     total = _summed_errors(predicted, truth, (every, every), clamp.expand(layers, *clamp.shape), pairs)
-    counted = pairs.counted(slice(None), slice(None))[: len(mask)].to(mask.dtype)
+    counted = pairs.selected(slice(None), slice(None))[: len(mask)].to(mask.dtype)
     count = ((counted @ mask[..., None])[..., 0] * mask).sum(-1)
     return total.mean(0) / unit / (_COUNT_FLOOR + count)
 

@@ -1,4 +1,4 @@
-"""Flat buffers of the optimizer, and the hyperparameters of one Adam update."""
+"""Flat optimizer buffers and the hyperparameters of one Adam update."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class AdamBuffers:
-    """The buffers that an update changes; `working` is an optional bfloat16 copy of the first `w` master parameters."""
+    """Flat buffers that an Adam update changes in place.
+
+    `working` is an optional bfloat16 copy of the first `w` master parameters.
+    """
 
     master: Float32[Tensor, " n"]
     first_moment: Float32[Tensor, " n"]
@@ -19,7 +22,7 @@ class AdamBuffers:
 
     @property
     def device(self) -> torch.device:
-        """Device of the buffers."""
+        """The device of the buffers."""
         return self.master.device
 
     def part(self, start: int, stop: int) -> "AdamBuffers":
@@ -36,9 +39,12 @@ class AdamBuffers:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamStep:
-    """Hyperparameters of one update; `number` counts from 1, `weight_decay` is decoupled from the gradient (AdamW)."""
+    """Hyperparameters of one Adam update.
 
-    number: int
+    `count` is the number of updates including this one. `weight_decay` is decoupled from the gradient (AdamW).
+    """
+
+    count: int
     learning_rate: float
     beta1: float
     beta2: float
@@ -48,10 +54,10 @@ class AdamStep:
 
     @property
     def correction1(self) -> float:
-        """Bias correction of the first moment."""
-        return 1 - self.beta1**self.number
+        """The bias correction of the first moment."""
+        return 1 - self.beta1**self.count
 
     @property
     def correction2(self) -> float:
-        """Bias correction of the second moment."""
-        return 1 - self.beta2**self.number
+        """The bias correction of the second moment."""
+        return 1 - self.beta2**self.count

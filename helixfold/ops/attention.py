@@ -1,4 +1,4 @@
-"""Attention within rows, with a mask over keys, a bias that all rows of a sample have in common, and a gate."""
+"""Attention within rows, with a key mask, a bias shared by all rows of a sample, and a gate."""
 
 import torch
 from einops import einsum, rearrange
@@ -8,11 +8,11 @@ from torch.nn.functional import pad
 
 from helixfold.ops.constants import MASKED
 from helixfold.ops.device_properties import DeviceProperties, properties_of
-from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, unsupported_float64_or_empty, wants_gradient
 from helixfold.ops.mask_bias import every_key_counts
 from helixfold.ops.precision import to_float32
 from helixfold.ops.sizes import plain_is_faster
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 
 
 def _shape_checks(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[bool, str]]:
@@ -22,7 +22,7 @@ def _shape_checks(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[bool,
     ]
 
 
-def _refusal_of_triton(
+def _unsupported_by_triton(
     properties: DeviceProperties,
     query: Tensor,
     key: Tensor,
@@ -37,14 +37,14 @@ def _refusal_of_triton(
         (query.shape[-1] not in (8, 16, 32, 64), f"head dim {query.shape[-1]} is not 8, 16, 32 or 64"),
         *_shape_checks(query, key, value),
         (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
-    ) or refusal_of_kernels(
+    ) or missing_requirement(
         properties,
         f"attention-{query.element_size()}-{query.shape[-1]}",
         gradients=wants_gradient(query, key, value, bias, gate),
     )
 
 
-def _refusal_of_sdpa(
+def _unsupported_by_sdpa(
     properties: DeviceProperties,
     query: Tensor,
     key: Tensor,
@@ -54,20 +54,20 @@ def _refusal_of_sdpa(
     gate: Tensor | None = None,
 ) -> str | None:
     return first_reason(
-        (wants_gradient(query, key, value, bias, gate), "gradients are asked for"),
+        (wants_gradient(query, key, value, bias, gate), "gradients are needed"),
         *_shape_checks(query, key, value),
         (query.numel() == 0, "there is nothing to compute"),
     )
 
 
 def _slower_than_plain(query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
-    return plain_is_faster(query, kept=query.shape[:-1].numel() * key.shape[-2])
+    return plain_is_faster(query, saved=query.shape[:-1].numel() * key.shape[-2])
 
 
 def _by_sdpa(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
-    """Attend with PyTorch's fused kernel, which stores no logits, sample by sample."""
+    """Attend sample by sample with PyTorch's fused kernel, which does not store the logits."""
     attended = torch.stack(
         [
             _sample_by_sdpa(*sample, None if bias is None else bias[index])
@@ -83,16 +83,16 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
     scale = d**-0.5
     if not every_key_counts(mask):
         # The kernel adds one bias to the logits. A mask that differs between rows would make this bias as large as the
-        # logits, so the mask becomes an additional channel: 1 in the queries, the mask's bias in the keys.
-        # float16 ends at 65,504, which masks logits under some thousands.
-        lost = max(-MASKED / scale, torch.finfo(key.dtype).min)
-        channel = rearrange(lost * (1 - mask.float()), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
-        # On a GPU the kernel that stores no logits takes channels by eights; the others are zeros in the keys.
-        more = 1 if properties_of(query.device).kind == "cpu" else 8
-        query, value = pad(query, (0, more), value=1.0), pad(value, (0, more))
-        key = pad(torch.cat([key, channel], -1), (0, more - 1))
+        # logits, so the mask becomes an additional channel: 1 in the queries, the bias of the mask in the keys.
+        # The largest float16 is 65,504, which masks logits up to a few thousand.
+        masked = max(-MASKED / scale, torch.finfo(key.dtype).min)
+        channel = rearrange(masked * (1 - mask.float()), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
+        # On a GPU, the kernel that stores no logits needs a multiple of 8 channels; the others are zeros in the keys.
+        added = 1 if properties_of(query.device).kind == "cpu" else 8
+        query, value = pad(query, (0, added), value=1.0), pad(value, (0, added))
+        key = pad(torch.cat([key, channel], -1), (0, added - 1))
     if query.is_meta and properties_of(query.device).kind == "cuda":
-        # On meta tensors PyTorch would choose its implementation that stores the logits.
+        # On meta tensors, PyTorch would choose the implementation that stores the logits.
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention
         return efficient(query, key, value, bias, compute_log_sumexp=False, scale=scale)[0][..., :d]
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=scale)[..., :d]
@@ -103,16 +103,16 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.attention:attention_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.attention:attention_rows",
-        refusal=refusal_of_float64_or_nothing,
+        unsupported_reason=unsupported_float64_or_empty,
         slower=_slower_than_plain,
     ),
-    Backend(name="sdpa", run=_by_sdpa, refusal=_refusal_of_sdpa),
+    Backend(name="sdpa", run=_by_sdpa, unsupported_reason=_unsupported_by_sdpa),
 )
 def attention(
     query: Float[Tensor, "b n h q d"],
@@ -122,14 +122,14 @@ def attention(
     bias: Float[Tensor, "b h q k"] | None = None,
     gate: Float[Tensor, "b n h q c"] | None = None,
 ) -> Float[Tensor, "b n h q c"]:
-    """Return softmax(query key^T / sqrt(d) + bias) value of every row n (AlphaFold 2, Suppl. Alg. 7 lines 5 and 6).
+    """Return softmax(query key^T / sqrt(d) + bias) value for every row n (AlphaFold 2, Suppl. Alg. 7 lines 5 and 6).
 
-    `mask` is 1 for keys that count; `bias` is added to the logits of all rows of its sample; the result is multiplied
-    by the sigmoid of `gate`. The softmax is computed in float32 for lower precisions too. The result may be a view of
-    a tensor (b n q h c).
+    `mask` is 1 for unmasked keys. `bias` is added to the logits of all rows of its sample. The result is multiplied by
+    the sigmoid of `gate`. The softmax is computed in at least float32. The result may be a view of a tensor
+    (b n q h c).
     """
     logits = to_float32(einsum(query * query.shape[-1] ** -0.5, key, "b n h q d, b n h k d -> b n h q k"))
-    # Large enough that adding a logit does not change it, in float64 too.
+    # Large enough that adding a logit does not change it, also in float64.
     masked = MASKED if logits.dtype == torch.float32 else MASKED**2
     logits = logits + rearrange(masked * (mask.to(logits.dtype) - 1), "b n k -> b n 1 1 k")
     if bias is not None:

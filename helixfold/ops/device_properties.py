@@ -1,4 +1,4 @@
-"""Descriptions of devices, from which backends are chosen, for the device at hand or for one that is only described."""
+"""Hardware properties of devices, present or simulated, from which operators choose their backends."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,15 @@ class DeviceProperties:
     """Hardware properties of a device, a GPU or CPU."""
 
     name: str
-    kind: str  # PyTorch's device type, but "rocm" for AMD's GPUs, which PyTorch calls "cuda" too
+    kind: str  # PyTorch's device type, except that AMD GPUs are "rocm" (PyTorch calls them "cuda")
     capability: tuple[int, int] | None = None  # compute capability of an NVIDIA GPU
-    shared_memory: int = 0  # the most bytes of shared memory that a thread block can have
+    shared_memory: int = 0  # maximum bytes of shared memory per thread block
     memory: int  # bytes
-    multiprocessors: int  # cores on a CPU
+    multiprocessors: int  # on a CPU, its cores
 
     @property
     def has_own_memory(self) -> bool:
-        """Return whether the device is a GPU with memory of its own, which other programs' memory is not part of."""
+        """Return whether the device is a GPU with its own memory, separate from the host's."""
         return self.kind in ("cuda", "rocm")
 
 
@@ -44,8 +44,8 @@ def _gpu(
     )
 
 
-# Shared memory is from the CUDA programming guide's table of compute capabilities. Memory is what the driver leaves of
-# the nominal size, in whole GiB.
+# Shared memory is from the table of compute capabilities in the CUDA programming guide. Memory is the nominal size
+# minus the memory that the driver takes, in whole GiB.
 DEVICE_MODELS: Mapping[str, DeviceProperties] = MappingProxyType(
     {
         "cpu": DeviceProperties(name="CPU", kind="cpu", memory=16 * _GIB, multiprocessors=8),
@@ -60,17 +60,17 @@ DEVICE_MODELS: Mapping[str, DeviceProperties] = MappingProxyType(
     }
 )
 
-# A global for all threads, since autograd computes gradients and recomputes blocks in other threads.
+# A global for all threads, because autograd computes gradients and recomputes blocks in other threads.
 _simulated: DeviceProperties | None = None
 
 
 @contextmanager
 def simulated_device(properties: DeviceProperties) -> Iterator[None]:
-    """Choose backends and allocate memory as on this card while operators run on meta tensors, computing nothing.
+    """Run operators on meta tensors, with the backends and allocations of this device and without computing anything.
 
-    Inside, operators take meta tensors only, and loops over blocks run only their first steps.
+    Inside, operators accept only meta tensors, and loops over blocks run only their first steps.
     """
-    global _simulated  # noqa: PLW0603 (one card for the process)
+    global _simulated  # noqa: PLW0603 (one device for the process)
     earlier, _simulated = _simulated, properties
     try:
         yield
@@ -79,22 +79,22 @@ def simulated_device(properties: DeviceProperties) -> Iterator[None]:
 
 
 def is_simulated() -> bool:
-    """Return whether code runs inside `described`, on meta tensors."""
+    """Return whether code runs inside `simulated_device`, on meta tensors."""
     return _simulated is not None
 
 
 def properties_of(device: torch.device) -> DeviceProperties:
-    """Return the described card inside `described`, else the properties of the device."""
-    return _properties_at_hand(device) if _simulated is None else _simulated
+    """Return the properties of the device, or inside `simulated_device` of the simulated device."""
+    return _present_properties(device) if _simulated is None else _simulated
 
 
 @cache
-def _properties_at_hand(device: torch.device) -> DeviceProperties:
+def _present_properties(device: torch.device) -> DeviceProperties:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         name, memory, multiprocessors = properties.name, properties.total_memory, properties.multi_processor_count
         if torch.version.hip is not None:
-            # What PyTorch gives as its capability is a number of AMD's architecture, without the meaning of NVIDIA's.
+            # For AMD GPUs, PyTorch reports the version of the architecture as capability; it is not comparable.
             return DeviceProperties(name=name, kind="rocm", memory=memory, multiprocessors=multiprocessors)
         return DeviceProperties(
             name=name,

@@ -1,4 +1,4 @@
-"""Operators: each is defined by a plain PyTorch reference and has faster backends for some devices and arguments."""
+"""Operators with a plain PyTorch reference and faster backends for some devices and arguments."""
 
 import inspect
 from collections import Counter
@@ -22,23 +22,24 @@ R = TypeVar("R")
 class Backend:
     """An implementation of an operator.
 
-    `run` is a function with the operator's signature, or its name "module:function", imported at the first use. `kinds`
-    are the supported kinds of card, all if empty. `refusal` takes a card and the operator's arguments and returns the
-    reason why the backend does not support them, or None; it must not read the values of tensors. `slower` takes the
-    operator's arguments and returns the reason why a later backend is faster, or None; a forced backend does not ask.
-    `run_adding` is a function, or its name, that takes a residual before the operator's arguments and returns its
-    stream with the result added, or None where it leaves the addition to others.
+    `run` is a function with the operator's signature, or its name "module:function", which is imported at the first
+    use. `kinds` are the supported kinds of device; if empty, all are supported. `unsupported_reason` takes the
+    properties of a device and the operator's arguments. It returns why the backend does not support them, or None, and
+    must not read the values of tensors. `slower` takes the operator's arguments and returns why a later backend is
+    faster, or None; it is not called for a forced backend. `run_adding` is a function, or its name, that takes a
+    residual before the operator's arguments. It returns the stream of the residual plus the result, or None if it does
+    not support the addition.
     """
 
     name: str
     run: Callable[..., Any] | str
     run_adding: Callable[..., Any] | str | None = None
     kinds: tuple[str, ...] = ()
-    refusal: Callable[..., str | None] = lambda *_, **__: None
+    unsupported_reason: Callable[..., str | None] = lambda *_, **__: None
     slower: Callable[..., str | None] = lambda *_, **__: None
 
     def is_for(self, properties: DeviceProperties) -> bool:
-        """Return whether the backend supports this kind of card."""
+        """Return whether the backend supports this kind of device."""
         return not self.kinds or properties.kind in self.kinds
 
     @cached_property
@@ -53,9 +54,10 @@ class Backend:
 
 
 class Op(Generic[P, R]):
-    """An operator with its backends in the order of preference; the reference is the last and supports everything.
+    """An operator and its backends in order of preference, with the reference last, which supports everything.
 
-    The first argument is positional and a tensor, or has a `device`; all other arguments are on the same device.
+    The first argument is positional, and either a tensor or an object with a `device`. All other arguments are on the
+    same device.
     """
 
     def __init__(self, reference: Callable[P, R], *backends: Backend) -> None:
@@ -65,31 +67,31 @@ class Op(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if _interceptor is not None:
-            found: R = _interceptor(self, args, kwargs)
-            return found
+            result: R = _interceptor(self, args, kwargs)
+            return result
         return self.run(*args, **kwargs)
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Compute the operator by the backend of choice, inside `intercepted` too."""
+        """Compute the operator with the chosen backend, even inside `intercepted`."""
         backend = self.choice(*args, **kwargs)
         self._record(backend, *args, **kwargs)
         return backend.function(*args, **kwargs)
 
     def run_added(self, residual: Any, addition: "Op[..., Any]", *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the stream of `residual` plus the result, by one function if the backend of choice has one for both.
+        """Return the stream of `residual` plus the result.
 
-        Otherwise, and where `addition`, the operator that adds them, is forced to another backend or calls are
-        intercepted, the residual adds the result.
+        One function computes both if the chosen backend has one. The residual adds the result if it has none, if calls
+        are intercepted, or if `addition`, the operator that adds them, is forced to another backend.
         """
         if _interceptor is not None:
-            found: R = residual.plus(self(*args, **kwargs))
-            return found
+            result: R = residual.plus(self(*args, **kwargs))
+            return result
         backend = self.choice(*args, **kwargs)
         self._record(backend, *args, **kwargs)
-        both: R | None = None
+        total: R | None = None
         if backend.function_adding is not None and addition.forced_backend in (None, backend.name):
-            both = backend.function_adding(residual, *args, **kwargs)
-        return residual.plus(backend.function(*args, **kwargs)) if both is None else both
+            total = backend.function_adding(residual, *args, **kwargs)
+        return residual.plus(backend.function(*args, **kwargs)) if total is None else total
 
     def _record(self, backend: Backend, *args: P.args, **kwargs: P.kwargs) -> None:
         """Record a call and its backend for `forced`, `recorded` and `recorded_backends`."""
@@ -102,13 +104,13 @@ class Op(Generic[P, R]):
 
     @property
     def forced_backend(self) -> str | None:
-        """The name of the backend that `forced` asks for, or None."""
+        """The name of the backend that `forced` selects for this operator, or None."""
         return _forced if _forced_operators is None or self.name in _forced_operators else None
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
         """Return the first backend that supports the arguments and is not slower than a later one.
 
-        Inside `forced`, return the forced backend, or the reference where that does not support the arguments.
+        Inside `forced`, return the forced backend, or the reference if that does not support the arguments.
         """
         device = args[0].device  # type: ignore[attr-defined]
         properties = properties_of(device)
@@ -119,19 +121,21 @@ class Op(Generic[P, R]):
         is_forced = self.forced_backend is not None
         for backend in self.backends:
             is_candidate = backend.name == _forced if is_forced else backend.is_for(properties)
-            if not is_candidate or backend.refusal(properties, *args, **kwargs) is not None:
+            if not is_candidate or backend.unsupported_reason(properties, *args, **kwargs) is not None:
                 continue
             if is_forced or backend.slower(*args, **kwargs) is None:
                 return backend
         return self.backends[-1]
 
-    def refusals(self, properties: DeviceProperties, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
-        """Return why each backend, in the order of preference, is not for these arguments on a card, or None.
+    def unsupported_reasons(
+        self, properties: DeviceProperties, *args: P.args, **kwargs: P.kwargs
+    ) -> dict[str, str | None]:
+        """Return for each backend, in order of preference, why it does not compute these arguments, or None.
 
         The tensors may be on the meta device.
         """
         return {
-            backend.name: backend.refusal(properties, *args, **kwargs) or backend.slower(*args, **kwargs)
+            backend.name: backend.unsupported_reason(properties, *args, **kwargs) or backend.slower(*args, **kwargs)
             if backend.is_for(properties)
             else f"for {' and '.join(backend.kinds)}, not {properties.kind}"
             for backend in self.backends
@@ -139,13 +143,16 @@ class Op(Generic[P, R]):
 
 
 def operator(*backends: Backend) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Make the decorated function the reference of an operator with these backends, in the order of preference."""
+    """Return a decorator that makes a function the reference of an operator with these backends.
+
+    Backends are in order of preference.
+    """
     return lambda reference: Op(reference, *backends)
 
 
-# Globals for all threads, since autograd computes gradients and recomputes blocks in other threads: the name of the
-# forced backend, the operators for which it is forced (None: all), how often each used it, the recorded calls, the
-# names of the backends that each operator used, and the function that carries out all calls instead.
+# Globals for all threads, because autograd computes gradients and recomputes blocks in other threads: the name of the
+# forced backend, the operators for which it is forced (None: all), how often each operator used it, the recorded calls,
+# the names of the backends that each operator used, and the function that intercepts all calls.
 _forced: str | None = None
 _forced_operators: Collection[str] | None = None
 _forced_uses: Counter[str] = Counter()
@@ -157,10 +164,10 @@ _interceptor: Interceptor | None = None
 
 @contextmanager
 def forced(name: str, operators: Collection[str] | None = None) -> Iterator[Counter[str]]:
-    """Use the backend of that name on all devices, and the reference where it does not exist or refuses.
+    """Use the backend with this name on all devices, or the reference where the backend does not support the call.
 
-    With `operators`, this holds for the operators of these names only. Yield the number of the backend's uses by
-    operator. This is for tests and benchmarks.
+    With `operators`, force the backend only for operators with these names. Yield a counter of the backend's uses by
+    operator. For tests and benchmarks.
     """
     global _forced, _forced_operators, _forced_uses
     earlier = _forced, _forced_operators, _forced_uses
@@ -173,7 +180,7 @@ def forced(name: str, operators: Collection[str] | None = None) -> Iterator[Coun
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[Op[..., Any], tuple[Any, ...]]]]:
-    """Yield a list to which every call of an operator is appended, with its arguments by position."""
+    """Record calls of operators: yield a list to which each operator and its positional arguments are appended."""
     global _calls  # noqa: PLW0603 (one list for the process)
     _calls = []
     try:
@@ -184,9 +191,9 @@ def recorded() -> Iterator[list[tuple[Op[..., Any], tuple[Any, ...]]]]:
 
 @contextmanager
 def recorded_backends() -> Iterator[dict[str, set[str]]]:
-    """Yield a dict to which the names of the backends that compute are added by the name of their operator.
+    """Record which backends compute each operator: yield a dict from operator names to sets of backend names.
 
-    What runs on a described card computes nothing and is left out.
+    Calls on a simulated device are not recorded, because they compute nothing.
     """
     global _used  # noqa: PLW0603 (one dict for the process)
     earlier, _used = _used, {}
@@ -197,22 +204,22 @@ def recorded_backends() -> Iterator[dict[str, set[str]]]:
 
 
 def add_recorded_backends(used: Mapping[str, Collection[str]]) -> None:
-    """Add backends to what `recorded_backends` records: those of a computation that is replayed without Python."""
+    """Add the backends of a replayed CUDA graph, which calls no operators, to the record of `recorded_backends`."""
     if _used is not None:
         for name, backends in used.items():
             _used.setdefault(name, set()).update(backends)
 
 
 def sorted_backends(used: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
-    """Return what `recorded_backends` recorded in alphabetical order."""
+    """Return the record of `recorded_backends` in alphabetical order."""
     return {name: tuple(sorted(names)) for name, names in sorted(used.items())}
 
 
 @contextmanager
 def intercepted(interceptor: Interceptor) -> Iterator[None]:
-    """Let `interceptor(operator, args, kwargs)` carry out all calls of operators; `operator.run` computes one.
+    """Pass all calls of operators to `interceptor(operator, args, kwargs)`, which can compute them with `operator.run`.
 
-    This is for benchmarks.
+    For benchmarks.
     """
     global _interceptor  # noqa: PLW0603 (one for the process)
     _interceptor = interceptor
@@ -223,32 +230,32 @@ def intercepted(interceptor: Interceptor) -> Iterator[None]:
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:
-    """Return whether autograd needs gradients of any of these tensors."""
+    """Return whether autograd needs the gradient of any of these tensors."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the reason of the first of these (condition, reason) pairs whose condition holds, or None."""
+    """Return the reason in the first (condition, reason) pair whose condition is true, or None."""
     return next((reason for holds, reason in checks if holds), None)
 
 
-def refusal_of_float64(properties: DeviceProperties, x: Tensor, *_: object, **__: object) -> str | None:
-    """Return why a backend without float64 refuses these arguments, or None."""
+def unsupported_float64(properties: DeviceProperties, x: Tensor, *_: object, **__: object) -> str | None:
+    """Return why a backend without float64 does not support these arguments, or None."""
     return "float64 is left to the reference" if x.dtype == torch.float64 else None
 
 
-def refusal_of_float64_or_nothing(
+def unsupported_float64_or_empty(
     properties: DeviceProperties, x: Tensor, *others: object, **named: object
 ) -> str | None:
-    """Return why a backend without float64 or empty tensors refuses these arguments, or None."""
+    """Return why a backend without float64 and empty tensors does not support these arguments, or None."""
     is_empty = any(isinstance(other, Tensor) and other.numel() == 0 for other in (x, *others))
-    return refusal_of_float64(properties, x) or ("there is nothing to compute" if is_empty else None)
+    return unsupported_float64(properties, x) or ("there is nothing to compute" if is_empty else None)
 
 
-def refusal_of_wide_products(properties: DeviceProperties, x: Tensor) -> str | None:
-    """Return why a kernel that is mostly matrix products refuses such an input on a GPU, or None.
+def unsupported_wide_products(properties: DeviceProperties, x: Tensor) -> str | None:
+    """Return why a kernel dominated by matrix products does not support this input on a GPU, or None.
 
-    Exact float32 products do not use a GPU's matrix units, and without these cuBLAS is faster.
+    Exact float32 products do not use the matrix units of a GPU, and without them cuBLAS is faster.
     """
     return first_reason(
         (x.dtype == torch.float32 and properties.kind != "cpu", "products in float32 are left to cuBLAS"),

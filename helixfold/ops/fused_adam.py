@@ -1,4 +1,4 @@
-"""An update of all parameters in one pass over flat buffers: gradient scale, Adam, moving average, bfloat16 copy."""
+"""The fused optimizer update of flat buffers: gradient scale, Adam, moving average and bfloat16 copy."""
 
 import math
 
@@ -9,22 +9,22 @@ from torch import Tensor
 from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Backend, operator
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 
-# Elements per thread and chunk. Waking the threads of a CPU for each operation takes longer than reading a chunk of the
-# buffers again, unless it is large; the threads sleep while they wait.
+# Elements of a chunk per thread. Waking the threads of a CPU for each operation takes longer than reading a small chunk
+# of the buffers again.
 _CHUNK_OF_A_THREAD = 2**20
 _CHUNK_ON_A_DEVICE = 2**24
 
 
 def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
-    """Update with PyTorch's fused AdamW chunk by chunk, and do the rest while the chunk is in the cache."""
+    """Update chunk by chunk with PyTorch's fused AdamW, and do the rest while the chunk is in the cache."""
     on_cpu = gradient.device.type == "cpu"
     chunk = min(_CHUNK_OF_A_THREAD * torch.get_num_threads() if on_cpu else _CHUNK_ON_A_DEVICE, _CHUNK_ON_A_DEVICE)
-    # A number that is the same for all lines is left to the update, which divides by it.
+    # A scale that is the same for all lines is left to the update, which divides by its reciprocal.
     divisor = scale[0].reciprocal() if scale.stride() == (0,) else None
-    number = torch.full((), float(step.number), device=gradient.device)
-    # PyTorch's update takes a float32 gradient. One chunk of it is used again and again, and so stays in the cache.
+    step_number = torch.full((), float(step.count), device=gradient.device)
+    # PyTorch's update takes a float32 gradient. All chunks reuse one buffer for it, which stays in the cache.
     converted = None if gradient.dtype == torch.float32 else buffers.master.new_empty(min(chunk, len(gradient)))
     working = iter(()) if buffers.working is None else iter(buffers.working.split(chunk))
     for part, factor, master, first, second, average in zip(
@@ -45,7 +45,7 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
             [first],
             [second],
             [],
-            [number],
+            [step_number],
             lr=step.learning_rate,
             beta1=step.beta1,
             beta2=step.beta2,
@@ -67,13 +67,13 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.fused_adam:fused_adam_triton",
-        refusal=lambda properties, *_: refusal_of_kernels(properties),
+        unsupported_reason=lambda properties, *_: missing_requirement(properties),
     ),
     Backend(
         name="chunks",
         kinds=("cpu", "cuda"),
         run=_in_chunks,
-        refusal=lambda *_: (
+        unsupported_reason=lambda *_: (
             None if hasattr(torch, "_fused_adamw_") else f"torch {torch.__version__} has no _fused_adamw_"
         ),
     ),
@@ -81,10 +81,10 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
 def fused_adam(
     buffers: AdamBuffers, gradient: Float[Tensor, " n"], scale: Float32[Tensor, " lines"], step: AdamStep
 ) -> None:
-    """Update the buffers in place with the gradient times each line's scale, and set the gradient to zero.
+    """Update the buffers in place with AdamW, from the gradient times the scale of each line, and zero the gradient.
 
-    The gradient may be bfloat16; its product with the scale is float32. Adam: arXiv 1412.6980, Alg. 1; AdamW: arXiv
-    1711.05101, Alg. 2.
+    A line is `LINE` consecutive elements. The gradient may be bfloat16; its product with the scale is float32. Adam:
+    arXiv 1412.6980, Alg. 1; AdamW: arXiv 1711.05101, Alg. 2.
     """
     scaled = (gradient.float().view(-1, LINE) * scale[:, None]).view(-1)
     buffers.first_moment.lerp_(scaled, 1 - step.beta1)

@@ -1,11 +1,11 @@
-"""Global attention within rows: one averaged query per head and one key and value head for each row."""
+"""Global attention within rows: each row has one averaged query per head, and one head of keys and values."""
 
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.attention import attention
-from helixfold.ops.dispatch import Backend, operator, refusal_of_float64_or_nothing
+from helixfold.ops.dispatch import Backend, operator, unsupported_float64_or_empty
 from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.precision import to_float32
 from helixfold.ops.sizes import plain_is_faster
@@ -17,10 +17,10 @@ from helixfold.ops.weights import GlobalAttentionWeights
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.global_attention:global_attention_rows",
-        refusal=lambda properties, x, mask, weights, heads: (
+        unsupported_reason=lambda properties, x, mask, weights, heads: (
             "the query map has a bias"
             if weights.query.bias is not None
-            else refusal_of_float64_or_nothing(properties, x)
+            else unsupported_float64_or_empty(properties, x)
         ),
         slower=plain_is_faster,
     )
@@ -28,12 +28,12 @@ from helixfold.ops.weights import GlobalAttentionWeights
 def global_attention(
     x: Float[Tensor, "b n k c"], mask: Float[Tensor, "b n k"], weights: GlobalAttentionWeights, heads: int
 ) -> Float[Tensor, "b n k c"]:
-    """Return the change of every row by attention with the mean of its elements as the query.
+    """Return the change of every row from attention with the mean of the row as the query.
 
-    AlphaFold 2, Suppl. Alg. 19. Layer norm, projections, gate and output map are included.
+    Layer norm, projections, gate and output map are included. AlphaFold 2, Suppl. Alg. 19.
     """
     x = layer_norm(x, weights.norm)
-    # The mean is computed in float32; 1e-10 keeps rows whose elements are all masked finite.
+    # The mean is computed in float32. Adding 1e-10 keeps fully masked rows finite.
     present = mask.to(to_float32(x).dtype)
     mean = einsum(to_float32(x), present, "b n k c, b n k -> b n c") / (present.sum(-1, keepdim=True) + 1e-10)
     queries = rearrange(linear(mean.to(x.dtype), weights.query), "b n (h d) -> b n 1 h d", h=heads)

@@ -1,4 +1,4 @@
-"""Linear maps and layer norms, which compute in the activations' dtype, whatever the parameters' dtype is, and both."""
+"""Linear maps, layer norms and their composition, computed in the dtype of the activations, not of the parameters."""
 
 from itertools import chain
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.device_properties import DeviceProperties
-from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, unsupported_float64, wants_gradient
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.sizes import plain_is_faster
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 from helixfold.ops.weights import Affine
 
 
-def refusal_of_float32(properties: DeviceProperties, x: Tensor, *_: object) -> str | None:
-    """Return why a backend that multiplies in float32 refuses such an input on a CPU, or None."""
+def unsupported_by_float32(properties: DeviceProperties, x: Tensor, *_: object) -> str | None:
+    """Return why a backend that multiplies in float32 does not support this input on a CPU, or None."""
     return f"the processor multiplies {x.dtype} as it is" if product_dtype(x.dtype) == x.dtype else None
 
 
@@ -25,37 +25,40 @@ def refusal_of_float32(properties: DeviceProperties, x: Tensor, *_: object) -> s
         name="float32",
         kinds=("cpu",),
         run="helixfold.ops.cpu.products:multiply_in_float32",
-        refusal=lambda properties, left, right: (
-            "gradients are asked for" if wants_gradient(left, right) else refusal_of_float32(properties, left)
+        unsupported_reason=lambda properties, left, right: (
+            "gradients are needed" if wants_gradient(left, right) else unsupported_by_float32(properties, left)
         ),
     )
 )
 def multiply(left: Float[Tensor, "*batch m k"], right: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch m n"]:
-    """Return the matrix product in the dtype of the matrices."""
+    """Return the matrix product of `left` and `right` in their dtype."""
     return left @ right
 
 
 @operator(
     Backend(
-        name="float32", kinds=("cpu",), run="helixfold.ops.cpu.linear:linear_in_float32", refusal=refusal_of_float32
+        name="float32",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.linear:linear_in_float32",
+        unsupported_reason=unsupported_by_float32,
     ),
     Backend(
         name="onednn",
         kinds=("cpu",),
         run="helixfold.ops.cpu.products:linear_onednn",
-        refusal=lambda _, x, parameters: first_reason(
+        unsupported_reason=lambda _, x, parameters: first_reason(
             (x.dtype != torch.float32, f"PyTorch's own map is as fast for {x.dtype}"),
-            (wants_gradient(x, *parameters), "gradients are asked for"),
+            (wants_gradient(x, *parameters), "gradients are needed"),
             (x.numel() == 0, "there is nothing to compute"),
         ),
     ),
 )
 def linear(x: Float[Tensor, "*batch c_in"], parameters: Affine) -> Float[Tensor, "*batch c_out"]:
-    """Return the linear map of the channels, computed in the dtype of `x`."""
+    """Return a linear map of the channels of `x`, computed in its dtype."""
     return torch.nn.functional.linear(x, *parameters.to(x.dtype))
 
 
-def _refusal_of_triton(properties: DeviceProperties, x: Tensor, norm: Affine) -> str | None:
+def _unsupported_by_triton(properties: DeviceProperties, x: Tensor, norm: Affine) -> str | None:
     return first_reason(
         (x.dtype == torch.float64, "float64 is left to the reference"),
         (
@@ -63,7 +66,7 @@ def _refusal_of_triton(properties: DeviceProperties, x: Tensor, norm: Affine) ->
             "it takes up to 4 dims, 512 channels, scale and offset",
         ),
         (x.numel() == 0 or x.stride(-1) != 1, "it takes rows whose channels follow each other"),
-    ) or refusal_of_kernels(properties)
+    ) or missing_requirement(properties)
 
 
 @operator(
@@ -71,27 +74,27 @@ def _refusal_of_triton(properties: DeviceProperties, x: Tensor, norm: Affine) ->
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.layer_norm:layer_norm_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.layer_norm:layer_norm_rows",
-        refusal=lambda _, x, norm: first_reason(
+        unsupported_reason=lambda _, x, norm: first_reason(
             (x.dtype not in (torch.bfloat16, torch.float16), f"{x.dtype} needs no wider sums"),
-            (not wants_gradient(x, *norm), "no gradients are asked for"),
+            (not wants_gradient(x, *norm), "no gradients are needed"),
         ),
     ),
 )
 def layer_norm(x: Float[Tensor, "*batch c"], norm: Affine) -> Float[Tensor, "*batch c"]:
-    """Return the normalised channels times weight plus bias, in the dtype of `x`, with statistics in float32."""
+    """Return the layer norm of the channels of `x`, in its dtype, with statistics in float32."""
     return torch.nn.functional.layer_norm(x, x.shape[-1:], *norm.to(x.dtype), EPS)
 
 
-def refusal_of_norm_linear(properties: DeviceProperties, x: Tensor, norm: Affine, *projects: Affine) -> str | None:
-    """Return why the Triton kernels of a norm and maps to few channels refuse these arguments, or None."""
+def unsupported_norm_linear(properties: DeviceProperties, x: Tensor, norm: Affine, *projects: Affine) -> str | None:
+    """Return why the Triton kernels for a norm and maps to few channels do not support these arguments, or None."""
     outputs = sum(len(project.weight) for project in projects)
-    # The number of outputs rounded up to a tile's.
+    # The number of outputs, rounded up to the width of a tile.
     tile_outputs = next((size for size in (16, 32, 64) if outputs <= size), None)
     return first_reason(
         (x.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{x.dtype} is left to the reference"),
@@ -99,13 +102,13 @@ def refusal_of_norm_linear(properties: DeviceProperties, x: Tensor, norm: Affine
         (tile_outputs is None, f"{outputs} outputs are more than 64"),
         (
             x.dtype == torch.float32 and properties.kind != "cpu" and tile_outputs != 16,
-            "products in float32 are left to cuBLAS, but for up to 16 outputs",
+            "products in float32 with more than 16 outputs are left to cuBLAS",
         ),
         (
             x.ndim > 4 or x.stride(-1) != 1 or 0 in x.shape,
             "the stream is empty, has more than four dimensions or its channels do not follow each other",
         ),
-    ) or refusal_of_kernels(
+    ) or missing_requirement(
         properties,
         f"norm_linear-{x.element_size()}-{x.shape[-1]}-{tile_outputs}",
         gradients=wants_gradient(x, *norm, *chain(*projects)),
@@ -117,16 +120,16 @@ def refusal_of_norm_linear(properties: DeviceProperties, x: Tensor, norm: Affine
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.norm_linear:norm_linear_triton",
-        refusal=refusal_of_norm_linear,
+        unsupported_reason=unsupported_norm_linear,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.linear:norm_linear_rows",
-        refusal=refusal_of_float64,
+        unsupported_reason=unsupported_float64,
         slower=plain_is_faster,
     ),
 )
 def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
-    """Return the linear map of the normalised channels (AlphaFold 2, Suppl. Alg. 7 line 3)."""
+    """Return a linear map of the layer norm of `x` (AlphaFold 2, Suppl. Alg. 7 line 3)."""
     return linear(layer_norm(x, norm), project)

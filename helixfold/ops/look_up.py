@@ -1,4 +1,4 @@
-"""Lookup of rows in a learnt table."""
+"""Embedding lookup with an accurate, reproducible gradient."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from helixfold.ops.linear import multiply
 
 
 def look_up(table: Float[Tensor, "v c"], index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:
-    """Return the table's rows at these indices, which equals one-hot vectors times the table."""
+    """Return the rows of an embedding table at these indices: the product of one-hot vectors and the table."""
     return _LookUp.apply(table, index)
 
 
 class _LookUp(torch.autograd.Function):
     """Indexing whose gradient is a matrix product with one-hot vectors.
 
-    The gradient of PyTorch's indexing is summed row by row in the table's dtype. In bfloat16 on a CPU this loses most
-    of the sum over a crop's pairs, and on a GPU the order of the sum, and so the last bits, change from run to run.
+    PyTorch sums the gradient of indexing row by row in the dtype of the table. In bfloat16 on a CPU, most of the sum
+    over the pairs of a crop is lost. On a GPU, the order of the sum, and with it the last bits, varies between runs.
     """
 
     @staticmethod
@@ -30,5 +30,5 @@ class _LookUp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
-        chosen = torch.nn.functional.one_hot(index.flatten(), ctx.count).to(gradient.dtype)
-        return multiply(chosen.T, gradient.reshape(index.numel(), -1)), None
+        one_hot = torch.nn.functional.one_hot(index.flatten(), ctx.count).to(gradient.dtype)
+        return multiply(one_hot.T, gradient.reshape(index.numel(), -1)), None

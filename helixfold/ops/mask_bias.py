@@ -1,4 +1,4 @@
-"""Masks: the biases that are added to the logits of attention, and the elements that operators and losses take."""
+"""Masks as biases of attention logits, and as indices of unmasked elements."""
 
 import torch
 from jaxtyping import Bool, Float, Float32
@@ -9,21 +9,24 @@ from helixfold.ops.device_properties import properties_of
 
 
 def every_key_counts(mask: Float[Tensor, "*batch k"]) -> bool:
-    """Return whether the mask is all ones; on a GPU it counts as having zeros, for the host would wait for the answer.
+    """Return whether a mask on a CPU is all ones, and False on other devices.
 
-    So do masks on the meta device.
+    Reading a mask on a GPU would make the host wait, and a mask on the meta device has no values.
     """
     return properties_of(mask.device).kind == "cpu" and not mask.is_meta and bool((mask == 1).all())
 
 
 def mask_bias(mask: Float[Tensor, "*batch k"]) -> Float32[Tensor, "*batch k"] | None:
-    """Return the bias that masks keys in the logits, or None if all keys count."""
+    """Return the bias that masks keys when added to the logits, or None if no key is masked."""
     return None if every_key_counts(mask) else MASKED * (mask.float() - 1)
 
 
 def unmasked(mask: Bool[Tensor, "b n"]) -> Tensor | slice:
-    """Return an index of the elements that count in some sample; on a GPU of all, since the host would wait for it."""
+    """Return an index of the elements that are unmasked in any sample.
+
+    On a GPU, return an index of all elements, because reading the mask would make the host wait.
+    """
     if properties_of(mask.device).kind != "cpu":
         return slice(None)
-    # Meta tensors have no values: assume that half of the rigid groups and atoms exist, as in a typical protein.
+    # Meta tensors have no values. In a typical protein, half of the rigid groups and atoms exist.
     return torch.arange(mask.shape[1] // 2, device=mask.device) if mask.is_meta else mask.any(0).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""The outer product of two MSA columns, averaged over the sequences that both contain, and mapped to an edge."""
+"""The outer product mean: the outer product of two MSA columns, averaged over sequences and mapped to an edge."""
 
 from einops import rearrange
 from jaxtyping import Float
@@ -10,23 +10,23 @@ from helixfold.ops.dispatch import (
     Backend,
     first_reason,
     operator,
-    refusal_of_float64,
-    refusal_of_float64_or_nothing,
-    refusal_of_wide_products,
+    unsupported_float64,
+    unsupported_float64_or_empty,
+    unsupported_wide_products,
     wants_gradient,
 )
-from helixfold.ops.linear import linear, norm_linear, refusal_of_norm_linear
+from helixfold.ops.linear import linear, norm_linear, unsupported_norm_linear
 from helixfold.ops.sizes import plain_is_faster
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 from helixfold.ops.weights import Affine
 
 
-def _refusal_of_triton(
+def _unsupported_by_triton(
     properties: DeviceProperties, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> str | None:
     c, d, c_z = left.shape[-1], right.shape[-1], out.weight.shape[0]
     return (
-        refusal_of_wide_products(properties, left)
+        unsupported_wide_products(properties, left)
         or first_reason(
             (not {c, d} <= {8, 16, 32}, f"{c} x {d} channels are not 8, 16 or 32 of each"),
             (
@@ -35,7 +35,7 @@ def _refusal_of_triton(
             ),
             (left.numel() == 0 or right.numel() == 0, "there is nothing to compute"),
         )
-        or refusal_of_kernels(
+        or missing_requirement(
             properties, f"outer_product-{max(c, d)}-{c_z}", gradients=wants_gradient(left, right, *out)
         )
     )
@@ -46,7 +46,7 @@ def _refusal_of_triton(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.norm_linear:outer_product_operand_triton",
-        refusal=lambda properties, columns, mask, norm, project: refusal_of_norm_linear(
+        unsupported_reason=lambda properties, columns, mask, norm, project: unsupported_norm_linear(
             properties, columns, norm, project
         ),
     ),
@@ -54,27 +54,27 @@ def _refusal_of_triton(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.linear:outer_product_operand_rows",
-        refusal=refusal_of_float64,
+        unsupported_reason=unsupported_float64,
         slower=plain_is_faster,
     ),
 )
 def outer_product_operand(
     columns: Float[Tensor, "b i s c_m"], mask: Float[Tensor, "b i s"], norm: Affine, project: Affine
 ) -> Float[Tensor, "b i s c"]:
-    """Return one operand: the map of the normalised channels of MSA columns, zero where the mask is.
+    """Return one operand of the outer product mean: a masked linear map of the layer norm of MSA columns.
 
     AlphaFold 2, Suppl. Alg. 10 lines 1 and 2.
     """
     return norm_linear(columns, norm, project) * mask[..., None].to(columns.dtype)
 
 
-def _refusal_of_operands_by_triton(
+def _operands_unsupported_by_triton(
     properties: DeviceProperties, columns: Tensor, mask: Tensor, norm: Affine, left: Affine, right: Affine
 ) -> str | None:
     return first_reason(
-        (left.weight.shape != right.weight.shape, "the operands have different numbers of channels"),
-        ((left.bias is None) != (right.bias is None), "one operand has a bias and the other has none"),
-    ) or refusal_of_norm_linear(properties, columns, norm, left, right)
+        (left.weight.shape != right.weight.shape, "the operands differ in channels"),
+        ((left.bias is None) != (right.bias is None), "only one operand has a bias"),
+    ) or unsupported_norm_linear(properties, columns, norm, left, right)
 
 
 @operator(
@@ -82,20 +82,20 @@ def _refusal_of_operands_by_triton(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.norm_linear:outer_product_operands_triton",
-        refusal=_refusal_of_operands_by_triton,
+        unsupported_reason=_operands_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.linear:outer_product_operands_rows",
-        refusal=refusal_of_float64,
+        unsupported_reason=unsupported_float64,
         slower=plain_is_faster,
     ),
 )
 def outer_product_operands(
     columns: Float[Tensor, "b r s c_m"], mask: Float[Tensor, "b r s"], norm: Affine, left: Affine, right: Affine
 ) -> tuple[Float[Tensor, "b r s c"], Float[Tensor, "b s r d"]]:
-    """Return both operands, as `outer_product_mean` takes them, made of the same MSA columns.
+    """Return both operands of `outer_product_mean`, computed from the same MSA columns.
 
     AlphaFold 2, Suppl. Alg. 10 lines 1 and 2.
     """
@@ -105,7 +105,7 @@ def outer_product_operands(
 
 def _slower_than_plain(left: Tensor, right: Tensor, *_: object, **__: object) -> str | None:
     b, i, _rows, c = left.shape
-    return plain_is_faster(left, kept=b * i * c * right.shape[2] * right.shape[3])
+    return plain_is_faster(left, saved=b * i * c * right.shape[2] * right.shape[3])
 
 
 @operator(
@@ -114,13 +114,13 @@ def _slower_than_plain(left: Tensor, right: Tensor, *_: object, **__: object) ->
         kinds=("cuda",),
         run="helixfold.ops.triton.outer_product:outer_product_mean_triton",
         run_adding="helixfold.ops.triton.outer_product:outer_product_mean_adding_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.outer_product:outer_product_mean_rows",
-        refusal=refusal_of_float64_or_nothing,
+        unsupported_reason=unsupported_float64_or_empty,
         slower=_slower_than_plain,
     ),
 )
@@ -131,13 +131,13 @@ def outer_product_mean(
     right_mask: Float[Tensor, "b s j"],
     out: Affine,
 ) -> Float[Tensor, "b i j c_z"]:
-    """Return the linear map of the mean outer products of columns i and j over sequences.
+    """Return a linear map of the outer products of columns i and j, averaged over sequences.
 
-    AlphaFold 2, Suppl. Alg. 10 lines 3 and 4. `left` and `right` must be zero where their masks are; a sequence counts
-    where both masks are 1.
+    `left` and `right` must be zero where they are masked. The mean is over sequences in which both masks are 1.
+    AlphaFold 2, Suppl. Alg. 10 lines 3 and 4.
     """
     c, d = left.shape[-1], right.shape[-1]
-    # One matrix product of rows (i c) and columns (j d) sums over sequences.
+    # One matrix product with rows (i c) and columns (j d) sums over sequences.
     outer = rearrange(left, "b i s c -> b (i c) s") @ rearrange(right, "b s j d -> b s (j d)")
     outer = rearrange(outer, "b (i c) (j d) -> b i j (c d)", c=c, d=d)
     count = left_mask.float() @ right_mask.float() + COUNT_FLOOR

@@ -1,4 +1,4 @@
-"""Dtypes of computations that need more precision than the activations, or that the CPU has no instructions for."""
+"""Dtypes for computations that need float32, or for which the CPU has no instructions."""
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ _NO_PRODUCTS = {
 
 
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which matrices are multiplied on this CPU: float32 if it cannot multiply the given dtype."""
+    """Return the dtype in which this CPU multiplies matrices of a dtype: float32 if it has no instructions for it."""
     return torch.float32 if dtype in _NO_PRODUCTS else dtype
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """Return the tensor in float32, or as it is if it is float64."""
+    """Return a tensor in float32, or unchanged if it is float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,7 +1,7 @@
-"""Autograd functions that save their arguments, and recompute the rest in the backward pass.
+"""Autograd functions that save their arguments and recompute everything else in the backward pass.
 
-Some operators on a CPU also keep intermediate results that would take long to compute again, such as hidden channels,
-unless `intermediates` around their forward pass says otherwise.
+Some operators on a CPU also save intermediate results that would take long to recompute, such as hidden channels,
+unless `intermediates` turns this off around their forward pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,47 +15,47 @@ from torch import Tensor
 
 from helixfold.ops.sizes import loops_if_large
 
-# What operators do with intermediate results. In the first run of what PyTorch's checkpoint runs again, they are
-# "replaced": the second run must save as many tensors, of the same shapes.
+# How operators treat intermediate results. PyTorch's checkpoint runs a forward pass twice, and both runs must save
+# the same number of tensors, of the same shapes. In the first run intermediates are therefore "replaced".
 Intermediates = Literal["kept", "replaced", "recomputed"]
 _intermediates: ContextVar[Intermediates] = ContextVar("_intermediates", default="kept")
 
 
 @contextmanager
-def intermediates(are: Intermediates) -> Iterator[None]:
-    """Choose what operators whose forward pass is inside do with intermediate results: keep or recompute them.
+def intermediates(mode: Intermediates) -> Iterator[None]:
+    """Choose whether operators whose forward pass is inside save ("kept") or recompute their intermediate results.
 
-    "replaced" is for the first run under PyTorch's checkpoint if the second one keeps them.
+    "replaced" saves stand-ins without memory. It is for the first run of PyTorch's checkpoint if the second is "kept".
     """
-    token = _intermediates.set(are)
+    token = _intermediates.set(mode)
     try:
         yield
     finally:
         _intermediates.reset(token)
 
 
-class Kept:
-    """Intermediate results that an operator's forward pass keeps for its backward pass, in their order."""
+class SavedIntermediates:
+    """Intermediate results that the forward pass of an operator saves for its backward pass, in order."""
 
     def __init__(self) -> None:
-        # Inside a forward pass gradients are off.
-        self._are = _intermediates.get() if torch.is_grad_enabled() else "recomputed"
+        # Created outside the forward pass, in which gradients are off.
+        self._mode = _intermediates.get() if torch.is_grad_enabled() else "recomputed"
         self._tensors: list[Tensor] = []
 
     def room(self, *shape: int, like: Tensor) -> Tensor | None:
-        """Return an empty tensor, of the dtype and device of another, for what is to be kept; None if it is not.
+        """Return an empty tensor for a result to be saved, with the dtype and device of `like`, or None.
 
-        One large tensor, into which blocks are copied, takes less memory than tensors of the blocks: between those the
-        allocator holds some that are no longer used.
+        One large tensor, into which blocks are copied, takes less memory than one tensor per block, because the
+        allocator holds unused memory between the latter.
         """
-        if self._are == "recomputed":
+        if self._mode == "recomputed":
             return None
-        is_kept = self._are == "kept"
-        self._tensors.append(like.new_empty(shape) if is_kept else like.new_empty(1).expand(shape))
-        return self._tensors[-1] if is_kept else None
+        is_saved = self._mode == "kept"
+        self._tensors.append(like.new_empty(shape) if is_saved else like.new_empty(1).expand(shape))
+        return self._tensors[-1] if is_saved else None
 
-    def handed_over(self) -> list[Tensor]:
-        """Return what is kept and hold it no longer."""
+    def release(self) -> list[Tensor]:
+        """Return the saved tensors and drop the references to them."""
         tensors, self._tensors = self._tensors, []
         return tensors
 
@@ -64,17 +64,18 @@ def recomputed(
     forward: Callable[..., Any],
     backward: Callable[..., tuple[Tensor | None, ...]],
     *tensors: Tensor | None,
-    can_keep: bool = False,
+    can_save: bool = False,
     **constants: Any,
 ) -> Any:
-    """Return `forward(*tensors, **constants)`, whose gradients `backward` computes from the saved tensors alone.
+    """Return `forward(*tensors, **constants)`, and let `backward` compute its gradients from the saved tensors.
 
-    `backward` takes a tuple that says which tensors need gradients, the gradients of the results, the tensors, and the
-    constants; it returns a gradient or None for each tensor. If `can_keep`, both also take `kept`: `forward` a `Kept`
-    with room for intermediate results, and `backward` a list of these, which is empty if they are to be recomputed.
+    `backward` takes a tuple of booleans, one for each tensor that may need a gradient, then the gradients of the
+    results, the tensors, and the constants. It returns a gradient or None for each tensor. If `can_save`, both also
+    take `saved`: for `forward` a `SavedIntermediates` with room for intermediate results, and for `backward` a list of
+    these results, which is empty if they must be recomputed.
     """
-    if can_keep:
-        constants["kept"] = Kept()
+    if can_save:
+        constants["saved"] = SavedIntermediates()
     return _function(forward, backward).apply(constants, *tensors)
 
 
@@ -82,22 +83,22 @@ def recomputed(
 def _function(
     forward: Callable[..., Any], backward: Callable[..., tuple[Tensor | None, ...]]
 ) -> type[torch.autograd.Function]:
-    """Return an autograd function of this forward and backward, named after the forward."""
+    """Return an autograd function with these passes, named after `forward`."""
 
     def compute(ctx: Any, constants: dict[str, Any], *tensors: Tensor | None) -> Any:
         with loops_if_large(*_sizes(tensors)):
             result = forward(*tensors, **constants)
-        kept = constants["kept"].handed_over() if "kept" in constants else []
-        ctx.save_for_backward(*tensors, *kept)
+        intermediate = constants["saved"].release() if "saved" in constants else []
+        ctx.save_for_backward(*tensors, *intermediate)
         ctx.constants, ctx.arguments = constants, len(tensors)
         return result
 
     def differentiate(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        # Read only once, since PyTorch's checkpoint hands over each saved tensor only once.
-        saved, constants = ctx.saved_tensors, ctx.constants
-        tensors, kept = saved[: ctx.arguments], saved[ctx.arguments :]
-        if "kept" in constants:
-            constants = constants | {"kept": kept}
+        # Read only once, because PyTorch's checkpoint returns each saved tensor only once.
+        all_saved, constants = ctx.saved_tensors, ctx.constants
+        tensors, saved = all_saved[: ctx.arguments], all_saved[ctx.arguments :]
+        if "saved" in constants:
+            constants = constants | {"saved": saved}
         with loops_if_large(*_sizes(tensors)):
             return None, *backward(ctx.needs_input_grad[1:], *gradients, *tensors, **constants)
 

@@ -1,4 +1,4 @@
-"""The residual addition of a change, with dropout: alone, normalised, or part of the operator that makes the change."""
+"""Residual addition with dropout: alone, before a layer norm, or fused into the operator that computes the change."""
 
 from typing import NamedTuple, ParamSpec
 
@@ -9,18 +9,18 @@ from torch import Tensor
 from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, Op, first_reason, operator, wants_gradient
 from helixfold.ops.linear import layer_norm
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 from helixfold.ops.weights import Affine
 
 P = ParamSpec("P")
-# Beside the stream: the dropout mask, if there is one, and whether the stream is overwritten. None if nothing is added.
+# The dropout mask, if any, and whether the stream is overwritten. None if nothing is added.
 Adding = tuple[Tensor | None, bool] | None
 
 
 class Residual(NamedTuple):
-    """A stream (b i j c) to which a change is added, and the change's dropout mask: one for all rows or all columns.
+    """A stream [b i j c] to which a change is added, and a dropout mask shared by all rows or all columns.
 
-    With `in_place`, for which there are no gradients, the stream is overwritten by the sum.
+    With `in_place`, the sum overwrites the stream; this does not support gradients.
     """
 
     stream: Tensor
@@ -29,18 +29,18 @@ class Residual(NamedTuple):
 
     @property
     def adding(self) -> Adding:
-        """The dropout mask, and whether the stream is overwritten."""
+        """The dropout mask and whether the stream is overwritten."""
         return self.dropout_mask, self.in_place
 
     def plus(self, change: Tensor) -> Tensor:
-        """Return the stream plus the change, times the dropout mask."""
+        """Return the stream plus the product of the change and the dropout mask."""
         stream, dropout_mask, in_place = self
         if in_place:
             return stream.add_(change if dropout_mask is None else change * dropout_mask)
         return add_change(stream, change, dropout_mask)
 
 
-def _refusal_of_triton(
+def _unsupported_by_triton(
     properties: DeviceProperties, stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None
 ) -> str | None:
     return first_reason(
@@ -54,7 +54,7 @@ def _refusal_of_triton(
         ),
         (stream.numel() == 0 or stream.stride(-1) != 1, "it takes rows whose channels follow each other"),
         (wants_gradient(dropout_mask), "the mask needs a gradient"),
-    ) or refusal_of_kernels(properties)
+    ) or missing_requirement(properties)
 
 
 @operator(
@@ -62,7 +62,7 @@ def _refusal_of_triton(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.residual:add_change_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     )
 )
 def add_change(
@@ -70,21 +70,21 @@ def add_change(
     change: Float[Tensor, "b i j c"],
     dropout_mask: Float[Tensor, "b #i #j c"] | None = None,
 ) -> Float[Tensor, "b i j c"]:
-    """Return the stream plus `change` times the dropout mask, which is one for all rows or for all columns."""
+    """Return `stream + change * dropout_mask`; the mask is shared by all rows or all columns."""
     return stream + change if dropout_mask is None else torch.addcmul(stream, change, dropout_mask)
 
 
 def added(residual: Residual | None, change_of: Op[P, Tensor], *args: P.args, **kwargs: P.kwargs) -> Tensor:
-    """Return the residual's stream plus the operator's result, times the dropout mask; without it the result alone.
+    """Return the stream of the residual plus the operator's result times the dropout mask.
 
-    Backends that compute both at once neither write the result nor read it again.
+    If `residual` is None, return the result alone. Backends that fuse the addition do not write the result to memory.
     """
     if residual is None:
         return change_of(*args, **kwargs)
     return change_of.run_added(residual, add_change, *args, **kwargs)
 
 
-def _refusal_of_norm(
+def _norm_unsupported_by_triton(
     properties: DeviceProperties, stream: Tensor, change: Tensor, norm: Affine, dropout_mask: Tensor | None = None
 ) -> str | None:
     dtypes = {each.dtype for each in (stream, change, dropout_mask) if each is not None}
@@ -93,7 +93,7 @@ def _refusal_of_norm(
         (norm.bias is None or stream.shape[-1] > 512, "it takes up to 512 channels, scale and offset"),
         (stream.numel() == 0, "there is nothing to compute"),
         (wants_gradient(dropout_mask), "the mask needs a gradient"),
-    ) or refusal_of_kernels(properties)
+    ) or missing_requirement(properties)
 
 
 @operator(
@@ -101,7 +101,7 @@ def _refusal_of_norm(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.structure.residual_norm:residual_norm_triton",
-        refusal=_refusal_of_norm,
+        unsupported_reason=_norm_unsupported_by_triton,
     )
 )
 def residual_norm(
@@ -110,6 +110,9 @@ def residual_norm(
     norm: Affine,
     dropout_mask: Float[Tensor, "b r c"] | None = None,
 ) -> Float[Tensor, "b r c"]:
-    """Return the normalised sum of the stream and its change, times the dropout mask (Suppl. Alg. 20 line 7)."""
+    """Return the layer norm of the sum of the stream and its change, times the dropout mask.
+
+    AlphaFold 2, Suppl. Alg. 20 line 7.
+    """
     total = stream + change
     return layer_norm(total if dropout_mask is None else total * dropout_mask, norm)

@@ -1,4 +1,4 @@
-"""Self-attention within rows, from the stream to its change: layer norm, projections, attention, gate, output map."""
+"""Self-attention within rows: layer norm, projections, attention, gate and output map."""
 
 from itertools import chain
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from helixfold.ops.attention import attention
 from helixfold.ops.device_properties import DeviceProperties
-from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, unsupported_float64_or_empty, wants_gradient
 from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.sizes import plain_is_faster
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 
-def _refusal_of_triton(
+def _unsupported_by_triton(
     properties: DeviceProperties,
     x: Tensor,
     mask: Tensor,
@@ -31,15 +31,18 @@ def _refusal_of_triton(
         (x.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{x.dtype} is left to the reference"),
         (
             qkv.bias is not None or None in (norm.bias, gate.bias, out.bias),
-            "queries, keys and values have no bias, and the norm and the other maps have one",
+            "only the norm, the gate and the output map must have a bias",
         ),
-        (isinstance(bias, Affine) and bias.bias is not None, "the map to the logits' bias has no bias itself"),
+        (
+            isinstance(bias, Affine) and bias.bias is not None,
+            "the map to the bias of the logits must have no bias itself",
+        ),
         (
             not width == c == len(out.weight) <= 512 or width // heads not in (8, 16, 32, 64),
             f"{heads} heads of {c} channels are not of 8, 16, 32 or 64 each, or their number is not the stream's",
         ),
         (x.numel() == 0 or x.stride(-1) != 1, "it takes rows whose channels follow each other"),
-    ) or refusal_of_kernels(
+    ) or missing_requirement(
         properties,
         f"attention-{x.element_size()}-{width // heads}",
         gradients=wants_gradient(x, *of_bias, *chain(*weights)),
@@ -50,7 +53,7 @@ def _slower_than_plain(
     x: Tensor, mask: Tensor, bias: Tensor | Affine | None, weights: SelfAttentionWeights, heads: int
 ) -> str | None:
     b, n, k, _ = x.shape
-    return plain_is_faster(x, kept=b * n * heads * k * k)
+    return plain_is_faster(x, saved=b * n * heads * k * k)
 
 
 @operator(
@@ -59,13 +62,13 @@ def _slower_than_plain(
         kinds=("cuda",),
         run="helixfold.ops.triton.self_attention:self_attention_triton",
         run_adding="helixfold.ops.triton.self_attention:self_attention_adding_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.self_attention:self_attention_rows",
-        refusal=refusal_of_float64_or_nothing,
+        unsupported_reason=unsupported_float64_or_empty,
         slower=_slower_than_plain,
     ),
 )
@@ -76,10 +79,10 @@ def self_attention(
     weights: SelfAttentionWeights,
     heads: int,
 ) -> Float[Tensor, "b n k c"]:
-    """Return the change of every row by self-attention, with `bias` added to the logits of all rows of its sample.
+    """Return the change of every row from self-attention, with `bias` added to the logits of all rows of its sample.
 
-    An affine `bias` maps the normalised channels of all k rows to it (b k k c -> b h k k). AlphaFold 2, Suppl. Alg. 7,
-    8 and 13.
+    An affine `bias` is a linear map from the layer norm of `x` to the bias (b k k c -> b h k k). AlphaFold 2, Suppl.
+    Alg. 7, 8 and 13.
     """
     x = layer_norm(x, weights.norm)
     if isinstance(bias, Affine):

@@ -1,7 +1,7 @@
-"""Parameters that a network uses several times in one pass, whose gradients are computed once for all uses.
+"""Parameters that a network uses several times, with gradients that are computed once for all uses.
 
-Autograd would compute the gradient of a linear map's weight at every use and add it to that of the uses before: for
-small inputs on a GPU this takes more launches than all else. On a CPU it does, for there it takes no longer.
+Autograd would compute the gradient of the weight of a linear map at every use and add it to a sum. With small inputs on
+a GPU, these kernel launches outnumber all others. On a CPU this takes no longer, so autograd computes the gradients.
 """
 
 from typing import Any, NamedTuple
@@ -20,9 +20,10 @@ from helixfold.ops.weights import Affine
 class LinearUse(NamedTuple):
     """One of several uses of a linear map.
 
-    If gradients are computed for all uses at once, the parameters are without gradient here, and `inputs` [n, c_in] and
-    `outputs` [n, c_out] stand for this use's rows. These two hold no memory and are never read: their gradients are the
-    inputs of the map and the gradients of its outputs, of which the gradients of weight and bias are made.
+    If gradients are computed for all uses at once, the parameters are detached here, and `inputs` [n, c_in] and
+    `outputs` [n, c_out] stand for the rows of this use. These stand-ins hold no memory and are never read. Their
+    gradients are the inputs of the map and the gradients of its outputs, from which the gradients of weight and bias
+    are computed.
     """
 
     parameters: Affine
@@ -31,7 +32,7 @@ class LinearUse(NamedTuple):
 
 
 def linear_uses(parameters: Affine, count: int, rows: int) -> list[LinearUse]:
-    """Return `count` uses of a linear map, each for an input of that many rows; every use is for one call."""
+    """Return `count` uses of a linear map, each for one call with an input of `rows` rows."""
     if not _at_once(parameters):
         return [LinearUse(parameters)] * count
     weight, bias = parameters
@@ -41,7 +42,7 @@ def linear_uses(parameters: Affine, count: int, rows: int) -> list[LinearUse]:
 
 
 def linear_once(x: Float[Tensor, "*batch c_in"], use: LinearUse) -> Float[Tensor, "*batch c_out"]:
-    """Return the linear map of the channels, computed in the dtype of `x`."""
+    """Return a linear map of the channels of `x`, computed in its dtype, for one of several uses."""
     if use.inputs is None:
         return linear(x, use.parameters)
     mapped: Tensor = _Use.apply(x, *use)
@@ -49,7 +50,7 @@ def linear_once(x: Float[Tensor, "*batch c_in"], use: LinearUse) -> Float[Tensor
 
 
 def copies(parameters: Affine, count: int) -> list[Affine]:
-    """Return the parameters `count` times; the gradients of all copies are summed at once."""
+    """Return `count` copies of the parameters, whose gradients are summed in one operation."""
     if not _at_once(parameters):
         return [parameters] * count
     weight, bias = parameters
@@ -59,12 +60,12 @@ def copies(parameters: Affine, count: int) -> list[Affine]:
 
 
 def _at_once(parameters: Affine) -> bool:
-    """Return whether the gradients of several uses are computed at once, not one by one by autograd."""
+    """Return whether the gradients of several uses are computed together, instead of one by one by autograd."""
     return wants_gradient(*parameters) and properties_of(parameters.weight.device).kind != "cpu"
 
 
 class _Uses(torch.autograd.Function):
-    """Stand-ins for the inputs and outputs of every use, from whose gradients those of weight and bias are computed."""
+    """Stand-ins for the inputs and outputs of every use, whose gradients give the gradients of weight and bias."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, count: int, rows: int) -> tuple[Tensor, ...]:
@@ -74,11 +75,12 @@ class _Uses(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        # Uses that nothing was computed from have no gradients.
-        given, found = ([each for each in part if each is not None] for part in (gradients[::2], gradients[1::2]))
-        if not found:
+        # Uses without effect on the loss have no gradients.
+        by_use = ([each for each in part if each is not None] for part in (gradients[::2], gradients[1::2]))
+        inputs_of_uses, outputs_of_uses = by_use
+        if not outputs_of_uses:
             return None, None, None, None
-        inputs, outputs = torch.cat(given), torch.cat(found)
+        inputs, outputs = torch.cat(inputs_of_uses), torch.cat(outputs_of_uses)
         grad_weight = multiply(outputs.T, inputs) if ctx.needs_input_grad[0] else None
         return grad_weight, outputs.sum(0) if ctx.needs_input_grad[1] else None, None, None
 

@@ -1,12 +1,12 @@
-"""Sizes of streams that decide how operators compute them on a CPU.
+"""Sizes of streams above and below which operators use other backends on a CPU.
 
-Small ones are left to plain PyTorch where gradients are computed, which trains faster than operators that recompute
-what they do not keep: small tensors stay in the processor's cache, and calls cost more than memory. Measured on one
-core with 64 channels, 64 and 128 residues, forward and backward: plain PyTorch takes half to four fifths of the time of
-most operators, and keeps up to three times as much.
+If gradients are needed, plain PyTorch computes small streams. Small tensors stay in the cache of the processor and
+calls cost more than memory, so plain PyTorch is faster than operators that recompute intermediate results. On one core
+with 64 channels and 64 or 128 residues, it takes half to four fifths of the time of most operators for the forward and
+backward pass, and saves up to three times the memory.
 
-Large ones are computed by loops that Numba compiles, if it is installed. The first loop of a process costs 0.45 seconds
-(and some more where none was compiled before), which smaller streams would not win back.
+Loops compiled by Numba, if it is installed, compute large streams. The first loop of a process costs 0.45 s, and more
+if it is not in the cache of compiled loops, which smaller streams would not win back.
 """
 
 import threading
@@ -15,29 +15,29 @@ from contextlib import contextmanager
 
 from torch import Tensor, is_grad_enabled
 
-# Elements up to which a stream is small, and so is the largest tensor that plain PyTorch keeps for the gradients.
+# Maximum elements of a small stream, and of the largest tensor that plain PyTorch saves for its gradients.
 SMALL_STREAM = 2**20
-KEPT = 2**23
-# Elements from which on a stream is large; None for never.
+MAX_SAVED = 2**23
+# Minimum elements of a large stream; with None, no stream is large.
 LARGE_STREAM: int | None = 2**21
 _thread = threading.local()
 
 
-def plain_is_faster(stream: Tensor, *_: object, kept: int = 0, **__: object) -> str | None:
-    """Return why plain PyTorch is faster if a small stream takes gradients, or None if it is not.
+def plain_is_faster(stream: Tensor, *_: object, saved: int = 0, **__: object) -> str | None:
+    """Return why plain PyTorch is faster, if the stream is small and needs gradients, or None.
 
-    `kept` is the number of elements of the largest tensor that plain PyTorch keeps, if that is not a stream.
+    `saved` is the number of elements of the largest tensor that plain PyTorch saves, if larger than the stream.
     """
-    if stream.numel() <= SMALL_STREAM and kept <= KEPT and stream.requires_grad and is_grad_enabled():
+    if stream.numel() <= SMALL_STREAM and saved <= MAX_SAVED and stream.requires_grad and is_grad_enabled():
         return f"plain PyTorch is faster with gradients of up to {SMALL_STREAM} elements on a CPU"
     return None
 
 
 @contextmanager
 def loops_if_large(*elements: int) -> Iterator[None]:
-    """Let loops compute inside if one of an operator's tensors has many elements, or the stream that it is a slab of.
+    """Enable compiled loops inside, if the maximum of `elements` makes a large stream.
 
-    So all blocks of a stream are computed in the same way.
+    They stay enabled in nested calls, so that all blocks of a large stream are computed in the same way.
     """
     earlier = loops_may_compute()
     _thread.may_compute = earlier or (LARGE_STREAM is not None and max(elements, default=0) >= LARGE_STREAM)
@@ -48,5 +48,5 @@ def loops_if_large(*elements: int) -> Iterator[None]:
 
 
 def loops_may_compute() -> bool:
-    """Return whether this thread computes a large stream."""
+    """Return whether this thread is computing a large stream, which enables compiled loops."""
     return getattr(_thread, "may_compute", False)

@@ -1,4 +1,4 @@
-"""Triangle multiplication in two parts: an operand projected from edges, and the update of edges from both operands.
+"""Triangle multiplication in two parts: operands projected from edges, and the update of edges from both operands.
 
 Operands have channels first, so that the sum over the third residue is one matrix product per channel.
 """
@@ -15,23 +15,23 @@ from helixfold.ops.dispatch import (
     Backend,
     first_reason,
     operator,
-    refusal_of_float64,
-    refusal_of_wide_products,
+    unsupported_float64,
+    unsupported_wide_products,
     wants_gradient,
 )
 from helixfold.ops.linear import layer_norm, linear
 from helixfold.ops.sizes import plain_is_faster
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
-def _refusal_of_triton(properties: DeviceProperties, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
+def _unsupported_by_triton(properties: DeviceProperties, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
     tensors = [each for each in arguments if isinstance(each, Tensor)]
     tuples = [each for each in arguments if not isinstance(each, Tensor)]
     affines = [*chain(*([each] if isinstance(each, Affine) else each for each in tuples))]
     channels = pair.shape[-1], *(len(affine.weight) for affine in affines)
     return (
-        refusal_of_wide_products(properties, pair)
+        unsupported_wide_products(properties, pair)
         or first_reason(
             *((c not in (16, 32, 64, 128), f"{c} channels are not 16, 32, 64 or 128") for c in channels),
             (any(affine.bias is None for affine in affines), "maps without bias are left to the reference"),
@@ -40,7 +40,7 @@ def _refusal_of_triton(properties: DeviceProperties, pair: Tensor, mask: Tensor,
                 "the pair is empty or its channels do not follow each other",
             ),
         )
-        or refusal_of_kernels(
+        or missing_requirement(
             properties, f"triangle-{max(channels)}", gradients=wants_gradient(pair, *tensors, *chain(*affines))
         )
     )
@@ -51,20 +51,20 @@ def _refusal_of_triton(properties: DeviceProperties, pair: Tensor, mask: Tensor,
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.triangle:triangle_operand_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.triangle:triangle_operand_rows",
-        refusal=refusal_of_float64,
+        unsupported_reason=unsupported_float64,
         slower=plain_is_faster,
     ),
 )
 def triangle_operand(
     pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"], weights: TriangleOperandWeights
 ) -> Float[Tensor, "b c j k"]:
-    """Return one operand: the gated projection of every edge, zero where the mask is.
+    """Return one operand of triangle multiplication: the masked, gated projection of every edge.
 
     AlphaFold 2, Suppl. Alg. 11 and 12, lines 1 and 2.
     """
@@ -77,13 +77,13 @@ def triangle_operand(
         kinds=("cuda",),
         run="helixfold.ops.triton.triangle:triangle_multiplication_triton",
         run_adding="helixfold.ops.triton.triangle:triangle_multiplication_adding_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.triangle:triangle_multiplication_rows",
-        refusal=refusal_of_float64,
+        unsupported_reason=unsupported_float64,
         slower=plain_is_faster,
     ),
 )
@@ -93,9 +93,9 @@ def triangle_multiplication(
     right: Float[Tensor, "b c j k"],
     weights: TriangleWeights,
 ) -> Float[Tensor, "b i j c_z"]:
-    """Return the change of the edges ij, computed from the edges ik and from the right operand of the edges jk.
+    """Return the change of the edges ij, from the edges ik and the right operand of the edges jk.
 
-    AlphaFold 2, Suppl. Alg. 11 and 12, lines 2 to 4. The numbers of residues j and k are equal.
+    Both j and k are all residues. AlphaFold 2, Suppl. Alg. 11 and 12, lines 2 to 4.
     """
     x = layer_norm(pair, weights.norm_in)
     product = rearrange(_operand(x, mask, weights.left, weights.left_gate) @ right.mT, "b c i j -> b i j c")
@@ -108,13 +108,13 @@ def triangle_multiplication(
         kinds=("cuda",),
         run="helixfold.ops.triton.triangle:triangle_update_triton",
         run_adding="helixfold.ops.triton.triangle:triangle_update_adding_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.triangle:triangle_update_rows",
-        refusal=refusal_of_float64,
+        unsupported_reason=unsupported_float64,
         slower=plain_is_faster,
     ),
 )
@@ -125,9 +125,9 @@ def triangle_update(
     right_gate: Affine,
     weights: TriangleWeights,
 ) -> Float[Tensor, "b r r c_z"]:
-    """Return the change of all edges, with both operands made of the same pair (AlphaFold 2, Suppl. Alg. 11 and 12).
+    """Return the change of all edges, with both operands from the same pair (AlphaFold 2, Suppl. Alg. 11 and 12).
 
-    `right` and `right_gate` are the maps of the right operand.
+    `right` and `right_gate` are the maps to the right operand and its gate.
     """
     operand = TriangleOperandWeights(weights.norm_in, right, right_gate)
     return triangle_multiplication(pair, mask, triangle_operand(pair, mask, operand), weights)

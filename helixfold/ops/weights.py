@@ -1,4 +1,4 @@
-"""Parameters of operators, in one tuple for each operator."""
+"""Named tuples of the parameters of each operator."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ class Affine(NamedTuple):
     bias: Tensor | None = None
 
     def to(self, dtype: torch.dtype) -> "Affine":
-        """Return the same parameters in another dtype."""
+        """Return the parameters in another dtype."""
         return Affine(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
 class SelfAttentionWeights(NamedTuple):
-    """Parameters of self-attention; `qkv` maps to the queries, then the keys, then the values of all heads."""
+    """Parameters of self-attention; `qkv` maps to the queries, the keys and the values of all heads, in this order."""
 
     norm: Affine
     qkv: Affine
@@ -28,7 +28,7 @@ class SelfAttentionWeights(NamedTuple):
 
 
 class GlobalAttentionWeights(NamedTuple):
-    """Parameters of global attention; `query` has all heads, `key` and `value` have one."""
+    """Parameters of global attention; `query` maps to all heads, `key` and `value` to one."""
 
     norm: Affine
     query: Affine
@@ -55,7 +55,7 @@ class TriangleOperandWeights(NamedTuple):
 
 
 class TriangleWeights(NamedTuple):
-    """Parameters of a triangle multiplication's left operand and output; the right operand is an input."""
+    """Parameters of triangle multiplication, without the right operand, which is an input."""
 
     norm_in: Affine
     left: Affine
@@ -66,9 +66,10 @@ class TriangleWeights(NamedTuple):
 
 
 class PointAttentionWeights(NamedTuple):
-    """Parameters of invariant point attention's logits.
+    """Parameters of the logits of invariant point attention.
 
-    `point_weight` is the factor of half the squared distance, `pair_bias` maps the normalised pair to its logit term.
+    `point_weight` is the weight of half the squared distances. `pair_bias` maps the layer norm of the pair
+    representation to its term of the logits.
     """
 
     point_weight: Float[Tensor, " h"]
@@ -77,10 +78,10 @@ class PointAttentionWeights(NamedTuple):
 
 
 class PointAttentionSizes(NamedTuple):
-    """Sizes of invariant point attention: its heads, and each head's scalars and points.
+    """Sizes of invariant point attention: the number of heads, and the scalars and points of each head.
 
-    `added_to_square` is added to the squared length of an attended point before the root; no length is less than
-    `least_length`.
+    `added_to_square` is added to the squared length of an attended point before the square root. `min_length` is the
+    minimum of the lengths.
     """
 
     heads: int
@@ -88,4 +89,4 @@ class PointAttentionSizes(NamedTuple):
     query_points: int
     value_points: int
     added_to_square: float
-    least_length: float
+    min_length: float

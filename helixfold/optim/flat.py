@@ -393,7 +393,7 @@ class FlatOptimizer:
             scale = scale * self._only_scale
         scale = scale if scale.ndim else scale.expand(len(self._tensor_of_line))
         update = AdamStep(
-            number=int(self._updates),
+            count=int(self._updates),
             learning_rate=learning_rate,
             beta1=config.beta1,
             beta2=config.beta2,

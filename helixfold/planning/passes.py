@@ -105,7 +105,7 @@ def beside_tensors(properties: DeviceProperties, config: ModelConfig, size: Pass
     if properties.kind != "cpu":
         return 0
     of_thread = _OF_THREAD_IN_PREDICTION if predicts else _OF_THREAD
-    return of_thread * torch.get_num_threads() + loops.bytes_taken(*streams(config, size))
+    return of_thread * torch.get_num_threads() + loops.numba_bytes(*streams(config, size))
 
 
 def prepared_products(properties: DeviceProperties) -> int:
@@ -190,7 +190,7 @@ def _make_tables(config: ModelConfig, dtype: torch.dtype, properties: DeviceProp
 def _idle(name: str, peak: int, config: ModelConfig, size: PassSize) -> int:
     """Return the bytes of unused memory in a CPU's heap for a prediction whose tensors take `peak` bytes."""
     if name == "whole":
-        in_loops = loops.bytes_taken(*streams(config, size)) > 0
+        in_loops = loops.numba_bytes(*streams(config, size)) > 0
         return int((_IDLE_OF_WHOLE_IN_LOOPS if in_loops else _IDLE_OF_WHOLE) * peak)
     temporaries = LEAST_ELEMENTS // size.ranks * size.dtype.itemsize
     return int(min(_MOST_IDLE * peak, _IDLE_OF_SLABS * temporaries))

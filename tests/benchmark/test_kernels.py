@@ -60,7 +60,7 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     assert "transition.hidden_gradients" in [each["kernel"] for each in backward["kernels"]]
     assert sum(backward["operators"].values()) > 0
     assert backward["moved"] == backward["operators_moved"] + sum(each["moved"] for each in backward["kernels"])
-    reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
+    reason = "its kernels and bfloat16 need compute capability 8.0, the GPU has 7.5"
     assert turing["refusals"]["transition"] == reason
     assert not turing["passes"][0]["kernels"]
     assert "transition.forward " in done["out"]

@@ -100,7 +100,7 @@ def test_each_way_uses_the_backend_that_it_names() -> None:
 
     @operator(
         backend("elsewhere", kinds=("cuda",)),
-        backend("never", refusal=lambda properties, x: "it cannot"),
+        backend("never", unsupported_reason=lambda properties, x: "it cannot"),
         backend("first"),
         backend("second"),
     )

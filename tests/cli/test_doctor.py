@@ -172,7 +172,7 @@ def test_operators_of_a_card_that_is_not_here_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What the card would use does not depend on what is installed here.
-    monkeypatch.setattr("helixfold.ops.triton.refusal.triton_is_there", lambda: False)
+    monkeypatch.setattr("helixfold.ops.triton.requirements.triton_is_there", lambda: False)
     size = "--length", 384, "--rows", 512
     # In bfloat16, as a run would compute on it.
     said = operators(capsys, *size, "--device", "h200")

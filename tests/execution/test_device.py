@@ -45,7 +45,7 @@ def rocm(monkeypatch: pytest.MonkeyPatch) -> DeviceProperties:
     properties = SimpleNamespace(name="MI300X", major=9, minor=4, total_memory=192 * 2**30, multi_processor_count=304)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "hip", "6.4.2")
-    return device_properties._properties_at_hand.__wrapped__(torch.device("cuda"))
+    return device_properties._present_properties.__wrapped__(torch.device("cuda"))
 
 
 def test_a_gpu_of_amd_is_no_cuda_card_and_said_to_be_untried(rocm: DeviceProperties) -> None:

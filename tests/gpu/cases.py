@@ -97,7 +97,9 @@ class Case:
                 assert len(calls) == 1, "the addition was left to its own operator"
             else:
                 found = self.op(*arguments)
-        assert used[self.op.name] == 1, self.op.refusals(properties_of(arguments[0].device), *arguments)["triton"]
+        assert used[self.op.name] == 1, self.op.unsupported_reasons(properties_of(arguments[0].device), *arguments)[
+            "triton"
+        ]
         return found
 
     def skip_what_is_left_to_cublas(self, arguments: list[Any]) -> None:
@@ -105,7 +107,7 @@ class Case:
         if self.adds and self.op is self_attention:
             pytest.skip("exact products of the output map are left to cuBLAS, before an addition")
         of_change = self._of_change(arguments) if self.adds else arguments
-        reason = self.op.refusals(properties_of(arguments[0].device), *of_change)["triton"]
+        reason = self.op.unsupported_reasons(properties_of(arguments[0].device), *of_change)["triton"]
         if reason is not None and "left to cuBLAS" in reason:
             pytest.skip(reason)
 

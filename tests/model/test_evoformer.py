@@ -115,8 +115,8 @@ def test_every_backend_gives_the_streams_and_gradients_of_the_references(
     elif has_onednn and not products.HAS_ONEDNN:
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(products, "HAS_ONEDNN", has_onednn)
-    for least in ("_LEAST", "_LEAST_OF_A_BATCH"):
-        monkeypatch.setattr(products, least, 0)
+    for minimum in ("_MIN_MULTIPLICATIONS", "_MIN_MULTIPLICATIONS_OF_ONE"):
+        monkeypatch.setattr(products, minimum, 0)
     block, given = random_block("middle"), streams(rows=3, n=5)  # kernels are interpreted, which takes long
 
     def results(name: str) -> list[Tensor]:

@@ -9,7 +9,7 @@ from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.constants import LINE
 
 STEP = AdamStep(
-    number=7, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, ema_decay=0.99
+    count=7, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, ema_decay=0.99
 )  # fmt: skip
 
 

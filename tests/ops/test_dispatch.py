@@ -21,13 +21,13 @@ from helixfold.ops.dispatch import (
 from helixfold.ops.residual import Residual, added
 
 
-def _refusal(properties: DeviceProperties, x: Tensor) -> str | None:
+def _unsupported_reason(properties: DeviceProperties, x: Tensor) -> str | None:
     return None if x.ndim == 1 else f"{x.ndim} dimensions"
 
 
 @operator(
     Backend(name="device", kinds=("cuda",), run="tests.ops.test_dispatch:minus"),
-    Backend(name="flat", refusal=_refusal, run=lambda x: 0 - x),
+    Backend(name="flat", unsupported_reason=_unsupported_reason, run=lambda x: 0 - x),
 )
 def negative(x: Tensor) -> Tensor:
     """Change all signs."""
@@ -46,12 +46,12 @@ def test_the_first_backend_that_can_is_used() -> None:
 
 def test_a_backend_says_why_it_refuses() -> None:
     shape = torch.empty(2, 2, device="meta")
-    assert negative.refusals(DEVICE_MODELS["cpu"], shape) == {
+    assert negative.unsupported_reasons(DEVICE_MODELS["cpu"], shape) == {
         "device": "for cuda, not cpu",
         "flat": "2 dimensions",
         "reference": None,
     }
-    assert negative.refusals(DEVICE_MODELS["h100"], shape)["device"] is None
+    assert negative.unsupported_reasons(DEVICE_MODELS["h100"], shape)["device"] is None
 
 
 def test_a_forced_backend_is_used_where_it_can_be() -> None:

@@ -77,16 +77,16 @@ def test_padding_stays_zero(run: object) -> None:
 
 def test_corrections_are_those_of_the_step() -> None:
     assert STEP.correction1 == pytest.approx(1 - 0.9**7)
-    assert math.isclose(replace(STEP, number=1).correction2, 0.001)
+    assert math.isclose(replace(STEP, count=1).correction2, 0.001)
 
 
 def test_a_backend_refuses_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     given = (buffers(1, None), *gradient_and_scale(1, uniform=True), STEP)
-    assert fused_adam.refusals(DEVICE_MODELS["cpu"], *given) == {
+    assert fused_adam.unsupported_reasons(DEVICE_MODELS["cpu"], *given) == {
         "triton": "for cuda, not cpu",
         "chunks": None,
         "reference": None,
     }
     monkeypatch.delattr(torch, "_fused_adamw_")
-    assert "_fused_adamw_" in (fused_adam.refusals(DEVICE_MODELS["cpu"], *given)["chunks"] or "")
+    assert "_fused_adamw_" in (fused_adam.unsupported_reasons(DEVICE_MODELS["cpu"], *given)["chunks"] or "")
     assert fused_adam.choice(*given).name == "reference"

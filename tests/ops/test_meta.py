@@ -39,9 +39,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         (outer_product, "_TILE_ROWS", 6),
         (self_attention, "_BLOCK_BYTES", 2**15),
         (transition, "_HIDDEN_ELEMENTS", 2**12),
-        (transition, "_MOST_HIDDEN_ELEMENTS", 2**12),
+        (transition, "_LARGE_HIDDEN_ELEMENTS", 2**12),
         (triangle, "_BYTES", 1),
-        (triangle, "_LEAST_ROWS", 6),
+        (triangle, "_MIN_ROWS", 6),
         (triangle, "_PRODUCT_BYTES", 2**12),
     ):
         monkeypatch.setattr(module, name, size)

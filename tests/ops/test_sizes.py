@@ -17,7 +17,7 @@ from helixfold.ops.weights import Affine, TransitionWeights
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "SMALL_STREAM", 4 * 8)
-    monkeypatch.setattr(sizes, "KEPT", 100)
+    monkeypatch.setattr(sizes, "MAX_SAVED", 100)
 
 
 def of_transition(elements: int) -> tuple[torch.Tensor, TransitionWeights]:
@@ -36,7 +36,7 @@ def test_what_takes_gradients_and_is_small_is_left_to_plain_pytorch() -> None:
         assert transition.choice(x, weights).name == "rows"
     larger, weights = of_transition(5 * 8)
     assert transition.choice(larger.requires_grad_(), weights).name == "rows"
-    assert "is faster" in (transition.refusals(DEVICE_MODELS["cpu"], x, weights)["rows"] or "")
+    assert "is faster" in (transition.unsupported_reasons(DEVICE_MODELS["cpu"], x, weights)["rows"] or "")
 
 
 def test_what_plain_pytorch_would_keep_counts() -> None:

@@ -185,7 +185,7 @@ def _machine() -> Facts:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "dtype": settled_dtype(AUTO, properties),
         "cuda_graphs": refusal_of_graphs(properties),
-        "compiled_loops": loops.refusal(),
+        "compiled_loops": loops.unsupported_reason(),
         "warning": untried(properties),
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

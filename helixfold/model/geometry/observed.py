@@ -9,15 +9,15 @@ from helixfold.model.geometry.rigid_groups import RigidGroups, rigid_groups_from
 from helixfold.model.geometry.torsions import Torsions, chis_from_atom37
 from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 
 
-def _refusal_of_triton(properties: DeviceProperties, aatype: Tensor, positions: Tensor, mask: Tensor) -> str | None:
+def _unsupported_by_triton(properties: DeviceProperties, aatype: Tensor, positions: Tensor, mask: Tensor) -> str | None:
     return first_reason(
         (positions.dtype != torch.float32 or mask.dtype != torch.float32, "it takes float32"),
         (aatype.numel() == 0, "there is nothing to compute"),
         (wants_gradient(positions, mask), "it computes no gradients"),
-    ) or refusal_of_kernels(properties)
+    ) or missing_requirement(properties)
 
 
 @operator(
@@ -25,7 +25,7 @@ def _refusal_of_triton(properties: DeviceProperties, aatype: Tensor, positions: 
         name="triton",
         kinds=("cuda",),
         run="helixfold.model.geometry.observed_kernel:observed_geometry_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     )
 )
 def observed_geometry(

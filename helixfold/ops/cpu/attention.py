@@ -1,4 +1,4 @@
-"""Attention on a CPU in blocks whose logits stay in the cache; the backward pass recomputes them."""
+"""Attention on a CPU in blocks whose logits stay in the cache and are recomputed by the backward pass."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 
-# Bytes of the logits computed at a time, per core: enough to keep the core busy, few enough for its cache.
+# Bytes of the logits computed at a time, per core: enough for efficient operators, few enough for its cache.
 _LOGITS_BYTES = 2**20
-# Bytes of logits, queries, keys and values per core up to which rows are computed together, which copies their heads.
+# Maximum bytes of logits, queries, keys and values, per core, of rows that are computed together, which copies heads.
 _ROWS_BYTES = 4 * 2**20
-# A bias with at most this many elements is converted to float32 once. A larger one, which may be as large as a stream,
-# is converted part by part.
+# Maximum elements of a bias that is converted to float32 at once. A larger bias, which may be as large as a stream, is
+# converted part by part.
 _BIAS_ELEMENTS = 2**22
-# Rows of a block whose gradients of the bias are added one by one, rather than summed in a float32 copy.
+# Maximum rows of a block whose gradients of the bias are added one by one, instead of summed in a float32 copy.
 _FEW_ROWS = 16
-# Matrix products with at most this many columns are several times faster transposed, and faster in float32 than in
-# lower precisions.
+# Maximum columns of matrix products that are several times faster if transposed, and faster in float32 than in lower
+# precisions.
 _FEW_COLUMNS = 16
 
 
 def attention_rows(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
-    """Compute `attention` on a CPU without ever storing the logits of all rows."""
+    """Compute `attention` on a CPU without storing the logits of all rows."""
     queries, key_heads = query.shape[3], key.shape[2]
-    # Heads with the same keys become additional queries of one head.
+    # Heads that share keys become additional queries of one head.
     query = rearrange(query * query.shape[-1] ** -0.5, "b n (g h) q d -> b n g (h q) d", g=key_heads)
     bias = None if bias is None else rearrange(bias, "b (g h) q k -> b g (h q) k", g=key_heads)
     attended = recomputed(_attention, _attention_gradients, query, key, value, mask_bias(mask), bias)
@@ -71,7 +71,7 @@ def _attention_gradients(
 
 
 def float32_bias(bias: Tensor | None) -> Tensor | None:
-    """Return a small bias in float32, which attention reads fastest, and a large one as it is."""
+    """Return a small bias in float32, which attention reads fastest, or a large one unchanged."""
     return bias.float() if bias is not None and bias.numel() <= _BIAS_ELEMENTS else bias
 
 
@@ -92,10 +92,10 @@ def _samples(
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionBlock:
-    """Rows of one sample, each of which attends within itself.
+    """Attention within rows of one sample.
 
-    Query [n h q d], which is already scaled, key [n h k d] and value [n h k c] may have any strides. `mask_bias` [n k]
-    is float32, `bias` [h q k] has any dtype.
+    `query` [n h q d], already scaled, `key` [n h k d] and `value` [n h k c] may have any strides. `mask_bias` [n k] is
+    float32, and `bias` [h q k] has any dtype.
     """
 
     query: Tensor
@@ -106,7 +106,7 @@ class AttentionBlock:
     scratch: Scratch
 
     def forward(self, attended: Tensor) -> None:
-        """Write the weighted means of the values into `attended` [n h q c]."""
+        """Write the result of attention into `attended` [n h q c]."""
         operands = self.query, self.key, self.value, self.mask_bias, self.bias
         if (loops := compiled("attention", *operands, attended)) and loops.computes(*operands[:3], attended):
             loops.attend(*operands, attended)
@@ -124,9 +124,9 @@ class AttentionBlock:
         grad_heads: tuple[Tensor, Tensor, Tensor],
         grad_bias: Tensor | None,
     ) -> None:
-        """Write the gradients of query, key and value, from that of `attended`, and add the gradient of the bias.
+        """Write the gradients of query, key and value, and add the gradient of the bias to `grad_bias`.
 
-        Also write `attended` again if it is given.
+        `gradient` is the gradient of the result. Unless `attended` is None, also write the result into it.
         """
         operands = self.query, self.key, self.value, self.mask_bias, self.bias
         heads = *operands[:3], attended, gradient, *grad_heads
@@ -143,7 +143,7 @@ class AttentionBlock:
                 if attended is not None:
                     _write_product(weights, value, attended[rows, :, part])
                 value_terms.append(_product(weights.mT, grad_attended))
-                # The gradient of the weights, overwritten by that of the logits, which is computed in float32.
+                # Holds the gradient of the weights, then the gradient of the logits, computed in float32.
                 grad = self.scratch("gradients", *weights.shape, dtype=weights.dtype)
                 torch.bmm(grad_attended, value.mT, out=grad)
                 self._softmax_gradient(grad, weights, None if grad_bias is None else grad_bias[:, part])
@@ -159,12 +159,12 @@ class AttentionBlock:
 
     @property
     def _queries(self) -> tuple[int, int]:
-        """Return the number of queries, and how many of them are computed at a time."""
+        """The number of queries, and the maximum number computed at a time."""
         _, h, q, _ = self.query.shape
         return q, for_all_cores(_LOGITS_BYTES) // (4 * h * self.key.shape[2])
 
     def _weights(self, query: Tensor, key: Tensor, rows: slice, part: slice) -> Tensor:
-        """Return the softmax of the logits [(n h) q k], computed in float32, in the dtype of matrix products."""
+        """Return the softmax of the logits [(n h) q k], computed in float32, in the dtype of `query`."""
         shape = (len(query), query.shape[1], key.shape[1])
         if loops := compiled("softmax", query, self.mask_bias, self.bias):
             weights = self.scratch("weights", *shape, dtype=query.dtype)
@@ -179,7 +179,7 @@ class AttentionBlock:
         bias = None if self.bias is None else self._cast("bias", self.bias[:, part], torch.float32)
         terms = [term for term in (bias, mask_bias) if term is not None]
         if query.dtype == torch.float32 and terms:
-            # Adding the product to the biases in place saves a pass over the logits.
+            # Adding the product to the biases in place saves one traversal of the logits.
             if len(terms) == 2:
                 torch.add(*terms, out=by_row)
             else:
@@ -196,7 +196,7 @@ class AttentionBlock:
         return self._cast("weights", torch.softmax(logits, -1, out=logits), query.dtype)
 
     def _softmax_gradient(self, grad: Tensor, weights: Tensor, grad_bias: Tensor | None) -> None:
-        """Overwrite the gradient of the weights by that of the logits, and add that of the bias."""
+        """Overwrite the gradient of the weights with the gradient of the logits, and add the gradient of the bias."""
         if loops := compiled("softmax", grad, grad_bias):
             loops.write_gradient(grad, weights, grad_bias, self.query.shape[1])
             return
@@ -205,23 +205,23 @@ class AttentionBlock:
             _add_terms(grad_bias, grad.view(-1, *grad_bias.shape))
 
     def _cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the tensor in that dtype; a conversion is written to the scratch memory of that name."""
+        """Return the tensor in another dtype; a conversion is written to the scratch buffer `name`."""
         return x if x.dtype == dtype else self.scratch(name, *x.shape, dtype=dtype).copy_(x)
 
     @property
     def _dtype(self) -> torch.dtype:
-        """Return the dtype of the operands of matrix products."""
+        """The dtype of the operands of matrix products."""
         has_few = min(self.query.shape[2], self.key.shape[2]) < _FEW_COLUMNS
         return torch.float32 if has_few else product_dtype(self.value.dtype)
 
     def _flat(self, heads: Tensor) -> Tensor:
-        """Return [n h ...] as an operand [(n h) ...]; oneDNN, used below float32, is faster if it is contiguous."""
+        """Return [n h ...] as an operand [(n h) ...], contiguous below float32, where oneDNN is faster with it."""
         flat = heads.flatten(0, 1).to(self._dtype)
         return flat if flat.dtype == torch.float32 else flat.contiguous()
 
 
 def _add_terms(total: Tensor, terms: Tensor) -> None:
-    """Add all terms to a sum in float32."""
+    """Add all terms to a float32 sum in place."""
     if len(terms) > _FEW_ROWS:
         terms = terms.sum(0, keepdim=True, dtype=torch.float32)
     for term in terms:
@@ -248,5 +248,5 @@ def _copy(flat: Tensor, out: Tensor) -> None:
 
 
 def _total(terms: list[Tensor]) -> Tensor:
-    """Return the sum, in float32 if there are several terms."""
+    """Return the sum of the terms, in float32 if there are several."""
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum(0, dtype=torch.float32)

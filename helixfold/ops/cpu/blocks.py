@@ -1,4 +1,4 @@
-"""Division of work into blocks small enough for the processor's cache."""
+"""Division of work into blocks that fit the cache of the processor."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def for_all_cores(per_core: int) -> int:
-    """Return a block size for all threads from one that suits the cache of one core."""
+    """Return the block size for all threads, from the size per core."""
     return per_core * torch.get_num_threads()
 
 
 def slices(length: int, size: int) -> Iterator[slice]:
     """Yield slices of about equal length, at most `size` (or 1) long.
 
-    Inside `described` yield only the longest, twice: while the second is computed the first one's results still exist,
-    and all further slices would allocate the same.
+    Inside `simulated_device`, yield only the longest slice, twice. The results of the first still exist while the
+    second is computed, and all further slices would allocate the same memory.
     """
     if is_simulated():
         count = -(-length // max(size, 1))
@@ -32,19 +32,19 @@ def slices(length: int, size: int) -> Iterator[slice]:
 
 
 def all_slices(length: int, size: int) -> Iterator[slice]:
-    """Yield all slices even inside `described`, for loops that hold the results of every slice until the end."""
+    """Yield all slices, also inside `simulated_device`, for loops that hold the results of all slices until the end."""
     count = -(-length // max(size, 1))
     for index in range(count):
         yield slice(length * index // count, length * (index + 1) // count)
 
 
 def steps(blocks: Iterable[T]) -> Iterator[T]:
-    """Yield the blocks, or inside `described` only the first two, as `slices` does."""
+    """Yield the blocks; inside `simulated_device`, only the first two, as in `slices`."""
     return islice(blocks, 2 if is_simulated() else None)
 
 
 def row_blocks(x: Tensor, weight: Tensor, per_core: int) -> Iterator[tuple[int, slice]]:
-    """Yield the sample and rows of blocks of `x` [b n k c] whose linear maps by `weight` take `per_core` bytes each."""
+    """Yield the sample and rows of blocks of `x` [b n k c] whose maps by `weight` take `per_core` bytes per core."""
     b, n, k, _ = x.shape
     for sample in steps(range(b)):
         for rows in slices(n, for_all_cores(per_core) // (len(weight) * k * weight.element_size())):
@@ -52,14 +52,14 @@ def row_blocks(x: Tensor, weight: Tensor, per_core: int) -> Iterator[tuple[int, 
 
 
 class Scratch:
-    """Memory for temporaries that all blocks reuse: new memory is slow, since it is mapped page by page."""
+    """Named buffers for temporaries that all blocks reuse, because new memory is slow: it is mapped page by page."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._buffers: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return a contiguous uninitialised tensor in the buffer of this name, which must always have one dtype."""
+        """Return a contiguous uninitialised tensor in the buffer `name`, which must always have the same dtype."""
         size, buffer = prod(shape), self._buffers.get(name)
         if buffer is None or len(buffer) < size:
             buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=self._device)

@@ -1,7 +1,7 @@
-"""Layer norms fused into the linear maps behind them, for blocks of positions that stay in a processor's cache.
+"""Layer norms fused into the following linear maps, for blocks of positions that stay in the cache of a processor.
 
-`W (x s + t) + b`, with the norm's scale s and offset t, is `W' x + b'` with `W' = W s` and `b' = b + W t`. The mean is
-not fused, since that would lose digits where it is large: x is normalised in float32 first.
+`W (x s + t) + b`, with the scale s and offset t of the norm, is `W' x + b'` with `W' = W s` and `b' = b + W t`. The
+mean is not fused, because a large mean would cost precision: x is normalised in float32 first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ from helixfold.ops.cpu.products import add_product
 from helixfold.ops.cpu.products import product as matrix_product
 from helixfold.ops.weights import Affine
 
-# Positions of a block per core: enough for fast matrix products, few enough for its cache.
+# Positions of a block, per core: enough for fast matrix products, few enough for its cache.
 POSITIONS = 2048
-# Elements of a block that are summed at a time: PyTorch sums lower precisions from a copy in float32.
+# Elements of a block that are summed at a time, because PyTorch copies lower precisions to float32 for sums.
 _SUMMED_ELEMENTS = 2**19
 Index = tuple[int | slice, ...]
 
 
 def fused(norm: Affine, *maps: Affine) -> tuple[Tensor, Tensor]:
-    """Return W' and b' of maps of the same channels, concatenated, in float32; autograd passes through."""
+    """Return W' and b' for one or more maps of the same norm, concatenated, in float32; differentiable."""
     weight = torch.cat([affine.weight for affine in maps]).float()
     bias = weight.new_zeros(len(weight)) if norm.bias is None else weight @ norm.bias.float()
     if any(affine.bias is not None for affine in maps):
@@ -38,16 +38,16 @@ def fused(norm: Affine, *maps: Affine) -> tuple[Tensor, Tensor]:
 
 
 def block_rows(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices of rows with about as many positions as a block."""
+    """Yield slices of rows, each with about the number of positions of a block."""
     return slices(rows, for_all_cores(POSITIONS) // max(columns, 1))
 
 
 def position_blocks(shape: Sequence[int]) -> Iterator[Index]:
-    """Yield indices into dims of this shape, each for about as many positions as a block."""
+    """Yield indices into dimensions of this shape, each for about the number of positions of a block."""
     if not shape:
         yield ()
         return
-    # The first dim whose single indices have no more positions than a block.
+    # The first dimension in which one index has at most the positions of a block.
     dim = next(dim for dim in range(len(shape)) if prod(shape[dim + 1 :]) <= for_all_cores(POSITIONS))
     for index in product(*(steps(range(size)) for size in shape[:dim])):
         for rows in block_rows(shape[dim], prod(shape[dim + 1 :])):
@@ -55,18 +55,18 @@ def position_blocks(shape: Sequence[int]) -> Iterator[Index]:
 
 
 class Statistics(NamedTuple):
-    """The means and reciprocal deviations by which positions [m, c] were normalised, each [m, 1] in float32."""
+    """Means and reciprocal standard deviations of the channels of positions [m, c], each [m, 1] in float32."""
 
     mean: Tensor
     scale: Tensor
 
 
 def normalised(x: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Statistics]:
-    """Return normalised positions [m, c], without scale and offset, and their statistics in float32."""
+    """Return positions [m, c] after a layer norm without scale and offset, and their statistics."""
     if x.ndim in (2, 3) and (loops := compiled("norm_map", x)):
         values, mean, scale = loops.normalised(x, dtype)
         return values, Statistics(mean, scale)
-    # Several passes in the cache take half the time of PyTorch's layer norm.
+    # In the cache, these operators take half the time of PyTorch's layer norm.
     values = torch.empty(x.shape, device=x.device).copy_(x).view(-1, x.shape[-1])
     mean = values.mean(1, keepdim=True)
     values.sub_(mean)
@@ -75,23 +75,23 @@ def normalised(x: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, S
 
 
 def norm_gradient(gradient: Tensor, x: Tensor, statistics: Statistics, out: Tensor) -> None:
-    """Write the gradient of `x`, which `normalised` took, into `out`, from that of the normalised positions [m, c]."""
+    """Write the gradient of the input `x` of `normalised` into `out`, given the gradient of its output [m, c]."""
     if x.ndim in (2, 3) and x.dtype == out.dtype and (loops := compiled("norm_map", gradient, x, out)):
         loops.write_gradient(gradient.contiguous(), x, *statistics, out)
         return
     positions = x.reshape(gradient.shape)
     if gradient.dtype != x.dtype:
         gradient, positions = gradient.float(), positions.float()
-    # With a weight in float32 PyTorch computes in float32, whatever the dtype of its arguments is.
+    # With a float32 weight, PyTorch computes in float32 for any dtype of the other arguments.
     weight = torch.ones(x.shape[-1], device=x.device)
-    found = torch.ops.aten.native_layer_norm_backward(
+    gradients = torch.ops.aten.native_layer_norm_backward(
         gradient.contiguous(), positions, weight.shape, *statistics, weight, None, [True, False, False]
     )
-    out.copy_(found[0].view(out.shape))
+    out.copy_(gradients[0].view(out.shape))
 
 
 def scaled_norm(x: Tensor, norm: Affine, dtype: torch.dtype) -> tuple[Tensor, Statistics]:
-    """Return normalised positions [m, c] with scale and offset, computed in float32, and their statistics."""
+    """Return positions [m, c] after a layer norm, computed in float32, and their statistics."""
     if loops := compiled("norm_map", x):
         values, mean, scale = loops.normalised(x, dtype, norm)
     else:
@@ -102,9 +102,9 @@ def scaled_norm(x: Tensor, norm: Affine, dtype: torch.dtype) -> tuple[Tensor, St
 def add_scaled_norm_gradient(
     total: Tensor, gradient: Tensor, x: Tensor, norm: Affine, statistics: Statistics, out: Tensor
 ) -> None:
-    """Write the gradient of positions [m, c] into `out`, from that of what `scaled_norm` returned.
+    """Write the gradient of the input `x` of `scaled_norm` into `out`, given the gradient of its output [m, c].
 
-    Add those of scale and offset to `total` [2, c].
+    Add the gradients of scale and offset to `total` [2, c].
     """
     if loops := compiled("norm_map", gradient, x, out):
         total += torch.stack(loops.write_gradient(gradient.contiguous(), x, *statistics, out, norm))
@@ -117,7 +117,7 @@ def add_scaled_norm_gradient(
 
 
 class MapGradient:
-    """Sums over blocks of the gradients of a linear map's weight and bias, in float32; None for those not needed."""
+    """The gradients of the weight and bias of a linear map, summed over blocks in float32; None if not needed."""
 
     def __init__(self, *, needs_weight: bool, needs_bias: bool) -> None:
         self.weight: Tensor | None = None
@@ -125,9 +125,9 @@ class MapGradient:
         self._needs_weight, self._needs_bias = needs_weight, needs_bias
 
     def add(self, gradient: Tensor, values: Tensor) -> None:
-        """Add a block's part, from the gradient of the map's output [out, m] and its input [m, in]."""
+        """Add the gradients of a block, given the gradient of the map's output [out, m] and its input [m, in]."""
         if self._needs_weight and self.weight is None:
-            # The first term decides whether the sum is transposed in memory, as later terms then are.
+            # The first term determines the memory layout of the sum, which suits the later terms.
             self.weight = matrix_product(gradient, values).float()
         elif self.weight is not None:
             add_product(self.weight, gradient, values)
@@ -138,7 +138,7 @@ class MapGradient:
 
 
 def _add_row_sums(sums: Tensor, x: Tensor) -> None:
-    """Add the sum of each row to sums in float32."""
+    """Add the sum of each row to float32 sums in place."""
     if loops := compiled("sums", x if x.stride(1) == 1 else x.mT):
         loops.add_row_sums(sums, x)
     else:

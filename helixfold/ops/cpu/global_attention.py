@@ -1,4 +1,4 @@
-"""Global attention on a CPU in blocks of rows, which stay in the cache from the stream to its change."""
+"""Global attention on a CPU in blocks of rows, which stay in the cache from the layer norm to the output map."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import AttentionBlock
 from helixfold.ops.cpu.blocks import Scratch, row_blocks
 from helixfold.ops.cpu.fused_norm import MapGradient, Statistics, fused, norm_gradient, normalised
-from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_again
+from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_and_logits_gradient
 from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
@@ -17,7 +17,7 @@ from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import Affine, GlobalAttentionWeights
 
-# Bytes of a block's projections per core: enough for fast matrix products.
+# Bytes of the projections of a block, per core: enough for fast matrix products.
 _BLOCK_BYTES = 2 * 2**20
 
 
@@ -25,9 +25,9 @@ def global_attention_rows(x: Tensor, mask: Tensor, weights: GlobalAttentionWeigh
     """Compute `global_attention` on a CPU, saving only the arguments; the query map must have no bias."""
     norm, query, key, value, gate, out = weights
     scale = (len(query.weight) // heads) ** -0.5
-    # Converted once, so that the gradients of both uses are added before they are rounded.
+    # The norm is converted once, so that the gradients of both uses are added before they are rounded.
     norm = norm.to(torch.float32)
-    # The mean gets a last channel that is 1, or 0 if the row is all masked, whose weight is the norm's offset.
+    # The mean has an additional channel that is 1, or 0 in a fully masked row. Its weight is the offset of the norm.
     weight, offset = fused(norm, Affine(scale * query.weight.float()))
     mean_query_weight = torch.cat([weight, offset[:, None]], 1)
     out_bias = offset.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
@@ -55,7 +55,7 @@ def _global_attention(x: Tensor, mask: Tensor, mask_bias: Tensor | None, *parame
         block = _block(x[index], *normed, *masks, query_weight, weight, offset, scratch)
         block.attention.forward(block.attended)
         gated = gate_heads(block.heads, block.logits)
-        # Freed before the output is mapped.
+        # Free the projections before the output map.
         del normed, block
         change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
     return change
@@ -85,7 +85,7 @@ def _global_attention_gradients(
         grad_key, grad_value = (each.view(block.attention.key.shape) for each in (grad_key, grad_value))
         grad_heads = grad_query, grad_key, grad_value
         block.attention.backward(grad_attended, block.attended, grad_heads, grad_bias=None)
-        grad_out.add(grad_change.mT, gate_heads_again(block.heads, block.logits, grad_gated, grad_logits))
+        grad_out.add(grad_change.mT, gate_heads_and_logits_gradient(block.heads, block.logits, grad_gated, grad_logits))
         grad_maps.add(grad_projected.mT, inputs)
         grad_query = grad_query.flatten(1)
         grad_query_map.add(grad_query.mT, block.means)
@@ -96,9 +96,9 @@ def _global_attention_gradients(
 
 
 class _Block(NamedTuple):
-    """Some rows of a sample."""
+    """The attention and gates of some rows of a sample."""
 
-    weights: Tensor  # [n k], of each element in its row's mean
+    weights: Tensor  # [n k], of the elements in the mean of their row
     means: Tensor  # [n c+1]
     attention: AttentionBlock
     logits: Tensor  # [(n k) h*d], of the gates
@@ -106,7 +106,7 @@ class _Block(NamedTuple):
 
     @property
     def heads(self) -> Tensor:
-        """Return what is attended as one head with one query [n 1 1 h*d]."""
+        """The result of the attention as one head with one query [n 1 1 h*d]."""
         return self.attended.view(len(self.attended), 1, 1, -1)
 
 
@@ -121,17 +121,17 @@ def _block(
     offset: Tensor,
     scratch: Scratch,
 ) -> _Block:
-    """Return a block of rows `x` with its projections, from its normalised elements [m c] in the dtype of products."""
+    """Return a block of rows `x` with its projections, given its normalised elements [m c] in the dtype of products."""
     channels = len(query_weight)
     head_channels = (len(weight) - channels) // 2
-    # 1e-10 keeps rows whose elements are all masked finite.
+    # Adding 1e-10 keeps fully masked rows finite.
     weights = mask.float().contiguous()
     weights = weights / (weights.sum(-1, keepdim=True) + 1e-10)
     means = torch.cat([_means(x, statistics, weights), weights.sum(-1, keepdim=True)], -1).to(inputs.dtype)
     projected = mapped(inputs, weight, offset)
     key, value, logits = projected.split((head_channels, head_channels, channels), -1)
     key, value = (rearrange(each, "(n k) d -> n 1 k d", n=len(weights)) for each in (key, value))
-    # All heads become queries of the one head of keys.
+    # All heads become queries of one head of keys.
     query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=head_channels)
     attention = AttentionBlock(
         query=query,
@@ -145,7 +145,7 @@ def _block(
 
 
 def _means(x: Tensor, statistics: Statistics, weights: Tensor) -> Tensor:
-    """Return the mean of each row's normalised elements [n k c] by their weights [n k], in float32."""
+    """Return the weighted mean of the normalised elements [n k c] of each row, in float32, with weights [n k]."""
     if loops := compiled("sums", x):
         return loops.weighted_sums(x, *statistics, weights)
     mean, scale = (each.view(*weights.shape, 1) for each in statistics)
@@ -153,7 +153,7 @@ def _means(x: Tensor, statistics: Statistics, weights: Tensor) -> Tensor:
 
 
 def _add_weighted(x: Tensor, weights: Tensor, terms: Tensor) -> None:
-    """Add the term of its row [n c] times its weight [n k] to each element [(n k) c]."""
+    """Add to each element [(n k) c] in place its weight [n k] times the term of its row [n c]."""
     terms = terms.float().contiguous()
     if loops := compiled("sums", x):
         loops.add_weighted(x, weights, terms)

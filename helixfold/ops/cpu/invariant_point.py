@@ -1,4 +1,4 @@
-"""Invariant point attention on a CPU in blocks of query rows, which stores no point differences of all pairs."""
+"""Invariant point attention on a CPU in blocks of query rows, without storing point differences of all pairs."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from helixfold.ops.cpu.fused_norm import block_rows, fused
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import PointAttentionWeights
 
-# Logits of a block of query rows, few enough to stay in the processor's cache with everything computed from them.
+# Logits of a block of query rows: few enough to stay in the cache with everything computed from them.
 _BLOCK_ELEMENTS = 2**18
 
 
@@ -28,11 +28,11 @@ def invariant_point_attention_rows(
     key_mask: Tensor,
     weights: PointAttentionWeights,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `invariant_point_attention` on a CPU, saving no tensor of all pairs but `pair` for the gradients."""
+    """Compute `invariant_point_attention` on a CPU; `pair` is the only tensor of all pairs saved for the gradients."""
     point_weight, norm, pair_bias = weights
     bias_weight, bias_offset = fused(norm, pair_bias)
     # -|q - k|^2 / 2 = q.k - |q|^2 / 2 - |k|^2 / 2, so one matrix product of concatenated terms gives the point logits.
-    # Far from the origin the squares are much larger than the distances of near points, so it is computed in float64.
+    # Far from the origin, the squares are much larger than the distances of near points, so this is in float64.
     weight = rearrange(point_weight.double(), "h -> h 1 1")
     queries, keys = query_points.double().flatten(-2), key_points.double().flatten(-2)
     ones = keys.new_ones(*key.shape[:-1], 1)
@@ -67,7 +67,7 @@ def invariant_point_attention_rows(
         bias_weight,
         MASKED_POINT * (1 - mask),
     )
-    # The weights sum to one, so the norm's scale and offset can be applied to the mean of the channels.
+    # The weights sum to one, so the scale and offset of the norm can be applied to the mean of the channels.
     pairs = normed * norm.weight if norm.bias is None else torch.addcmul(norm.bias, normed, norm.weight)
     scalars, points = attended.split([value.shape[-1], attended.shape[-1] - value.shape[-1]], -1)
     return scalars, points.unflatten(-1, (-1, 3)), pairs
@@ -83,13 +83,13 @@ def _attend(
     weight: Tensor,
     shift: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the means of values [b h j d] and of the pair's normalised channels, weighted by the logits' softmax.
+    """Return the means of values [b h j d] and of normalised pair channels, weighted by the softmax of the logits.
 
-    The logits are the float32 and float64 products of queries and keys, plus the normalised channels' linear map by
+    The logits are the float32 and float64 products of queries and keys, plus a linear map of the normalised channels by
     `weight` [h c_z], minus `shift` [b i].
     """
     attended = values.new_empty(*query.shape[:3], values.shape[-1])
-    # All heads of a residue are together in memory, as they are read afterwards.
+    # All heads of a residue are contiguous in memory, because they are read together afterwards.
     normed = values.new_empty(*pair.shape[:2], *weight.shape)
     for index in steps(range(len(pair))):
         for rows, weights in _logits(query[index], key[index], float64_query[index], float64_key[index]):
@@ -125,7 +125,7 @@ def _attend_gradients(
             grad_rows, grad_logits = grad_attended[index, :, rows], torch.empty_like(weights)
             by_heads = grad_logits.transpose(0, 1)
             torch.bmm(grad_rows, values[index].mT, out=by_heads)
-            # Centred channels sum to zero, so centring the maps changes no product but centres the pair's gradient.
+            # Centring the maps changes no product with centred channels, but centres the gradient of the pair.
             maps = torch.cat([weight.expand(len(weights), -1, -1), grad_normed[index, :, rows].transpose(0, 1)], 1)
             maps -= maps.mean(-1, keepdim=True)
             for part, inside in _parts(rows, pair.shape[2]):
@@ -141,8 +141,8 @@ def _attend_gradients(
             grad_values[index].baddbmm_(rearrange(weights, "i h j -> h j i"), grad_rows)
             torch.bmm(by_heads, key[index], out=grad_query[index, :, rows])
             grad_key[index].baddbmm_(query[index, :, rows].mT, by_heads)
-            # Terms that are equal for all keys, such as a query's square, are multiplied by the sum of a query's
-            # gradients. It is zero but for rounding in float32, which is removed.
+            # Terms that are equal for all keys, such as the square of a query, are multiplied by the sum of the
+            # gradients of a query. That sum is zero except for float32 rounding, which is removed here.
             exact = by_heads.double()
             exact -= weights.transpose(0, 1) * exact.sum(-1, keepdim=True)
             torch.bmm(exact, float64_key[index], out=grad_float64_query[index, :, rows])
@@ -151,7 +151,7 @@ def _attend_gradients(
 
 
 def _logits(query: Tensor, key: Tensor, float64_query: Tensor, float64_key: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield blocks of rows and their float32 logits [i h j] without bias and shift, all in the same memory."""
+    """Yield blocks of rows and their float32 logits [i h j] without bias and shift; all blocks share one buffer."""
     (h, i, _), j = query.shape, key.shape[1]
     size = max(1, _BLOCK_ELEMENTS // (h * j))
     float32_memory, float64_memory = query.new_empty(min(size, i), h, j), float64_query.new_empty(h, min(size, i), j)
@@ -163,22 +163,22 @@ def _logits(query: Tensor, key: Tensor, float64_query: Tensor, float64_key: Tens
 
 
 def _softmax(logits: Tensor, bias: Tensor, shift: Tensor) -> None:
-    """Overwrite the logits [i h j] without bias and shift with their softmax over keys."""
-    # The shift is equal for all keys. Subtracted last, it only makes the rounding at padding residues that of the
-    # reference.
+    """Add bias and shift to the logits [i h j] and overwrite them with their softmax over keys."""
+    # The shift is equal for all keys, so it changes only the rounding. Subtracted last, it reproduces the rounding of
+    # the reference at padding residues.
     torch.softmax(logits.add_(bias).sub_(rearrange(shift, "i -> i 1 1")), -1, out=logits)
 
 
 def _parts(rows: slice, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Yield smaller slices of these rows for the pair's channels, and the same slices relative to the first row."""
+    """Yield smaller slices of rows for the pair channels, and the same slices relative to the first row."""
     for inside in block_rows(rows.stop - rows.start, columns):
         yield slice(rows.start + inside.start, rows.start + inside.stop), inside
 
 
 def _centred(pair: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the channels [i j c] minus their means in float32, and their reciprocal deviations [i 1 j].
+    """Return the channels [i j c] minus their means in float32, and the reciprocal standard deviations [i 1 j].
 
-    Callers multiply tensors of heads by the latter, which are much smaller than those of channels.
+    Callers scale tensors with a heads dimension, which are much smaller than tensors with a channels dimension.
     """
     values = pair.float()
     channels = torch.sub(values, values.mean(-1, keepdim=True), out=values.new_empty(values.shape))
@@ -189,10 +189,11 @@ def _centred(pair: Tensor) -> tuple[Tensor, Tensor]:
 def _gradients(
     pair: Tensor, shift: Tensor, maps: Tensor, weights: Tensor, grad_weights: Tensor, grad_pair: Tensor | None
 ) -> Tensor:
-    """Return the gradient of the bias's map [h c] from a few rows of the pair, and write these rows' to `grad_pair`.
+    """Return the gradient of the map to the bias [h c] for some rows of the pair, and write `grad_pair` for these rows.
 
-    `maps` [i 2h c] are the map to the bias, then the gradient of the mean channels. `weights` [i h j] come as logits
-    and are overwritten; `grad_weights` come as the part from the values and are overwritten by the logits' gradient.
+    `maps` [i 2h c] are the map to the bias, then the gradient of the mean channels. On entry, `weights` [i h j] are the
+    logits and `grad_weights` are the part from the values. They are overwritten with the weights and with the gradient
+    of the logits.
     """
     channels, scale = _centred(pair)
     h = weights.shape[1]

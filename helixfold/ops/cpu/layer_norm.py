@@ -1,4 +1,4 @@
-"""Layer norm on a CPU, with gradients that are accurate in bfloat16 and float16."""
+"""Layer norm on a CPU, with accurate gradients in bfloat16 and float16."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from helixfold.ops.cpu.fused_norm import Statistics, add_scaled_norm_gradient
 from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine
 
-# Elements whose gradients are computed at a time: PyTorch sums those of scale and offset from copies in float32.
+# Elements whose gradients are computed at a time, because PyTorch copies them to float32 for the sums over positions.
 CHUNK_ELEMENTS = 2**20
 
 
@@ -23,13 +23,13 @@ def layer_norm_rows(x: Tensor, norm: Affine) -> Tensor:
 class _SummedInFloat32(torch.autograd.Function):
     """PyTorch's layer norm with the gradients of scale and offset summed in float32.
 
-    PyTorch's CPU kernel sums them in the input's dtype. In bfloat16 such a sum stops growing at 256 times its terms:
-    over 4,000 elements a third of the offset's gradient is lost, over 65,000 nearly all.
+    PyTorch's CPU kernel sums them in the dtype of the input. In bfloat16, such a sum stops growing at 256 times its
+    terms: with 4,000 elements a third of the gradient of the offset is lost, with 65,000 nearly all of it.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        # With float32 parameters the kernel's statistics are float32 too.
+        # With float32 parameters, the kernel computes float32 statistics.
         normed, mean, scale = torch.native_layer_norm(x, weight.shape, weight.float(), bias.float(), EPS)
         ctx.save_for_backward(x, weight, bias, mean, scale)
         return normed

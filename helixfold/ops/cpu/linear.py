@@ -1,4 +1,4 @@
-"""Linear maps on a CPU in blocks of positions: in float32 for dtypes that it cannot multiply, or after a layer norm."""
+"""Linear maps on a CPU in blocks of positions: in float32 for dtypes without instructions, or after a layer norm."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ from helixfold.ops.weights import Affine
 
 
 def linear_in_float32(x: Tensor, parameters: Affine) -> Tensor:
-    """Compute `linear` block by block in float32, on a CPU that cannot multiply the dtype of `x`."""
+    """Compute `linear` in float32 blocks, on a CPU without instructions to multiply the dtype of `x`."""
     return recomputed(_map_of_blocks, _map_of_blocks_gradients, x, *parameters, dtype=torch.float32, after_norm=False)
 
 
@@ -45,7 +45,7 @@ def outer_product_operands_rows(
 
 
 def _map_of_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype, after_norm: bool) -> Tensor:
-    """Return the linear map of a stream, normalised before if `after_norm`, multiplying in `dtype`."""
+    """Return a linear map of a stream, after a layer norm if `after_norm`, with products in `dtype`."""
     result = x.new_empty(*x.shape[:-1], len(weight))
     if bias is not None and (loops := _loops(x, weight, after_norm=after_norm)):
         for stream, mapped_stream in zip(_streams(x), _streams(result), strict=True):
@@ -94,9 +94,9 @@ def _map_of_blocks_gradients(
 
 
 def _loops(x: Tensor, weight: Tensor, *, after_norm: bool) -> Any:
-    """Return the compiled loops if they compute the norm of this stream and its map to a few channels."""
+    """Return the compiled loops if they support the norm of this stream and its map to a few channels."""
     loops = compiled("norm_map", x, weight) if after_norm and 2 <= x.ndim <= 4 else None
-    return loops if loops is not None and len(weight) <= loops.MOST_OUTPUTS else None
+    return loops if loops is not None and len(weight) <= loops.MAX_OUTPUTS else None
 
 
 def _streams(x: Tensor) -> Iterable[Tensor]:

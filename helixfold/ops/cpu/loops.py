@@ -1,4 +1,4 @@
-"""Loops that Numba compiles, in place of several of PyTorch's operators: elements stay in registers or the cache."""
+"""Selection of loops compiled by Numba, which replace several PyTorch operators and keep elements in the cache."""
 
 from functools import cache
 from importlib import import_module
@@ -12,49 +12,50 @@ from helixfold.ops.device_properties import is_simulated
 from helixfold.ops.sizes import loops_if_large, loops_may_compute
 
 _DTYPES = {torch.bfloat16, torch.float32}
-# Bytes that Numba and its compiler take in a process from the first loop on. Measured.
-_TAKEN = 124 * 2**20
+# Bytes that Numba and its compiler take in a process after the first loop (measured).
+_NUMBA_BYTES = 124 * 2**20
 
 
 def compiled(name: str, *tensors: Tensor | None, one_dtype: bool = False) -> Any:
-    """Return the module of `helixfold.ops.cpu.compiled` of this name, or None if PyTorch shall compute.
+    """Return the module `name` of `helixfold.ops.cpu.compiled`, or None if its loops do not compute these tensors.
 
-    Loops take float32 and bfloat16, of one dtype if that is asked for, whose last dim is dense.
+    Loops support float32 and bfloat16 tensors with a dense last dimension. With `one_dtype`, all tensors must have the
+    same dtype.
     """
-    if not loops_may_compute() or is_simulated() or refusal() is not None:
+    if not loops_may_compute() or is_simulated() or unsupported_reason() is not None:
         return None
-    given = [tensor for tensor in tensors if tensor is not None]
-    if one_dtype and len({tensor.dtype for tensor in given}) > 1:
+    present = [tensor for tensor in tensors if tensor is not None]
+    if one_dtype and len({tensor.dtype for tensor in present}) > 1:
         return None
-    for tensor in given:
+    for tensor in present:
         fits = tensor.dtype in _DTYPES and tensor.device.type == "cpu" and tensor.stride(-1) == 1
         if not fits or not tensor.numel():
             return None
     return _module(name)
 
 
-def bytes_taken(*elements: int) -> int:
-    """Return the bytes that Numba takes in a process beside its tensors, if one of a pass has that many elements.
+def numba_bytes(*elements: int) -> int:
+    """Return the bytes that Numba takes in a process, if any of these numbers of elements enables compiled loops.
 
-    Numba is not imported for it.
+    Numba is not imported to find out.
     """
     with loops_if_large(*elements):
-        return _TAKEN * (loops_may_compute() and find_spec("numba") is not None)
+        return _NUMBA_BYTES * (loops_may_compute() and find_spec("numba") is not None)
 
 
 @cache
-def refusal() -> str | None:
-    """Return why loops cannot be compiled here, or None if they can."""
+def unsupported_reason() -> str | None:
+    """Return why loops cannot be compiled on this machine, or None if they can."""
     if find_spec("numba") is None:
         return "Numba is not installed (pip install 'helixfold[fast]')"
     try:
         numba = import_module("numba")
-    except ImportError as error:  # such as a version of NumPy that it does not know
+    except ImportError as error:  # such as for an unsupported version of NumPy
         return f"Numba cannot be imported: {error}"
     if numba.config.DISABLE_JIT:
         return "NUMBA_DISABLE_JIT is set"
     if not _module("threads").ARE_SHARED:
-        return "PyTorch's threads are not those of GNU's OpenMP"
+        return "PyTorch does not use GNU OpenMP"
     return None
 
 

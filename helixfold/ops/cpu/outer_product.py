@@ -1,4 +1,4 @@
-"""The outer product mean on a CPU in tiles of edges, whose outer products stay in the processor's cache."""
+"""The outer product mean on a CPU in tiles of edges, whose outer products stay in the cache."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -13,28 +13,28 @@ from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
 from helixfold.ops.cpu.fused_norm import MapGradient
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import Kept, recomputed
+from helixfold.ops.recomputed import SavedIntermediates, recomputed
 from helixfold.ops.weights import Affine
 
-# Sequences from which on outer products, each of which is a sum over them, are worth their memory.
-_KEPT_SEQUENCES = 256
+# Minimum sequences for which outer products, which are sums over sequences, are worth saving.
+_SAVED_SEQUENCES = 256
 # Sequences whose masks are converted to float32 at a time.
 _SEQUENCES = 512
-# Elements of a tile's outer products per core: two copies stay in its cache, and matrix products are fast.
+# Elements of the outer products of a tile, per core: two copies fit its cache, and matrix products are fast.
 _TILE_ELEMENTS = 2**19
-# Makes tiles for 32 x 32 channels square, so that less of the operands is read for the same number of products.
+# With 32 x 32 channels, this makes tiles square, so that less of the operands is read per product.
 _TILE_ROWS = 32
 
 
 def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> Tensor:
-    """Compute `outer_product_mean` on a CPU, saving the arguments (of the left operand a copy).
+    """Compute `outer_product_mean` on a CPU; the arguments and a copy of the left operand are saved.
 
-    Outer products of many sequences are kept for the gradients, or recomputed.
+    Outer products over many sequences are saved for the gradients or recomputed.
     """
     count = torch.full((*left.shape[:2], right.shape[2]), COUNT_FLOOR, device=left.device)
     for left_part, right_part in zip(left_mask.split(_SEQUENCES, 2), right_mask.split(_SEQUENCES, 1), strict=True):
         count.baddbmm_(left_part.float(), right_part.float())
-    # With sequences last a tile's operands are dense. The model's right operand has this order in memory already.
+    # With sequences last, the operands of a tile are dense. The model's right operand already has this memory layout.
     left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
     return recomputed(
         _outer_product_mean,
@@ -43,19 +43,19 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
         right.contiguous(),
         count.reciprocal_(),
         *out.to(product_dtype(left.dtype)),
-        can_keep=True,
+        can_save=True,
     )
 
 
 def _outer_product_mean(
-    left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None, *, kept: Kept
+    left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None, *, saved: SavedIntermediates
 ) -> Tensor:
     mean = left.new_empty(*scale.shape, weight.shape[0])
-    is_worth_it = left.shape[2] >= _KEPT_SEQUENCES
-    room = kept.room(len(left), left.shape[1] * right.shape[1], like=weight) if is_worth_it else None
+    is_worth_it = left.shape[2] >= _SAVED_SEQUENCES
+    room = saved.room(len(left), left.shape[1] * right.shape[1], like=weight) if is_worth_it else None
     for index, (factors, edges) in steps(enumerate(zip(scale, mean, strict=True))):
-        all_products = None if room is None else room[index]
-        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, kept=all_products)
+        storage = None if room is None else room[index]
+        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, storage=storage)
         for tile in chain(*products.rows_of_tiles()):
             result = mapped(products.compute(tile), weight, offset)
             out = edges[tile.rows, tile.columns]
@@ -71,16 +71,16 @@ def _outer_product_mean_gradients(
     scale: Tensor,
     weight: Tensor,
     offset: Tensor | None,
-    kept: Sequence[Tensor],
+    saved: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     needs_left, needs_right, _, needs_weight, needs_offset = needed
-    # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left operand's
-    # gradient; only the right operand's is summed to the end.
+    # Sums over tiles are float32 for every dtype. A row of tiles completes its part of the gradient of the left
+    # operand. The gradient of the right operand is summed over all tiles.
     grad_left, grad_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
     grad_map = MapGradient(needs_weight=needs_weight, needs_bias=needs_offset)
     for index, factors in steps(enumerate(scale)):
-        all_products = kept[0][index] if kept else None
-        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, kept=all_products)
+        storage = saved[0][index] if saved else None
+        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype, storage=storage)
         for tiles in products.rows_of_tiles():
             sum_left = torch.zeros(products.left[tiles[0].left].shape, device=left.device)
             for tile in tiles:
@@ -89,7 +89,7 @@ def _outer_product_mean_gradients(
                 )
                 grad_tile = grad_tile.to(weight.dtype)
                 if needs_weight or needs_offset:
-                    grad_map.add(grad_tile.mT, products.kept_of(tile) if kept else products.compute(tile))
+                    grad_map.add(grad_tile.mT, products.saved_products(tile) if saved else products.compute(tile))
                 if needs_left or needs_right:
                     grad_outer = products.gradient(grad_tile, weight, tile)
                     add_product(sum_left, grad_outer, products.right_operand(tile))
@@ -109,22 +109,24 @@ class _Tile(NamedTuple):
 
 
 class _OuterProducts:
-    """The outer products of one sample's columns, computed tile by tile in the same memory.
+    """The outer products of the columns of one sample, computed tile by tile in the same memory.
 
-    The left operand is [(i c) s], the right one [(j d) s]; `dtype` is that of the matrix products. `kept` is memory for
-    the products of all tiles, one behind the other, if they are kept.
+    The left operand is [(i c) s] and the right one [(j d) s]. Matrix products are in `dtype`. If the products are
+    saved, `storage` is the memory for all tiles, one after the other.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, i: int, j: int, *, dtype: torch.dtype, kept: Tensor | None) -> None:
-        self.left, self.right, self.i, self.j, self.kept = left, right, i, j, kept
+    def __init__(
+        self, left: Tensor, right: Tensor, i: int, j: int, *, dtype: torch.dtype, storage: Tensor | None
+    ) -> None:
+        self.left, self.right, self.i, self.j, self.storage = left, right, i, j, storage
         self.c, self.d = len(left) // i, len(right) // j
         self.rows = min(i, _TILE_ROWS)
         self.columns = min(j, max(1, for_all_cores(_TILE_ELEMENTS) // (self.rows * self.c * self.d)))
-        # Memory for all tiles: new memory would be mapped page by page for each of them.
+        # All tiles share this memory, because new memory would be mapped page by page for each tile.
         self.memory = left.new_empty(self.rows * self.columns * self.c * self.d, dtype=dtype)
 
     def rows_of_tiles(self) -> Iterator[list[_Tile]]:
-        """Yield lists of the tiles with the same rows."""
+        """Yield lists of tiles with the same rows."""
         for rows in slices(self.i, self.rows):
             left = slice(rows.start * self.c, rows.stop * self.c)
             yield [
@@ -133,30 +135,34 @@ class _OuterProducts:
             ]
 
     def left_operand(self, tile: _Tile) -> Tensor:
-        """Return the tile's part of the left operand in the dtype of products."""
+        """Return the rows of the left operand for a tile, in the dtype of products."""
         return self.left[tile.left].to(self.memory.dtype)
 
     def right_operand(self, tile: _Tile) -> Tensor:
-        """Return the tile's part of the right operand in the dtype of products."""
+        """Return the rows of the right operand for a tile, in the dtype of products."""
         return self.right[tile.right].to(self.memory.dtype)
 
     def compute(self, tile: _Tile) -> Tensor:
-        """Return the tile's outer products [(i j) (c d)], which the next tile overwrites unless they are kept."""
+        """Return the outer products [(i j) (c d)] of a tile, which the next tile overwrites unless they are saved."""
         products = mapped(self.left_operand(tile), self.right_operand(tile))
-        outer = self.memory[: products.numel()].view(-1, self.c * self.d) if self.kept is None else self.kept_of(tile)
+        outer = (
+            self.memory[: products.numel()].view(-1, self.c * self.d)
+            if self.storage is None
+            else self.saved_products(tile)
+        )
         edges = outer.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         edges.copy_(rearrange(products, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
         return outer
 
-    def kept_of(self, tile: _Tile) -> Tensor:
-        """Return the tile's part of what is kept [(i j) (c d)]."""
-        assert self.kept is not None, "nothing is kept"
+    def saved_products(self, tile: _Tile) -> Tensor:
+        """Return the saved outer products [(i j) (c d)] of a tile."""
+        assert self.storage is not None, "the products are not saved"
         rows, columns = tile.rows.stop - tile.rows.start, tile.columns.stop - tile.columns.start
         first = tile.rows.start * self.j + rows * tile.columns.start
-        return self.kept.view(-1, self.c * self.d)[first : first + rows * columns]
+        return self.storage.view(-1, self.c * self.d)[first : first + rows * columns]
 
     def gradient(self, grad_mapped: Tensor, weight: Tensor, tile: _Tile) -> Tensor:
-        """Return the gradient of the tile's matrix product [(i c) (j d)], which the next tile overwrites."""
+        """Return the gradient of the matrix product [(i c) (j d)] of a tile, which the next tile overwrites."""
         grad_products = product(grad_mapped, weight)
         matrix = self.memory[: grad_products.numel()].view(tile.left.stop - tile.left.start, -1)
         edges = grad_products.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)

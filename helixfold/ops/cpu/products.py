@@ -1,11 +1,12 @@
-"""Matrix products on a CPU with the faster of PyTorch's two libraries.
+"""Matrix products on a CPU with the faster of the two libraries in PyTorch.
 
-PyTorch multiplies float32 with MKL, which uses only half of the vector width of processors other than Intel's: 180
+PyTorch multiplies float32 matrices with MKL, which uses only half of the vector width of non-Intel processors: 180
 GFLOP/s on two cores of an AMD EPYC (Zen 5). oneDNN, which PyTorch uses for lower precisions and compiled models,
-reaches 400.
+reaches 400 GFLOP/s.
 
-Neither library multiplies bfloat16 on processors without AVX-512, or float16 without instructions for it: PyTorch then
-multiplies one number at a time, 20 to 60 times slower than in float32. Such matrices are multiplied in float32 blocks.
+Neither library multiplies bfloat16 on processors without AVX-512, or float16 without special instructions. PyTorch then
+multiplies one number at a time, 20 to 60 times slower than in float32. Here such matrices are multiplied in float32
+blocks.
 """
 
 from math import prod
@@ -19,10 +20,10 @@ from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.precision import HAS_ONEDNN, product_dtype
 from helixfold.ops.weights import Affine
 
-# The fewest multiplications for which oneDNN is worth its preparation for every new shape.
-_LEAST = 2**20
-# The fewest multiplications of one matrix for which oneDNN, which has no batched float32 product, is faster in a loop.
-_LEAST_OF_A_BATCH = 2**22
+# Minimum multiplications for oneDNN, which prepares a kernel for every new shape.
+_MIN_MULTIPLICATIONS = 2**20
+# Minimum multiplications per matrix for a loop over a batch with oneDNN, which has no batched float32 product.
+_MIN_MULTIPLICATIONS_OF_ONE = 2**22
 # PyTorch's own bfloat16 product also uses oneDNN but writes the bias to memory first.
 _DTYPES = {torch.float32, product_dtype(torch.bfloat16)}
 # Bytes of the float32 copies of operands per core.
@@ -35,15 +36,15 @@ def linear_onednn(x: Tensor, parameters: Affine) -> Tensor:
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
-    """Return `x @ weight.T + bias` of [m k], [n k] and [n], or its positive part, without gradients.
+    """Return `x @ weight.T + bias` for [m k], [n k] and [n], with `relu` its positive part, without gradients.
 
-    This is fastest if `x` is contiguous, or its transpose.
+    This is fastest if `x` or its transpose is contiguous.
     """
     if x.stride(-1) != 1 and _loops(x, weight.mT):
         result = x.new_zeros(len(x), len(weight)) if bias is None else bias.repeat(len(x), 1)
         add_product(result, x, weight.mT)
-    elif HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
-        # oneDNN multiplies matrices that are not dense one number at a time.
+    elif HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _MIN_MULTIPLICATIONS:
+        # oneDNN multiplies non-dense matrices one number at a time.
         dense = weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
         activation = "relu" if relu else "none"
         return torch.ops.mkldnn._linear_pointwise(contiguous(x), dense, bias, activation, [], "")
@@ -53,16 +54,16 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, relu: bool 
 
 
 def contiguous(x: Tensor) -> Tensor:
-    """Return a matrix whose columns follow each other."""
+    """Return a matrix in row-major order, by compiled loops if they are faster."""
     if not x.is_contiguous() and (loops := compiled("products", x.mT)):
         return loops.transposed(x.mT)
     return x.contiguous()
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Return `left @ right` of [m k] and [k n], computed as its transpose if that saves copying."""
+    """Return `left @ right` for [m k] and [k n], computed as its transpose if that saves a copy."""
     if left.stride(1) != 1 and left.dtype != torch.float32:
-        # PyTorch's own product of lower precisions is oneDNN's too, and takes a transposed matrix as it is.
+        # PyTorch also uses oneDNN for lower precisions, without a copy of the transposed matrix.
         return left @ right
     if left.stride(1) != 1 and (loops := _loops(left, right)):
         result = left.new_empty(len(left), right.shape[1])
@@ -82,7 +83,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _add(total: Tensor, term: Tensor) -> None:
-    """Add a matrix in any dtype to a float32 sum in place; PyTorch would convert it to float32 in memory before."""
+    """Add a matrix of any dtype to a float32 sum in place, without a float32 copy if compiled loops are available."""
     if total.stride(1) != 1:
         total, term = total.mT, term.mT
     are_dense = total.is_contiguous() and term.is_contiguous()
@@ -93,7 +94,7 @@ def _add(total: Tensor, term: Tensor) -> None:
 
 
 def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:
-    """Write the products of `left` [c m k] and `right` [c k n] into `out`, or add them."""
+    """Write the products of `left` [c m k] and `right` [c k n] into `out`, or with `add` add them to it."""
     dtype = product_dtype(out.dtype)
     if not left.dtype == right.dtype == out.dtype == dtype:
         matrix_bytes = 4 * max(tensor[0].numel() for tensor in (left, right, out))
@@ -103,7 +104,7 @@ def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = Fal
             _ = out[part].add_(products) if add else out[part].copy_(products)
     elif loops := _loops(left, right, out):
         loops.write_products(left, right, out, add=add)
-    elif HAS_ONEDNN and left.dtype == torch.float32 and left[0].numel() * right.shape[2] >= _LEAST_OF_A_BATCH:
+    elif HAS_ONEDNN and left.dtype == torch.float32 and left[0].numel() * right.shape[2] >= _MIN_MULTIPLICATIONS_OF_ONE:
         for one_left, one_right, one_out in steps(zip(left, right, out, strict=True)):
             _ = one_out.add_(product(one_left, one_right)) if add else one_out.copy_(product(one_left, one_right))
     else:
@@ -111,17 +112,17 @@ def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = Fal
 
 
 def _loops(left: Tensor, right: Tensor, out: Tensor | None = None) -> Any:
-    """Return the compiled loops if they compute this product of float32 matrices."""
+    """Return the compiled loops if they support this product of float32 matrices."""
     right_rows = right if right.stride(-1) == 1 else right.mT
     loops = compiled("products", right_rows, out, one_dtype=True)
     are_float32 = left.dtype == right.dtype == torch.float32
     if loops is None or not (are_float32 and left.numel() and right.shape[-1] % 8 == 0 and loops.MULTIPLIES):
         return None
-    return loops if left[..., 0].numel() * right.numel() >= _LEAST else None
+    return loops if left[..., 0].numel() * right.numel() >= _MIN_MULTIPLICATIONS else None
 
 
 def multiply_in_float32(left: Tensor, right: Tensor) -> Tensor:
-    """Compute `multiply` in float32 blocks, on a CPU that cannot multiply the operands' dtype."""
+    """Compute `multiply` in float32 blocks, on a CPU without instructions to multiply the dtype of the operands."""
     result = left.new_empty(*left.shape[:-1], right.shape[-1])
     matrices = (tensor.reshape(prod(left.shape[:-2]), *tensor.shape[-2:]) for tensor in (left, right, result))
     for one_left, one_right, out in steps(zip(*matrices, strict=True)):

@@ -1,4 +1,4 @@
-"""Self-attention on a CPU in blocks of rows, which stay in the cache from the stream to its change."""
+"""Self-attention on a CPU in blocks of rows, which stay in the cache from the layer norm to the output map."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import AttentionBlock, float32_bias
 from helixfold.ops.cpu.blocks import Scratch, row_blocks
 from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
-from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_again
+from helixfold.ops.cpu.head_gates import attended_gradient, gate_heads, gate_heads_and_logits_gradient
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import norm_linear
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import Kept, recomputed
+from helixfold.ops.recomputed import SavedIntermediates, recomputed
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
-# Bytes of a block's projections per core: enough for fast matrix products.
+# Bytes of the projections of a block, per core: enough for fast matrix products.
 _BLOCK_BYTES = 4 * 2**20
-# Channels per byte of a projection's elements from which on projections are kept: 256 channels in bfloat16. Products of
-# fewer channels, or in float32, win less time for the memory that keeps them.
-_KEPT_CHANNELS = 128
+# Minimum channels per byte of an element for which projections are saved: 256 channels in bfloat16. With fewer channels
+# or in float32, saving them gains less time for the same memory.
+_SAVED_CHANNELS = 128
 
 
 def self_attention_rows(
@@ -29,13 +29,14 @@ def self_attention_rows(
 ) -> Tensor:
     """Compute `self_attention` on a CPU.
 
-    What is attended, and projections of many channels in lower precisions, are kept for the gradients or recomputed.
+    The attended values, and projections of many channels in lower precisions, are saved for the gradients or
+    recomputed.
     """
     norm, qkv, gate, out = weights
     if isinstance(bias, Affine):
         bias = norm_linear(x, norm, bias).permute(0, 3, 1, 2).contiguous()
     channels = len(gate.weight)
-    # The scale of the logits becomes part of the queries' map.
+    # The scale of the logits becomes part of the map to the queries.
     scale = torch.ones(len(qkv.weight), device=x.device)
     scale[:channels] = (channels // heads) ** -0.5
     scaled = Affine(scale[:, None] * qkv.weight, None if qkv.bias is None else scale * qkv.bias)
@@ -50,18 +51,18 @@ def self_attention_rows(
         out.weight.float(),
         out_bias,
         heads=heads,
-        can_keep=True,
+        can_save=True,
     )
 
 
 def _self_attention(
-    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int, kept: Kept
+    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int, saved: SavedIntermediates
 ) -> Tensor:
     weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     change, bias = torch.empty_like(x), float32_bias(bias)
     scratch, (b, n, k, _), channels = Scratch(x.device), x.shape, len(weight) // 4
-    attended_room = kept.room(b, n, heads, k, channels // heads, like=weight)
-    projected_room = kept.room(b, n, k, len(weight), like=weight) if _keeps_projections(weight) else None
+    attended_room = saved.room(b, n, heads, k, channels // heads, like=weight)
+    projected_room = saved.room(b, n, k, len(weight), like=weight) if _saves_projections(weight) else None
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         projected = mapped(normalised(x[index], weight.dtype)[0], weight, offset)
         if projected_room is not None:
@@ -73,7 +74,7 @@ def _self_attention(
             attended = attended_room[index]
         attention.forward(attended)
         gated = gate_heads(attended, logits)
-        # Projections that are not kept are freed before the output is mapped.
+        # Free projections that are not saved before the output map.
         del projected, attention, logits
         change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
     return change
@@ -87,7 +88,7 @@ def _self_attention_gradients(
     bias: Tensor | None,
     *parameters: Tensor,
     heads: int,
-    kept: Sequence[Tensor],
+    saved: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
@@ -97,10 +98,10 @@ def _self_attention_gradients(
     scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         inputs, statistics = normalised(x[index], weight.dtype)
-        projected = kept[1][index].flatten(0, 1) if len(kept) > 1 else mapped(inputs, weight, offset)
+        projected = saved[1][index].flatten(0, 1) if len(saved) > 1 else mapped(inputs, weight, offset)
         attention, logits = _block(projected, index, mask_bias, faster_bias, heads, scratch)
         shape = attention.query.shape
-        attended = kept[0][index] if kept else scratch("attended", *shape, dtype=weight.dtype)
+        attended = saved[0][index] if saved else scratch("attended", *shape, dtype=weight.dtype)
         grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
         grad_gated = product(grad_change, out_weight)
         grad_attended = scratch("grad attended", *shape, dtype=weight.dtype)
@@ -112,20 +113,20 @@ def _self_attention_gradients(
         )
         attention.backward(
             grad_attended,
-            None if kept else attended,
+            None if saved else attended,
             (grad_query, grad_key, grad_value),
             None if grad_bias is None else grad_bias[index[0]],
         )
-        grad_out.add(grad_change.mT, gate_heads_again(attended, logits, grad_gated, grad_logits))
+        grad_out.add(grad_change.mT, gate_heads_and_logits_gradient(attended, logits, grad_gated, grad_logits))
         grad_maps.add(grad_projected.mT, inputs)
         norm_gradient(product(grad_projected, weight), x[index], statistics, grad_x[index])
     grad_bias = None if bias is None or grad_bias is None else grad_bias.to(bias.dtype)
     return grad_x, None, grad_bias, grad_maps.weight, grad_maps.bias, grad_out.weight, grad_out.bias
 
 
-def _keeps_projections(weight: Tensor) -> bool:
-    """Return whether projections are kept too, which pays where a byte of them saves many products."""
-    return weight.shape[1] >= _KEPT_CHANNELS * weight.itemsize
+def _saves_projections(weight: Tensor) -> bool:
+    """Return whether projections are worth saving: a byte of them must save many products."""
+    return weight.shape[1] >= _SAVED_CHANNELS * weight.itemsize
 
 
 def _block(
@@ -136,7 +137,7 @@ def _block(
     heads: int,
     scratch: Scratch,
 ) -> tuple[AttentionBlock, Tensor]:
-    """Return the attention of a block of rows, and the logits of its gates [m h*d], from projections [m 4*h*d]."""
+    """Return the attention of a block of rows and the logits of its gates [m h*d], given projections [m 4*h*d]."""
     sample, rows = index
     n, channels = rows.stop - rows.start, projected.shape[1] // 4
     query, key, value = rearrange(projected[:, : 3 * channels], "(n k) (t h d) -> t n h k d", n=n, t=3, h=heads)

@@ -1,4 +1,4 @@
-"""The transition in blocks of rows whose hidden channels stay in the processor's cache."""
+"""The transition on a CPU in blocks of rows, whose hidden channels stay in the cache."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -10,27 +10,27 @@ from helixfold.ops.cpu.blocks import for_all_cores, steps
 from helixfold.ops.cpu.fused_norm import MapGradient, add_scaled_norm_gradient, scaled_norm
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import Kept, recomputed
+from helixfold.ops.recomputed import SavedIntermediates, recomputed
 from helixfold.ops.weights import Affine, TransitionWeights
 
-# Elements of a block's hidden channels per core: few enough for the cores' caches together, enough for fast matrix
-# products. Large streams have larger blocks, each of which is added to the weights' gradients once.
-_HIDDEN_ELEMENTS, _MOST_HIDDEN_ELEMENTS = 2**18, 2**20
-_LARGER_FROM = 2**22  # elements of a stream
+# Elements of the hidden channels of a block, per core: few enough for the caches of all cores together, enough for fast
+# matrix products. Large streams have larger blocks, because each block is added to the gradients of the weights.
+_HIDDEN_ELEMENTS, _LARGE_HIDDEN_ELEMENTS = 2**18, 2**20
+_LARGE_STREAM = 2**22  # minimum elements
 
 
 def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
-    """Compute `transition` on a CPU; the hidden channels are kept for the gradients, or recomputed from `x`."""
+    """Compute `transition` on a CPU; the hidden channels are saved for the gradients or recomputed from `x`."""
     norm, expand, contract = weights
     dtype = product_dtype(x.dtype)
     parameters = *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype)
-    return recomputed(_transition, _transition_gradients, x, *parameters, can_keep=True)
+    return recomputed(_transition, _transition_gradients, x, *parameters, can_save=True)
 
 
-def _transition(x: Tensor, *parameters: Tensor, kept: Kept) -> Tensor:
+def _transition(x: Tensor, *parameters: Tensor, saved: SavedIntermediates) -> Tensor:
     scale, offset, w1, b1, w2, b2 = parameters
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    room = kept.room(*x.shape[:-1], len(w1), like=w1)
+    room = saved.room(*x.shape[:-1], len(w1), like=w1)
     rooms = repeat(None) if room is None else _blocks(room, w1, x.numel())
     streams = (_blocks(each, w1, x.numel()) for each in (x, change))
     for rows, out, part in steps(zip(*streams, rooms, strict=False)):
@@ -43,7 +43,7 @@ def _transition(x: Tensor, *parameters: Tensor, kept: Kept) -> Tensor:
 
 
 def _transition_gradients(
-    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor, kept: Sequence[Tensor]
+    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor, saved: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     scale, offset, w1, b1, w2, _ = parameters
     norm = Affine(scale, offset)
@@ -51,7 +51,7 @@ def _transition_gradients(
     grad_norm = torch.zeros(2, *scale.shape, device=x.device)
     grad_expand, grad_contract = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5))
     blocks = zip(*(_blocks(each, w1, x.numel()) for each in (x, gradient, grad_x)), strict=True)
-    hiddens = _blocks(kept[0], w1, x.numel()) if kept else repeat(None)
+    hiddens = _blocks(saved[0], w1, x.numel()) if saved else repeat(None)
     for (rows, grad_rows, out), part in steps(zip(blocks, hiddens, strict=False)):
         gradients = grad_rows.to(w1.dtype)
         normed, statistics = scaled_norm(rows, norm, w1.dtype)
@@ -62,13 +62,13 @@ def _transition_gradients(
         grad_expand.add(grad_hidden.mT, normed)
         add_scaled_norm_gradient(grad_norm, product(grad_hidden, w1), rows, norm, statistics, out)
     sums = *grad_norm, grad_expand.weight, grad_expand.bias, grad_contract.weight, grad_contract.bias
-    found = zip(sums, parameters, needed[1:], strict=True)
+    gradients = zip(sums, parameters, needed[1:], strict=True)
     return grad_x, *(
-        total.to(parameter.dtype) if learns and total is not None else None for total, parameter, learns in found
+        total.to(parameter.dtype) if learns and total is not None else None for total, parameter, learns in gradients
     )
 
 
 def _blocks(x: Tensor, expand: Tensor, stream: int) -> tuple[Tensor, ...]:
-    """Return views of blocks of rows, whose size follows from the number of elements of the `stream`."""
-    elements = _MOST_HIDDEN_ELEMENTS if stream >= _LARGER_FROM else _HIDDEN_ELEMENTS
+    """Return views of blocks of rows, whose size depends on `stream`, the number of elements of the whole stream."""
+    elements = _LARGE_HIDDEN_ELEMENTS if stream >= _LARGE_STREAM else _HIDDEN_ELEMENTS
     return x.reshape(-1, x.shape[-1]).split(max(1, for_all_cores(elements) // len(expand)))

@@ -1,8 +1,8 @@
 """Triangle multiplication on a CPU in blocks of rows.
 
-Norms, projections and gates are computed for smaller blocks of positions, which stay in the cache, with channels first
-where a matrix product per channel follows. The stream and the right operand are saved, and the products kept or
-recomputed; the backward pass recomputes a block's norms and projections.
+Norms, projections and gates are computed for smaller blocks of positions, which stay in the cache. Channels are first
+where a matrix product per channel follows. The stream and the right operand are saved, and the products are saved or
+recomputed. The backward pass recomputes the norms and projections of each block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ from helixfold.ops.cpu.fused_norm import MapGradient, block_rows, fused, norm_gr
 from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.precision import product_dtype
-from helixfold.ops.recomputed import Kept, recomputed
+from helixfold.ops.recomputed import SavedIntermediates, recomputed
 from helixfold.ops.sizes import loops_if_large
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
-# Bytes of the left operand in a block of rows. A block has at least as many rows as make products fast, since every
-# block reads the whole right operand.
+# Bytes of the left operand in a block of rows, and minimum rows of a block. Every block reads the whole right operand,
+# so products of few rows would be slow.
 _BYTES = 2**24
-_LEAST_ROWS = 128
-# Bytes per core of a block's products, computed some channels at a time and written over its operand.
+_MIN_ROWS = 128
+# Bytes of products per core that are computed at a time, for some channels, before they overwrite the left operand.
 _PRODUCT_BYTES = 2**20
 
 
 class ChannelStatistics(NamedTuple):
-    """The means and reciprocal deviations by which positions [c, m] were normalised, each [m] in float32."""
+    """Means and reciprocal standard deviations of the channels of positions [c, m], each [m] in float32."""
 
     mean: Tensor
     scale: Tensor
@@ -39,8 +39,8 @@ class ChannelStatistics(NamedTuple):
 def gate(both: Tensor, bias: Tensor, mask: Tensor, out: Tensor) -> None:
     """Write gated and masked values into `out` [c, rows, columns].
 
-    `both` [2c, m] are projections without their bias [2c]: in the first half the values, then the logits of the gates.
-    The mask is [rows, columns]. `both` is overwritten.
+    `both` [2c, m] are projections without their bias [2c]: first the values, then the logits of the gates. It is
+    overwritten. The mask is [rows, columns].
     """
     if loops := compiled("channels_first", both, bias, mask, out, one_dtype=True):
         loops.write_gated(both, bias, mask, out)
@@ -50,17 +50,17 @@ def gate(both: Tensor, bias: Tensor, mask: Tensor, out: Tensor) -> None:
 
 
 def gate_gradient(gradient: Tensor, both: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
-    """Return the gradient of the projections [2c, m] from that of what `gate` writes; `both` is overwritten."""
+    """Return the gradient of the projections [2c, m], given the gradient of the output of `gate`; overwrite `both`."""
     if loops := compiled("channels_first", gradient, both, bias, mask, one_dtype=True):
         loops.write_gated_gradient(both, bias, mask, _with_dense_rows(gradient))
         return both
     return torch.ops.aten.glu_backward((gradient * mask).reshape(len(gradient), -1), both.add_(bias[:, None]), 0)
 
 
-def gate_gradient_by_result(gradient: Tensor, result: Tensor, logits: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
-    """Return the same as `gate_gradient` from what `gate` wrote and the gates' logits [c, m], without their bias [c].
+def gate_gradient_from_result(gradient: Tensor, result: Tensor, logits: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """Return the result of `gate_gradient`, given the output of `gate` and the logits of the gates.
 
-    The logits are overwritten.
+    The logits [c, m] are without their bias [c] and are overwritten.
     """
     if loops := compiled("channels_first", gradient, result, logits, bias, mask, one_dtype=True):
         return loops.gradient_by_result(logits, bias, mask, _with_dense_rows(gradient), result)
@@ -75,7 +75,7 @@ def gate_gradient_by_result(gradient: Tensor, result: Tensor, logits: Tensor, bi
 
 
 def gate_change(logits: Tensor, mapped: Tensor) -> None:
-    """Overwrite the logits of gates [rows, columns, c] by the gated values; `mapped` is [m, c]."""
+    """Overwrite the logits of gates [rows, columns, c] with the gated values of `mapped` [m, c]."""
     if loops := compiled("channels_first", logits, mapped, one_dtype=True):
         loops.write_gated_change(logits, mapped)
     else:
@@ -83,7 +83,7 @@ def gate_change(logits: Tensor, mapped: Tensor) -> None:
 
 
 def gate_change_gradient(gradient: Tensor, logits: Tensor, mapped: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of logits and mapped values, which are overwritten, from that of the gated ones [m, c]."""
+    """Return the gradients of the inputs of `gate_change`, given the gradient of its output [m, c]; overwrite both."""
     if loops := compiled("channels_first", gradient, logits, mapped, one_dtype=True):
         loops.write_gated_change_gradient(logits, mapped, gradient.contiguous())
         return logits, mapped
@@ -93,7 +93,7 @@ def gate_change_gradient(gradient: Tensor, logits: Tensor, mapped: Tensor) -> tu
 
 
 def normalised_channels(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ChannelStatistics]:
-    """Return normalised positions [c, m] of `x` [c, rows, columns], and their statistics."""
+    """Return the positions of `x` [c, rows, columns] normalised over channels [c, m], and their statistics."""
     if x.dtype == dtype and (loops := compiled("channels_first", x)):
         values, mean, scale = loops.normalised(x)
         return values, ChannelStatistics(mean, scale)
@@ -106,7 +106,7 @@ def normalised_channels(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ChannelS
 
 
 def channel_norm_gradient(gradient: Tensor, x: Tensor, statistics: ChannelStatistics, out: Tensor) -> None:
-    """Write the gradient of `x` into `out`, which may be `x`, from that of what `normalised_channels` returned."""
+    """Write the gradient of the input `x` of `normalised_channels` into `out`, which may be `x`."""
     if loops := compiled("channels_first", gradient, x, out, one_dtype=True):
         loops.write_normalised_gradient(gradient.contiguous(), x, *statistics, out)
         return
@@ -120,7 +120,7 @@ def channel_norm_gradient(gradient: Tensor, x: Tensor, statistics: ChannelStatis
 
 
 def _with_dense_rows(x: Tensor) -> Tensor:
-    """Return a tensor [c, rows, columns] each of whose rows follows the one before: gradients may have any strides."""
+    """Return a tensor [c, rows, columns] whose channels are contiguous matrices; gradients may have any strides."""
     return x if x.stride(1) == x.shape[2] else x.contiguous()
 
 
@@ -140,7 +140,7 @@ def triangle_update_rows(
 def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """Compute `triangle_multiplication` on a CPU."""
     norm_in, left, left_gate, norm_out, out, gate = weights
-    # Converted once, so that the gradients of both uses are added before they are rounded.
+    # The norm is converted once, so that the gradients of both uses are added before they are rounded.
     norm_in = norm_in.to(torch.float32)
     return recomputed(
         _multiplication,
@@ -151,7 +151,7 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
         *fused(norm_in, left, left_gate),
         *fused(norm_in, gate),
         *fused(norm_out, out),
-        can_keep=True,
+        can_save=True,
     )
 
 
@@ -160,7 +160,7 @@ class _Operand(torch.autograd.Function):
     def forward(ctx: Any, pair: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         b, j, k, _ = pair.shape
         operand = pair.new_empty(b, len(weight) // 2, j, k)
-        # The operand exists until its use anyway; with it saved, only the gate must be recomputed.
+        # The operand exists until its use anyway. If it is saved, only the gate must be recomputed.
         ctx.save_for_backward(pair, mask, weight, bias, operand)
         weight, bias = (x.to(product_dtype(pair.dtype)) for x in (weight, bias))
         with loops_if_large(pair.numel()):
@@ -184,25 +184,27 @@ class _Operand(torch.autograd.Function):
                     stream, grad_operand = pair[sample, rows], gradient[sample, :, rows]
                     values, statistics = normalised(stream, weight.dtype)
                     logits, result = mapped(weight[c:], values), operand[sample, :, rows]
-                    grad_both = gate_gradient_by_result(grad_operand, result, logits, bias[c:], mask[sample, rows])
+                    grad_both = gate_gradient_from_result(grad_operand, result, logits, bias[c:], mask[sample, rows])
                     grad_map.add(grad_both, values)
                     if grad_pair is not None:
                         norm_gradient(product(grad_both.mT, weight), stream, statistics, grad_pair[sample, rows])
         return grad_pair, None, grad_map.weight, grad_map.bias
 
 
-def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor, kept: Kept) -> Tensor:
+def _multiplication(
+    pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor, saved: SavedIntermediates
+) -> Tensor:
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     change = torch.empty_like(pair)
     scratch = Scratch(pair.device)
-    room = kept.room(len(pair), right.shape[1] * mask[0].numel(), like=w_in)
+    room = saved.room(len(pair), right.shape[1] * mask[0].numel(), like=w_in)
     for sample, block in _blocks(pair, right):
         stream, block_mask, out = pair[sample, block], mask[sample, block], change[sample, block]
         left = _block_operand(scratch, "left", right, len(stream))
         for rows in block_rows(*block_mask.shape):
             values = normalised(stream[rows], w_in.dtype)[0]
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
-            # The logits of the output's gate are stored where the change will be.
+            # The logits of the output gate are stored where the change will be written.
             out[rows] = mapped(values, w_gate, b_gate).view(out[rows].shape)
         if room is None:
             products = _products(left, right[sample].mT, scratch)
@@ -222,7 +224,7 @@ def _multiplication_gradients(
     mask: Tensor,
     right: Tensor,
     *parameters: Tensor,
-    kept: Sequence[Tensor],
+    saved: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:
     grad_in, grad_gate, grad_out = (MapGradient(needs_weight=needed[at], needs_bias=needed[at + 1]) for at in (3, 5, 7))
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
@@ -236,10 +238,10 @@ def _multiplication_gradients(
         for rows in block_rows(*block_mask.shape):
             values = normalised(stream[rows], w_in.dtype)[0]
             gate(mapped(w_in, values), b_in, block_mask[rows], left[:, rows])
-        if kept:
-            products = _block_of_products(kept[0][sample], left, block)
+        if saved:
+            products = _block_of_products(saved[0][sample], left, block)
         else:
-            # They are overwritten by their gradients.
+            # The products are overwritten by their gradients.
             products = grad_products
             batched_product(left, right[sample].mT, products)
         for rows in block_rows(*block_mask.shape):
@@ -250,7 +252,7 @@ def _multiplication_gradients(
                 grad_change, mapped(values, w_gate, b_gate), mapped(normed.mT, w_out, b_out)
             )
             grad_gate.add(grad_logits.mT, values)
-            # The part of the pair's gradient that comes through the gate is stored where the sum will be.
+            # The gradient of the pair through the gate is stored where the sum will be written.
             grad_stream[rows] = product(grad_logits, w_gate).view(grad_stream[rows].shape)
             grad_out.add(grad_mapped.mT, normed.mT)
             grad_normed = product(w_out.mT, grad_mapped.mT)
@@ -260,7 +262,7 @@ def _multiplication_gradients(
         batched_product(grad_products, right[sample], left)
         for rows in block_rows(*block_mask.shape):
             values, statistics = normalised(stream[rows], w_in.dtype)
-            # The projections are recomputed, since they are twice as large as the operand.
+            # The projections are recomputed, because they are twice as large as the operand.
             grad_both = gate_gradient(left[:, rows], mapped(w_in, values), b_in, block_mask[rows])
             grad_in.add(grad_both, values)
             grad_values = product(grad_both.mT, w_in).add_(grad_stream[rows].reshape(-1, c_z))
@@ -270,26 +272,26 @@ def _multiplication_gradients(
 
 
 def _blocks(pair: Tensor, right: Tensor) -> Iterator[tuple[int, slice]]:
-    """Yield the sample and rows of blocks of the stream whose products are computed at once."""
+    """Yield the sample and rows of each block of the stream whose products are computed together."""
     row_bytes = right.shape[1] * right.shape[3] * product_dtype(right.dtype).itemsize
     for sample in steps(range(len(pair))):
-        for rows in slices(pair.shape[1], max(_LEAST_ROWS, _BYTES // max(1, row_bytes))):
+        for rows in slices(pair.shape[1], max(_MIN_ROWS, _BYTES // max(1, row_bytes))):
             yield sample, rows
 
 
 def _block_operand(scratch: Scratch, name: str, right: Tensor, rows: int) -> Tensor:
-    """Return memory for a block's operand or products."""
+    """Return scratch memory for the operand or the products of a block."""
     return scratch(name, right.shape[1], rows, right.shape[3], dtype=product_dtype(right.dtype))
 
 
 def _block_of_products(products: Tensor, left: Tensor, block: slice) -> Tensor:
-    """Return a block's products [c rows columns], of the shape of its left operand, in memory for all of a sample's."""
+    """Return the view of a block, with the shape of its left operand [c rows columns], in memory for all products."""
     start = block.start * left[:, 0].numel()
     return products[start : start + left.numel()].view(left.shape)
 
 
 def _products(left: Tensor, right: Tensor, scratch: Scratch) -> Tensor:
-    """Return the products of both operands in the memory of the left one, computed a few channels at a time."""
+    """Overwrite the left operand with the products of both operands, a few channels at a time, and return it."""
     for channels in slices(len(left), for_all_cores(_PRODUCT_BYTES) // max(1, left[0].nbytes)):
         products = scratch("products", *left[channels].shape, dtype=left.dtype)
         batched_product(left[channels], right[channels], products)

@@ -1,4 +1,4 @@
-"""Invariant point attention between its maps: what each residue gathers from all others, with points in frames."""
+"""Invariant point attention between its input and output maps."""
 
 import torch
 from einops import einsum, rearrange
@@ -10,11 +10,13 @@ from helixfold.ops.constants import MASKED_POINT
 from helixfold.ops.device_properties import DeviceProperties
 from helixfold.ops.dispatch import Backend, first_reason, operator
 from helixfold.ops.linear import layer_norm, linear
-from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.triton.requirements import missing_requirement
 from helixfold.ops.weights import PointAttentionSizes, PointAttentionWeights
 
 
-def _refusal_of_rows(properties: DeviceProperties, query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
+def _unsupported_by_rows(
+    properties: DeviceProperties, query: Tensor, key: Tensor, *_: object, **__: object
+) -> str | None:
     return first_reason(
         (query.dtype != torch.float32, f"{query.dtype} is left to the reference"),
         (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
@@ -26,7 +28,7 @@ def _refusal_of_rows(properties: DeviceProperties, query: Tensor, key: Tensor, *
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.invariant_point:invariant_point_attention_rows",
-        refusal=_refusal_of_rows,
+        unsupported_reason=_unsupported_by_rows,
     ),
 )
 def invariant_point_attention(
@@ -41,10 +43,10 @@ def invariant_point_attention(
     key_mask: Float[Tensor, "b j"],
     weights: PointAttentionWeights,
 ) -> tuple[Float[Tensor, "b h i d"], Float[Tensor, "b h i p 3"], Float[Tensor, "b h i c_z"]]:
-    """Return every head's weighted means of values, of points in global coordinates and of normalised pair channels.
+    """Return every head's weighted means of values, points in global coordinates and normalised pair channels.
 
-    AlphaFold 2, Suppl. Alg. 22 lines 7 to 10. `query` is already scaled. `pair` may have any dtype and is normalised in
-    the dtype of `query`.
+    `query` is already scaled. `pair` may have any dtype and is normalised in the dtype of `query`. AlphaFold 2, Suppl.
+    Alg. 22 lines 7 to 10.
     """
     normed = layer_norm(pair.to(query.dtype), weights.norm)
     logits = (
@@ -64,12 +66,12 @@ def invariant_point_attention(
 def _squared_distances(
     queries: Float[Tensor, "b h i q 3"], keys: Float[Tensor, "b h j q 3"]
 ) -> Float[Tensor, "b h i j"]:
-    """Return the sum over points of the squared distances between queries' and keys' points."""
+    """Return the squared distances between the points of queries and keys, summed over points."""
     difference = rearrange(queries, "b h i q x -> b h i 1 q x") - rearrange(keys, "b h j q x -> b h 1 j q x")
     return difference.square().sum((-1, -2))
 
 
-def _refusal_of_triton(
+def _unsupported_by_triton(
     properties: DeviceProperties,
     projected: Tensor,
     rotation: Tensor,
@@ -85,14 +87,14 @@ def _refusal_of_triton(
         (projected.numel() == 0 or pair.numel() == 0, "there is nothing to compute"),
         (
             pair.shape[-1] not in (32, 64, 128) or pair.stride(-1) != 1,
-            "it takes 32, 64 or 128 channels of an edge",
+            "an edge must have 32, 64 or 128 channels",
         ),
         (
             max(sizes.heads, sizes.scalars, 3 * sizes.query_points) > 16 or sizes.value_points > 8,
             "it takes up to 16 heads and 16 channels, 5 query points and 8 value points of a head",
         ),
         (weights.norm.bias is None, "it takes a norm with an offset"),
-    ) or refusal_of_kernels(properties)
+    ) or missing_requirement(properties)
 
 
 @operator(
@@ -100,7 +102,7 @@ def _refusal_of_triton(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.structure.invariant_point:point_attention_triton",
-        refusal=_refusal_of_triton,
+        unsupported_reason=_unsupported_by_triton,
     ),
 )
 def point_attention(
@@ -113,14 +115,14 @@ def point_attention(
     sizes: PointAttentionSizes,
     first: int = 0,
 ) -> Float[Tensor, "b i f"]:
-    """Return what each of some residues, whose numbers begin with `first`, gathers from all residues.
+    """Return the attention features of query residues `first`, `first + 1`, ... from attention to all residues.
 
-    `projected` has a residue's scaled query, then of each head the key and the value, then all x of its points, those
-    of queries before those of keys and values, then all y and all z. Points are in the residue's own coordinates. A
-    residue gathers the mean values of all heads, their mean points in its own coordinates (all x, all y, all z) and
-    the lengths of these, and their mean channels of the normalised pair. AlphaFold 2, Suppl. Alg. 22 lines 2 to 11.
+    The channels of `projected` are the scaled query of a residue, then for each head the key and the value, then all x
+    coordinates of its points (queries before keys and values), then all y and all z. Points are in the local frame of
+    the residue. The features are the mean values of all heads, their mean points in the local frame (all x, all y, all
+    z), the lengths of these points, and the mean normalised pair channels. AlphaFold 2, Suppl. Alg. 22 lines 2 to 11.
     """
-    h, d, q, p, added, least = sizes
+    h, d, q, p, added, min_length = sizes
     rows = slice(first, first + pair.shape[1])
     query, key_value, points = projected.split([h * d, 2 * h * d, 3 * h * (2 * q + p)], -1)
     key, value = rearrange(key_value, "b r (h two d) -> two b h r d", two=2, h=h)
@@ -146,12 +148,12 @@ def point_attention(
     features = [
         rearrange(means, "b h i d -> b i (h d)"),
         local.flatten(-2),
-        lengths.clamp(min=least) if least else lengths,
+        lengths.clamp(min=min_length) if min_length else lengths,
         rearrange(pairs, "b h i c -> b i (h c)"),
     ]
     return torch.cat(features, -1)
 
 
 def _rows(x: Float[Tensor, "b r *rest"], rows: slice) -> Float[Tensor, "b i *rest"]:
-    """Return some residues of a tensor; all of them without an operation that autograd would see."""
+    """Return some residues of a tensor; for all residues, without an operation in the autograd graph."""
     return x if rows == slice(0, x.shape[1]) else x[:, rows]

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-# A rotation's entries and a product's components (Hamilton) as sums of products of quaternions' components w, x, y, z.
+# Entries of a rotation matrix and components of a Hamilton product, as sums of products of the components w, x, y, z.
 _ROTATION = "ww+xx-yy-zz 2xy-2wz 2xz+2wy 2xy+2wz ww-xx+yy-zz 2yz-2wx 2xz-2wy 2yz+2wx ww-xx-yy+zz"
 _PRODUCT = "ww-xx-yy-zz wx+xw+yz-zy wy-xz+yw+zx wz+xy-yx+zw"
 
@@ -19,10 +19,10 @@ def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tenso
 
 
 def rotation_to_quaternion(rotation: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
-    """Return unit quaternions (w, x, y, z) of rotation matrices; of the two of each, either may come."""
+    """Return a unit quaternion (w, x, y, z) for each rotation matrix; its sign is arbitrary."""
     xx, xy, xz, yx, yy, yz, zx, zy, zz = rotation.flatten(-2).unbind(-1)
-    # Four times the products of all pairs of components. Any column is the quaternion but for its length; the one with
-    # the largest diagonal entry, which is at least 1, loses no digits.
+    # Four times the products of all pairs of components. Every column is a multiple of the quaternion. The column with
+    # the largest diagonal entry, which is at least 1, is numerically the most accurate.
     products = torch.stack(
         [
             *(1 + xx + yy + zz, zy - yz, xz - zx, yx - xy),
@@ -38,21 +38,21 @@ def rotation_to_quaternion(rotation: Float[Tensor, "*batch 3 3"]) -> Float[Tenso
 
 
 def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
-    """Return the Hamilton product, which is the rotation `b` followed by `a`."""
+    """Return the Hamilton product of two quaternions: the rotation `b` followed by `a`."""
     return _sums_of_products(a, b, _PRODUCT)
 
 
 def _sums_of_products(
     a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"], sums: str
 ) -> Float[Tensor, "*batch n"]:
-    """Return sums of products of a component of `a` and one of `b`, in two operations however many they are."""
+    """Return sums of products of components of `a` and `b`, in two operations."""
     products = a[..., :, None] * b[..., None, :]
     return products.flatten(-2) @ _coefficients(sums, a.dtype, a.device)
 
 
 @cache
 def _coefficients(sums: str, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "16 n"]:
-    """Return the coefficients of all products in each sum; "2xy-wz" is twice xy minus wz."""
+    """Return the coefficient of each product in each sum, where "2xy-wz" means 2 x y - w z."""
     table = torch.zeros(4, 4, len(sums.split()), dtype=dtype, device="cpu")
     for column, terms in enumerate(sums.split()):
         for sign, factor, one, other in re.findall(r"([+-]?)(2?)([wxyz])([wxyz])", terms):

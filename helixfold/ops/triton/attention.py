@@ -1,4 +1,4 @@
-"""Attention as a Triton kernel that stores no logits; its gradients are in `attention_backward`."""
+"""Attention as a Triton kernel that does not store the logits; `attention_backward` has its gradients."""
 
 from typing import Any, no_type_check
 
@@ -16,7 +16,7 @@ from helixfold.ops.triton.attention_tiles import (
     mask_terms,
     program_count,
     program_tile,
-    query_numbers_at,
+    query_scalars_at,
     read,
     read_bias,
     read_mask_bias,
@@ -48,7 +48,7 @@ def _add_keys(
 ):
     """Return the state of the online softmax after another tile of keys.
 
-    The state is the weighted sum of values, the largest logit, and the sum of weights relative to it.
+    The state is the weighted sum of values, the maximum logit, and the sum of weights relative to it.
     """
     attended, largest, total = state
     k_tile = read(key, where, first, keys, block_k, channels, width)
@@ -78,7 +78,7 @@ def _store(
     width: tl.constexpr,
     block_q: tl.constexpr,
 ):
-    """Store the result of a tile of queries, and the log of the softmax's denominator for the gradients."""
+    """Store the result for a tile of queries, and the logarithm of the softmax denominator for the gradients."""
     attended, largest, total = state
     queries = sizes[2]
     attended = attended / total[:, None]
@@ -87,7 +87,7 @@ def _store(
     write(out, where, first, queries, attended, block_q, channels, width)
     if logsum is not None:
         query = first + tl.arange(0, block_q)
-        tl.store(query_numbers_at(logsum, where, sizes) + query, largest + tl.log2(total), mask=query < queries)
+        tl.store(query_scalars_at(logsum, where, sizes) + query, largest + tl.log2(total), mask=query < queries)
 
 
 @kernel
@@ -112,7 +112,7 @@ def _attend(
     block_k: tl.constexpr,
     group: tl.constexpr,
 ):
-    """Compute a tile of queries of one head in one row."""
+    """Compute attention for a tile of queries of one head in one row."""
     rows, heads, queries, keys = sizes
     row, head, tile = program_tile(heads, tl.cdiv(queries, block_q), group)
     if row >= rows:
@@ -151,7 +151,7 @@ def _attend(
 def attention_triton(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
-    """Compute `attention` on a CUDA device, copying no input but a bias whose rows are not aligned."""
+    """Compute `attention` on a CUDA device; the only input that may be copied is a bias with unaligned rows."""
     if wants_gradient(query, key, value, bias, gate):
         return _Attention.apply(query, key, value, mask, bias, gate)
     return attend(query, key, value, *mask_terms(mask), None if bias is None else aligned(bias), gate, save=False)[0]
@@ -168,7 +168,7 @@ def attend(
     *,
     save: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the result as a view of (b n q h c), and if `save` the logarithms of the softmax's denominators."""
+    """Return the result as a view of (b n q h c), and if `save` the logarithms of the softmax denominators."""
     b, n, h, q, c = query.shape
     k = key.shape[-2]
     out = query.new_empty(b, n, q, h, c).transpose(2, 3)
@@ -176,7 +176,7 @@ def attend(
     exact = query.dtype == torch.float32
     is_wide = multiplies_from_shared_memory(query.device) and not exact
     block_q = tile_size(q, 64 if exact or is_wide else LARGEST_TILE)
-    # A tile of the bias takes registers, too. A single warp holds fewer.
+    # A tile of the bias also takes registers, of which a single warp has fewer.
     block_k = tile_size(k, 32 if exact or is_wide or bias is not None or block_q == 16 else 64)
     _attend[(program_count(n, h, cdiv(q, block_q)), b)](
         with_strides(query),
@@ -203,7 +203,7 @@ def attend(
 
 
 class _Attention(torch.autograd.Function):
-    """Attention that saves its result and one number per query and head, and recomputes the weights for gradients."""
+    """Attention that saves its result and one number per query and head; the backward pass recomputes the weights."""
 
     @staticmethod
     def forward(

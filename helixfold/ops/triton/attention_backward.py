@@ -1,17 +1,23 @@
-"""Kernels for the gradients of attention, which store no logits and whose sums have a fixed order.
+"""Triton kernels for the gradients of attention, which do not store the logits and sum in a fixed order.
 
-One owns a tile of keys of a row and loops over queries (four matrix products: logits and the gradients of weights, keys
-and values). One owns a tile of queries and loops over keys (three: logits and the gradients of weights and queries).
-One owns a tile of the bias and loops over rows, so that the bias and its gradient stay in registers (two: logits and
-the gradients of weights). Queries and bias in one kernel would need seven products instead of nine, but hold so much
-that registers are spilled, and read and write the queries' sums again for every 128 keys.
+There are three kernels:
+
+- `to_key_and_value` computes a tile of keys of a row in a loop over queries, with four matrix products: the logits and
+  the gradients of weights, keys and values.
+- `to_query` computes a tile of queries in a loop over keys, with three products: the logits and the gradients of
+  weights and queries.
+- `to_bias` computes a tile of the bias in a loop over rows, so that the bias and its gradient stay in registers, with
+  two products: the logits and the gradients of weights.
+
+A joint kernel for queries and bias would need seven products instead of nine, but it would spill registers, and read
+and write the sums of the queries for every 128 keys.
 """
 
 from typing import no_type_check
 
 from helixfold.ops.triton.attention_tiles import (
     program_tile,
-    query_numbers_at,
+    query_scalars_at,
     read,
     read_bias,
     read_mask_bias,
@@ -35,7 +41,7 @@ def prepare(
     width: tl.constexpr,
     block_q: tl.constexpr,
 ):
-    """Store the gradients of the ungated result and of the gate, and `delta`, a term of every logit's gradient."""
+    """Store the gradients of the ungated result and of the gate, and `delta`, a term of the gradient of every logit."""
     rows, heads, queries, _ = sizes
     head, row = tl.program_id(0) % heads, tl.program_id(0) // heads % rows
     first = tl.program_id(0) // (heads * rows) * block_q
@@ -43,7 +49,7 @@ def prepare(
     grad_bias_tile = read(gradient, where, first, queries, block_q, channels, width).to(tl.float32)
     product = grad_bias_tile * read(out, where, first, queries, block_q, channels, width).to(tl.float32)
     query = first + tl.arange(0, block_q)
-    tl.store(query_numbers_at(delta, where, sizes) + query, tl.sum(product, 1), mask=query < queries)
+    tl.store(query_scalars_at(delta, where, sizes) + query, tl.sum(product, 1), mask=query < queries)
     if gate is not None:
         gate_tile = tl.sigmoid(read(gate, where, first, queries, block_q, channels, width).to(tl.float32))
         write(grad_attended, where, first, queries, grad_bias_tile * gate_tile, block_q, channels, width)
@@ -53,7 +59,7 @@ def prepare(
 @jit
 @no_type_check
 def _weight_and_gradient(left, right, grad_left, grad_right, bias, mask_bias, logsum, delta, scale, log2e):
-    """Return a tile's weights and the gradients of its logits; rows are queries and columns keys, or vice versa."""
+    """Return the weights and the gradients of the logits of a tile [queries, keys], or of its transpose."""
     logit = tl.dot(left, tl.trans(right), input_precision="ieee") * scale + mask_bias
     if bias is not None:
         logit += bias.to(tl.float32) * log2e
@@ -65,15 +71,15 @@ def _weight_and_gradient(left, right, grad_left, grad_right, bias, mask_bias, lo
 @jit
 @no_type_check
 def _queries(inputs, where, sizes, first, channels: tl.constexpr, width: tl.constexpr, block_q: tl.constexpr):
-    """Return some queries, the gradients of their results, and `logsum` and `delta` of each."""
+    """Return some queries, the gradients of their results, and their `logsum` and `delta`."""
     query, _, _, _, _, _, _, gradient, logsum, delta = inputs
     count = sizes[2]
     index = first + tl.arange(0, block_q)
     return (
         read(query, where, first, count, block_q, channels, width),
         read(gradient, where, first, count, block_q, channels, width),
-        tl.load(query_numbers_at(logsum, where, sizes) + index, mask=index < count, other=0.0),
-        tl.load(query_numbers_at(delta, where, sizes) + index, mask=index < count, other=0.0),
+        tl.load(query_scalars_at(logsum, where, sizes) + index, mask=index < count, other=0.0),
+        tl.load(query_scalars_at(delta, where, sizes) + index, mask=index < count, other=0.0),
     )
 
 

@@ -1,4 +1,4 @@
-"""Launches of the kernels that compute the gradients of attention."""
+"""Gradients of attention on a CUDA device: launches of the kernels in `attention_backward`."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ _PROGRAMS = 264
 
 
 class GradientMemory(NamedTuple):
-    """Memory for the gradients of attention's arguments, with their shapes; a None is allocated if it is needed."""
+    """Memory for the gradients of the arguments of attention, with their shapes; None is allocated if needed."""
 
     query: Tensor | None = None
     key: Tensor | None = None
@@ -48,13 +48,13 @@ def attention_backward(
     logsum: Tensor,
     memory: GradientMemory = _ALLOCATED,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of query, key, value, mask (None), bias and gate; those not `needed` may be None.
+    """Return the gradients of query, key, value, mask (None), bias and gate; gradients not `needed` may be None.
 
-    They are written into `memory` where it is given.
+    Gradients are written into `memory` unless it is None.
     """
     b, n, h, q, c = query.shape
     delta = torch.empty_like(logsum)
-    grad_attended, grad_gate = (None, None) if gate is None else (_like(gradient), _given(memory.gate, gate))
+    grad_attended, grad_gate = (None, None) if gate is None else (_like(gradient), _memory_for(memory.gate, gate))
     block = tile_size(q, 64)
     prepare[(cdiv(q, block) * n * h, b)](
         *(None if x is None else with_strides(x) for x in (gradient, out, gate, grad_attended, grad_gate)),
@@ -67,8 +67,8 @@ def attention_backward(
     )
     gradient = gradient if grad_attended is None else grad_attended
     terms = mask_bias, has_keys, bias, logsum, delta
-    found = gradients_from_attended(gradient, needed, query, key, value, *terms, memory)
-    return *found[:3], None, found[3], grad_gate
+    *grad_heads, grad_bias = gradients_from_attended(gradient, needed, query, key, value, *terms, memory)
+    return *grad_heads, None, grad_bias, grad_gate
 
 
 def gradients_from_attended(
@@ -84,7 +84,7 @@ def gradients_from_attended(
     delta: Tensor,
     memory: GradientMemory = _ALLOCATED,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of query, key, value and bias from that of the ungated result; see `attention_backward`."""
+    """Return the gradients of query, key, value and bias, given the gradient of the ungated result."""
     b, n, h, q, c = query.shape
     k = key.shape[-2]
     sizes, exact = (n, h, q, k), query.dtype == torch.float32
@@ -101,7 +101,7 @@ def gradients_from_attended(
     )
     grad_query = grad_key = grad_value = grad_bias = None
     if needed[1] or needed[2]:
-        grad_key, grad_value = _given(memory.key, key), _given(memory.value, value)
+        grad_key, grad_value = _memory_for(memory.key, key), _memory_for(memory.value, value)
         block_q = tile_size(q, 64 if is_wide else 32 if exact else 16)
         block_k = tile_size(k, 64 if is_wide or exact else LARGEST_TILE)
         to_key_and_value[(program_count(n, h, cdiv(k, block_k)), b)](
@@ -118,7 +118,7 @@ def gradients_from_attended(
             **launch_options(block_k),
         )
     if needed[0]:
-        grad_query = _given(memory.query, query)
+        grad_query = _memory_for(memory.query, query)
         block_q, block_k = tile_size(q, 64 if is_wide or exact else LARGEST_TILE), tile_size(k, 32)
         to_query[(program_count(n, h, cdiv(q, block_q)), b)](
             inputs,
@@ -138,11 +138,11 @@ def gradients_from_attended(
 
 
 def _bias_gradient(query: Tensor, k: int, inputs: tuple[Any, ...], bias: Tensor) -> Tensor:
-    """Return the gradient of the bias, summed from parts of the rows, of which there are enough for all processors."""
+    """Return the gradient of the bias, summed over parts of the rows, which occupy all multiprocessors."""
     b, n, h, q, c = query.shape
     exact = query.dtype == torch.float32
     side = 32 if exact and c > 32 else 64
-    # Four warps that load two rows ahead were the fastest of 12 on an H100; on others they would spill.
+    # Four warps that load two rows ahead were the fastest of 12 variants on an H100; on other GPUs they would spill.
     is_wide = multiplies_from_shared_memory(query.device) and not exact
     block_q, block_k = tile_size(q, side), tile_size(k, side)
     tiles = cdiv(q, block_q) * cdiv(k, block_k) * h
@@ -166,7 +166,7 @@ def _bias_gradient(query: Tensor, k: int, inputs: tuple[Any, ...], bias: Tensor)
     return summed(grad_bias, bias[..., :k])[0]
 
 
-def _given(memory: Tensor | None, x: Tensor) -> Tensor:
+def _memory_for(memory: Tensor | None, x: Tensor) -> Tensor:
     return _like(x) if memory is None else memory
 
 

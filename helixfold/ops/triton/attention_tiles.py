@@ -1,8 +1,8 @@
 """Common parts of the attention kernels: the tile of a program, reading and writing of tiles, and masks.
 
-Kernels get a tensor as a tuple of its address and its strides without that of the channels, which is 1. `where` is a
-sample, a row and a head; `sizes` are the numbers of rows, heads, queries and keys. Logits are in units of log 2, since
-GPUs compute 2**x.
+Kernels take a tensor as a tuple of its address and its strides, without the stride of the channels, which is 1.
+`where` is a sample, a row and a head. `sizes` are the numbers of rows, heads, queries and keys. Logits are in units of
+log 2, because GPUs compute 2**x.
 """
 
 from typing import no_type_check
@@ -15,25 +15,25 @@ from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 
 LOG2E = 1.4426950408889634
 _MASK_BIAS = tl.constexpr(MASKED * LOG2E)
-# The most queries or keys of a tile.
+# Maximum queries or keys of a tile.
 LARGEST_TILE = 128
-# Rows whose programs for one tile follow each other. They find the tile's part of the bias in the L2 cache, however
-# large the whole bias is, and their keys and values are few enough to stay there until the next tile.
+# Number of rows whose programs for one tile are consecutive. They find the bias of the tile in the L2 cache for any
+# size of the whole bias, and their keys and values are few enough to stay there until the next tile.
 _GROUP = 16
 _EIGHT = tl.constexpr(8)
-# A row of the bias is read 16 bytes at a time if its length and strides are multiples of this.
+# Rows of a bias are read 16 bytes at a time if their length and strides are multiples of this.
 _ALIGNED = 16
 
 
 def with_strides(x: Tensor) -> tuple[Tensor | int, ...]:
-    """Return the tensor and its strides, of a copy if its channels or strides do not suit the kernels."""
+    """Return a tuple of the tensor, or a copy if kernels do not support its layout, and its strides."""
     is_suitable = x.stride(-1) == 1 and not any(stride % _EIGHT.value for stride in x.stride()[:-1])
     x = x if is_suitable else x.contiguous()
     return (x, *x.stride()[:-1])
 
 
 def aligned(bias: Tensor) -> Tensor:
-    """Return the bias with aligned rows, padded with zeros if needed, which all rows of its sample read fast."""
+    """Return the bias with aligned rows, padded with zeros if needed, so that it is read 16 bytes at a time."""
     if bias.stride(-1) == 1 and not any(size % _ALIGNED for size in (bias.shape[-1], *bias.stride()[:-1])):
         return bias
     padded = bias.new_zeros(*bias.shape[:-1], cdiv(bias.shape[-1], _ALIGNED) * _ALIGNED)
@@ -41,13 +41,13 @@ def aligned(bias: Tensor) -> Tensor:
     return padded
 
 
-def tile_size(size: int, most: int) -> int:
-    """Return the side of a tile for `size` elements: a power of 2, at least 16 (a matrix product's), at most `most`."""
-    return min(most, max(16, next_power_of_2(size)))
+def tile_size(size: int, maximum: int) -> int:
+    """Return the side of a tile for `size` elements, a power of 2 from 16 (for matrix products) to `maximum`."""
+    return min(maximum, max(16, next_power_of_2(size)))
 
 
 def group_size(rows: int) -> int:
-    """Return the number of rows whose programs for one tile follow each other."""
+    """Return the number of rows whose programs for one tile are consecutive."""
     return min(rows, _GROUP)
 
 
@@ -57,7 +57,7 @@ def program_count(rows: int, heads: int, tiles: int) -> int:
 
 
 def launch_options(side: int, *, stages: int = 2) -> dict[str, int]:
-    """Return launch options for tiles with this side; two programs with the largest fit on a multiprocessor."""
+    """Return launch options for tiles with this side; two programs of the largest tiles fit on a multiprocessor."""
     registers = {"maxnreg": 128} if side == LARGEST_TILE else {}
     return {"num_warps": max(1, side // 16), "num_stages": stages, **registers}
 
@@ -65,7 +65,7 @@ def launch_options(side: int, *, stages: int = 2) -> dict[str, int]:
 @jit
 @no_type_check
 def program_tile(heads, tiles, group: tl.constexpr):
-    """Return the row, head and tile of this program. The row may be past the last one."""
+    """Return the row, head and tile of this program; the row may be after the last one."""
     program = tl.program_id(0)
     group_number = program // group
     row = group_number // (tiles * heads) * group + program % group
@@ -78,14 +78,14 @@ def head_start(x, where):
     """Return the address of the first vector of a head of a row."""
     sample, row, head = where
     offset = sample * tl.cast(x[1], tl.int64) + row * tl.cast(x[2], tl.int64) + head * tl.cast(x[3], tl.int64)
-    # Without this hint the compiler would read vectors one number at a time.
+    # Without this hint, the compiler would read vectors one number at a time.
     return x[0] + tl.multiple_of(offset, _EIGHT)
 
 
 @jit
 @no_type_check
-def query_numbers_at(x, where, sizes):
-    """Return the address of the first query's number in a head of a row."""
+def query_scalars_at(x, where, sizes):
+    """Return the address of the scalars of the queries in a head of a row, such as `logsum`."""
     rows, heads, queries, _ = sizes
     sample, row, head = where
     return x + ((tl.cast(sample, tl.int64) * rows + row) * heads + head) * queries
@@ -94,14 +94,14 @@ def query_numbers_at(x, where, sizes):
 @jit
 @no_type_check
 def row_at(x, where, sizes):
-    """Return the address of a row's number."""
+    """Return the address of the scalar of a row, such as `has_keys`."""
     return x + tl.cast(where[0], tl.int64) * sizes[0] + where[1]
 
 
 @jit
 @no_type_check
 def tile_at(at, stride, first, size: tl.constexpr, width: tl.constexpr):
-    """Return the addresses of `size` vectors from the `first` on."""
+    """Return the addresses of `size` vectors, starting at `first`."""
     vector = tl.arange(0, size)[:, None] * stride
     return at + first * tl.cast(stride, tl.int64) + vector + tl.arange(0, width)[None, :]
 
@@ -109,14 +109,14 @@ def tile_at(at, stride, first, size: tl.constexpr, width: tl.constexpr):
 @jit
 @no_type_check
 def inside(first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
-    """Return the mask of the elements of a tile that exist."""
+    """Return the mask of the elements of a tile that exist in the tensor."""
     return (first + tl.arange(0, size) < count)[:, None] & (tl.arange(0, width) < channels)[None, :]
 
 
 @jit
 @no_type_check
 def read(x, where, first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
-    """Return `size` vectors from the `first` on, with zeros for elements that do not exist."""
+    """Return `size` vectors, starting at `first`, with zeros for elements that do not exist."""
     at = tile_at(head_start(x, where), x[4], first, size, width)
     return tl.load(at, mask=inside(first, count, size, channels, width), other=0.0)
 
@@ -124,7 +124,7 @@ def read(x, where, first, count, size: tl.constexpr, channels: tl.constexpr, wid
 @jit
 @no_type_check
 def write(x, where, first, count, values, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
-    """Store `size` vectors from the `first` on in the dtype of `x`."""
+    """Store `size` vectors, starting at `first`, in the dtype of `x`."""
     at = tile_at(head_start(x, where), x[4], first, size, width)
     tl.store(at, values.to(x[0].dtype.element_ty), mask=inside(first, count, size, channels, width))
 
@@ -141,7 +141,7 @@ def read_bias(bias, bias_keys, where, query, queries, key):
 @jit
 @no_type_check
 def read_mask_bias(mask_bias, where, first, size: tl.constexpr):
-    """Return the mask's bias of some keys of a row."""
+    """Return the mask bias of some keys of a row."""
     at = mask_bias[0] + where[0] * tl.cast(mask_bias[1], tl.int64) + where[1] * tl.cast(mask_bias[2], tl.int64)
     return tl.load(at + first + tl.arange(0, size))
 
@@ -149,7 +149,7 @@ def read_mask_bias(mask_bias, where, first, size: tl.constexpr):
 @kernel
 @no_type_check
 def _mask_terms(mask, mask_bias, has_keys, rows, keys, block: tl.constexpr):
-    """Compute `mask_terms` of one row."""
+    """Compute `mask_terms` for one row."""
     sample, row = tl.program_id(1), tl.program_id(0)
     at = mask[0] + sample * tl.cast(mask[1], tl.int64) + row * tl.cast(mask[2], tl.int64)
     stride = tl.cast(mask[3], tl.int64)
@@ -167,11 +167,11 @@ def _mask_terms(mask, mask_bias, has_keys, rows, keys, block: tl.constexpr):
 
 
 def mask_terms(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bias that masks keys, relative to each row's largest, and 1 for rows with any unmasked key, else 0.
+    """Return the mask bias of keys relative to its maximum in a row, and 1 for rows with any unmasked key, else 0.
 
-    The bias of keys past the last one, in the last tile, is minus infinity. In rows without an unmasked key the
-    reference's logits are lost in the rounding of the bias, so all keys have equal weights. Here the bias of such rows
-    is zero, which keeps the precision of the softmax's denominator, and the kernels multiply the logits by the 0.
+    In the last tile, the bias of keys after the last one is minus infinity. In fully masked rows, the reference rounds
+    the logits away when it adds the bias, so all keys have equal weights. Here the bias of such rows is zero, which
+    preserves the precision of the softmax denominator, and the kernels multiply their logits by 0.
     """
     b, n, k = mask.shape
     tile = tile_size(k, LARGEST_TILE)

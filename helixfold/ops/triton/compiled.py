@@ -1,4 +1,4 @@
-"""Compile the kernels that are launched on meta tensors for any compute capability, on a machine without a GPU."""
+"""Compile Triton kernels for any compute capability without a GPU, by launching them on meta tensors."""
 
 import os
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from triton.runtime import driver
 
 from helixfold.ops.triton.language import Kernel, watched
 
-# NVIDIA's programs that read machine code, which come with Triton.
+# NVIDIA's programs that read machine code, which are part of Triton.
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledKernel:
-    """A kernel as compiled for one compute capability and one specialisation of its arguments.
+    """A kernel compiled for one compute capability and one specialisation of its arguments.
 
-    `cubin` is the machine code. `shared_memory` is in bytes for each thread block of `warps` warps.
+    `cubin` is the machine code. `shared_memory` is in bytes per thread block of `warps` warps.
     """
 
     name: str  # module and function, such as "transition.forward"
@@ -33,25 +33,25 @@ class CompiledKernel:
 
 @contextmanager
 def compiled_launches(capability: int) -> Iterator[list[CompiledKernel]]:
-    """Yield a list to which the kernel of every launch on meta tensors is appended.
+    """Record compiled kernels: yield a list to which the kernel of every launch on meta tensors is appended.
 
-    Kernels are compiled for a capability such as 90 (9.0). Raise `RuntimeError` where Triton was imported with
-    TRITON_INTERPRET, since kernels are then not compiled.
+    Kernels are compiled for a compute capability such as 90 (9.0). Raise `RuntimeError` if Triton was imported with
+    TRITON_INTERPRET, which disables compilation.
     """
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
-        raise RuntimeError("kernels are interpreted where TRITON_INTERPRET is set; unset it to compile them")
+        raise RuntimeError("kernels cannot be compiled because TRITON_INTERPRET is set; unset it")
     launched: list[CompiledKernel] = []
 
     def compile_(kernel: Kernel, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         compiled = kernel.jitted.run(*args, grid=grid, warmup=True, **kwargs)
-        if compiled not in _known:
-            _known[compiled] = CompiledKernel(
+        if compiled not in _compiled_kernels:
+            _compiled_kernels[compiled] = CompiledKernel(
                 name=f"{kernel.jitted.fn.__module__.rpartition('.')[2]}.{kernel.name.lstrip('_')}",
                 cubin=compiled.asm["cubin"],
                 warps=compiled.metadata.num_warps,
                 shared_memory=compiled.metadata.shared,
             )
-        launched.append(_known[compiled])
+        launched.append(_compiled_kernels[compiled])
 
     driver.set_active(_Driver(capability))
     try:
@@ -62,12 +62,12 @@ def compiled_launches(capability: int) -> Iterator[list[CompiledKernel]]:
             driver.reset_active()
 
 
-# What was compiled in this process, by the object that Triton returns for every launch of the same code.
-_known: dict[Any, CompiledKernel] = {}
+# Kernels compiled in this process, by the object that Triton returns for every launch of the same code.
+_compiled_kernels: dict[Any, CompiledKernel] = {}
 
 
 class _Driver:
-    """A driver without a GPU behind it: enough to compile for one."""
+    """A Triton driver without a GPU, sufficient for compilation."""
 
     def __init__(self, capability: int) -> None:
         self._capability = capability
@@ -76,7 +76,7 @@ class _Driver:
         return GPUTarget("cuda", self._capability, 32)
 
     def get_current_device(self) -> int:
-        # Triton keeps what it compiled by device, so every capability is a device.
+        # Triton caches compiled kernels by device, so each capability is a separate device.
         return self._capability
 
     def get_current_stream(self, device: int) -> int:

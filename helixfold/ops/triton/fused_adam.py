@@ -1,4 +1,4 @@
-"""The fused Adam update as one Triton kernel, which reads and writes every buffer once."""
+"""The fused Adam update as one Triton kernel that reads and writes every buffer once."""
 
 import math
 
@@ -56,7 +56,7 @@ def _update(
 
 
 def fused_adam_triton(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
-    """Compute `fused_adam` on a CUDA device; `scale` may be one expanded number."""
+    """Compute `fused_adam` on a CUDA device; `scale` may be an expanded scalar."""
     elements = buffers.master.numel()
     working = buffers.working
     _update[(cdiv(elements, _BLOCK),)](

@@ -1,7 +1,8 @@
-"""Triton's language with stand-ins where Triton is not installed, and kernels that can be launched on meta tensors.
+"""Triton's language, with stand-ins if Triton is not installed, and kernels that can be launched on meta tensors.
 
-A launch on meta tensors computes nothing but calls one PyTorch operator on the tensors, so that code that counts
-operators counts the launch. Kernels that process a stream in tiles of positions share offsets, layer norms and weights.
+A launch on meta tensors computes nothing. It calls one PyTorch operator on the tensors, so that code that counts
+operators counts the launch. The module also has functions that kernels share: offsets into streams, layer norms and
+reading of weights.
 """
 
 import os
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.device_properties import properties_of
-from helixfold.ops.triton.refusal import triton_is_there
+from helixfold.ops.triton.requirements import triton_is_there
 
 __all__ = [
     "FLOAT32",
@@ -48,28 +49,28 @@ _RECORDED = torch.ops.helixfold.launch.default
 
 
 def cdiv(dividend: int, divisor: int) -> int:
-    """Return the quotient, rounded up."""
+    """Return the quotient of two integers, rounded up."""
     return -(-dividend // divisor)
 
 
 def next_power_of_2(size: int) -> int:
-    """Return the smallest power of two that is not less than `size`."""
+    """Return the smallest power of 2 that is at least `size`."""
     return 1 << max(size - 1, 0).bit_length()
 
 
 if triton_is_there():
-    # Multiplications and additions of kernels are fused, in releases of Triton too that do so only on request.
+    # Fuse multiplications and additions, also in releases of Triton that do so only on request.
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     from triton import jit
     from triton import language as tl
 else:
 
     def jit(function: Callable[..., None]) -> Callable[..., None]:
-        """Return the kernel as it is, since it cannot be compiled without Triton."""
+        """Return the function unchanged, because it cannot be compiled without Triton."""
         return function
 
     class tl:  # type: ignore[no-redef]  # noqa: N801 (the name of triton's module)
-        """Stand-in for what kernels' definitions need of Triton's language."""
+        """Stand-in for the names of Triton's language that kernel definitions use."""
 
         @no_type_check
         class constexpr:  # noqa: N801
@@ -78,9 +79,10 @@ else:
 
 
 class Kernel:
-    """A kernel that is launched by `kernel[grid](...)`; its first argument is a tensor or a tuple that begins with one.
+    """A Triton kernel, which is launched by `kernel[grid](...)`.
 
-    Functions that kernels call are decorated with `jit` instead.
+    Its first argument is a tensor or a tuple that starts with one. Functions called by kernels are decorated with `jit`
+    instead.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -99,21 +101,21 @@ class Kernel:
             self.jitted[grid](*args, **kwargs)
 
     def record(self, *args: Any) -> None:
-        """Call the operator that represents a launch on meta tensors."""
-        # Each tensor counts once: absent arguments are often replaced by another argument.
+        """Call the PyTorch operator that represents a launch on meta tensors."""
+        # Each tensor is counted once, because absent arguments are often replaced by another argument.
         _RECORDED(self.name, list({id(tensor): tensor for tensor in _tensors(args)}.values()))
 
 
 kernel = Kernel
 
 _Watch = Callable[[Kernel, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
-# A global for all threads, since autograd computes gradients in other threads.
+# A global for all threads, because autograd computes gradients in other threads.
 _watch: _Watch | None = None
 
 
 @contextmanager
 def watched(watch: _Watch) -> Iterator[None]:
-    """Call `watch` at every launch, before it, with the kernel, its grid and its arguments."""
+    """Call `watch` before every launch, with the kernel, its grid and its arguments."""
     global _watch  # noqa: PLW0603 (one for the process)
     earlier, _watch = _watch, watch
     try:
@@ -139,7 +141,7 @@ HALF: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
 @jit
 @no_type_check
 def tile_positions(tile, tiles, positions, block: tl.constexpr):
-    """Return a tile's sample, its positions, and the mask of existing ones; each sample has `tiles` tiles."""
+    """Return the sample and the positions of a tile, and the mask of existing positions; a sample has `tiles` tiles."""
     position = tile % tiles * block + tl.arange(0, block)
     return (tile // tiles).to(tl.int64), position, position < positions
 
@@ -164,7 +166,7 @@ def channels_first_offsets(sample, position, positions, first, c: tl.constexpr, 
 @jit
 @no_type_check
 def normalised(x, c: tl.constexpr):
-    """Return a normalised tile [positions, c] without scale and offset, and the reciprocal deviations, in float32."""
+    """Return a normalised tile [positions, c] without scale and offset, and the reciprocal standard deviations."""
     x = x.to(tl.float32)
     centred = x - (tl.sum(x, 1) / c)[:, None]
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / c + _EPS)
@@ -182,7 +184,7 @@ def scaled(normed, norm_at, norm_offset_at, c: tl.constexpr):
 @jit
 @no_type_check
 def read_normed(at, exists, norm_at, norm_offset_at, c: tl.constexpr):
-    """Return a tile [positions, c] after its layer norm, in its own dtype."""
+    """Return a tile [positions, c] after a layer norm, in the dtype of the tensor."""
     x = tl.load(at, mask=exists[:, None], other=0.0)
     return scaled(normalised(x, c)[0], norm_at, norm_offset_at, c).to(x.dtype)
 
@@ -197,7 +199,7 @@ def weight_rows(weight_at, first, c: tl.constexpr, part: tl.constexpr):
 @jit
 @no_type_check
 def norm_gradient(gradient, normed, scale, norm_at, c: tl.constexpr):
-    """Return the gradient of a layer norm's input from that of its output."""
+    """Return the gradient of the input of a layer norm, given the gradient of its output."""
     gradient *= tl.load(norm_at + tl.arange(0, c)).to(tl.float32)[None, :]
     mean = tl.sum(gradient, 1) / c
     slope = tl.sum(gradient * normed, 1) / c
@@ -207,7 +209,7 @@ def norm_gradient(gradient, normed, scale, norm_at, c: tl.constexpr):
 @jit
 @no_type_check
 def sum_norm(sums_at, gradient, normed, c: tl.constexpr):
-    """Store this tile's part of the gradients of scale and offset, [2, c]."""
+    """Store the partial sums of this tile for the gradients of scale and offset, [2, c]."""
     channel = tl.arange(0, c)
     tl.store(sums_at + channel, tl.sum(gradient * normed, 0))
     tl.store(sums_at + c + channel, tl.sum(gradient, 0))
@@ -216,21 +218,21 @@ def sum_norm(sums_at, gradient, normed, c: tl.constexpr):
 @jit
 @no_type_check
 def exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.constexpr):
-    """Return [(i j) (k m)] as [(i k) (j m)]."""
+    """Rearrange a tile from [(i j) (k m)] to [(i k) (j m)]."""
     return tl.reshape(tl.permute(tl.reshape(x, (i, j, k, m)), (0, 2, 1, 3)), (i * k, j * m))
 
 
 def multiplies_from_shared_memory(device: torch.device) -> bool:
-    """Return whether matrix instructions read operands from shared memory, as those of compute capability 9 and 10 do.
+    """Return whether matrix instructions read operands from shared memory, as in compute capability 9 and 10.
 
-    Other GPUs read them from registers, which then hold smaller tiles.
+    Other GPUs read operands from registers, which then hold smaller tiles.
     """
     capability = properties_of(device).capability
     return capability is None or (9, 0) <= capability < (12, 0)
 
 
 def programs_at_once(device: torch.device) -> int:
-    """Return the number of programs that loop over tiles with partial sums: one per multiprocessor of a GPU."""
-    # Triton's interpreter runs one program after another; four are enough to test that partial sums are added.
+    """Return the number of programs for kernels that loop over tiles: one per multiprocessor of a GPU."""
+    # Triton's interpreter runs programs one after another. Four are enough to test that partial sums are added.
     properties = properties_of(device)
     return properties.multiprocessors if properties.kind == "cuda" else 4

@@ -1,4 +1,4 @@
-"""Layer norm as Triton kernels that read and write every row once, whatever the strides of the other dims are."""
+"""Layer norm as Triton kernels that read and write every row once, for any strides of the other dimensions."""
 
 from collections.abc import Sequence
 from typing import no_type_check
@@ -15,13 +15,13 @@ from helixfold.ops.weights import Affine
 # Elements of a tile: 16 to 32 per thread, which loads 16 bytes at once.
 _FORWARD_TILE = 4096
 _BACKWARD_TILE = 2048
-# Programs of the backward pass on a multiprocessor, as many as their registers allow at once, and tiles that each loads
-# before it needs them. Every program has its own sums of the parameters' gradients.
+# Programs of the backward pass per multiprocessor, limited by their registers, and tiles that each program loads ahead.
+# Every program has its own partial sums of the gradients of the parameters.
 _PROGRAMS, _STAGES = 3, 3
 
 
 def as_rows(x: Tensor, *others: Tensor) -> list[Tensor]:
-    """Return 4-dim views [b i j c] of tensors of one shape, all transposed if the first is transposed in memory."""
+    """Return views [b i j c] of tensors of the same shape, all transposed if the first is transposed in memory."""
     views = [tensor[(None,) * (4 - tensor.ndim)] for tensor in (x, *others)]
     return [view.transpose(1, 2) for view in views] if views[0].stride(1) < views[0].stride(2) else views
 
@@ -34,7 +34,7 @@ def contiguous_channels(x: Tensor) -> Tensor:
 @jit
 @no_type_check
 def elements(at, row, channel, size_i, size_j, stride_b, stride_i, stride_j):
-    """Return pointers to some channels of some rows of [b i j c]; `row` counts rows through b, i and j."""
+    """Return pointers to channels of rows of a tensor [b i j c]; `row` is an index into (b i j)."""
     b = (row // size_j // size_i).to(tl.int64)
     i = (row // size_j % size_i).to(tl.int64)
     j = (row % size_j).to(tl.int64)
@@ -44,7 +44,7 @@ def elements(at, row, channel, size_i, size_j, stride_b, stride_i, stride_j):
 @jit
 @no_type_check
 def normalised(x, channel, eps, c: tl.constexpr):
-    """Return rows normalised over their c channels, with zeros past these, and their reciprocal deviations."""
+    """Return rows normalised over `c` channels, followed by zeros, and their reciprocal standard deviations."""
     mean = tl.sum(x, 1) / c
     centred = tl.where(channel[None, :] < c, x - mean[:, None], 0.0)
     factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / c + eps)
@@ -54,7 +54,7 @@ def normalised(x, channel, eps, c: tl.constexpr):
 @jit
 @no_type_check
 def gradient_through_norm(grad_normed, normed, factor, c: tl.constexpr):
-    """Return the gradient of rows from that of their normalised values."""
+    """Return the gradient of rows, given the gradient of their normalised values."""
     along_ones = tl.sum(grad_normed, 1) / c
     along_normed = tl.sum(grad_normed * normed, 1) / c
     return factor[:, None] * (grad_normed - along_ones[:, None] - normed * along_normed[:, None])
@@ -96,7 +96,7 @@ def _forward(
 @jit
 @no_type_check
 def read_rows(x, row, channel, size_i, size_j, inside):
-    """Return some rows of [b i j c], given with its strides, in float32."""
+    """Return rows of a tensor [b i j c] in float32; `x` is a tuple of its address and strides."""
     at = elements(x[0], row, channel, size_i, size_j, x[1], x[2], x[3])
     return tl.load(at, mask=inside, other=0.0).to(tl.float32)
 
@@ -133,7 +133,7 @@ def _backward(
     block_c: tl.constexpr,
     stages: tl.constexpr,
 ):
-    """Store the gradient of x plus `added`, and sums over rows: of both parameters' gradients, and of the others."""
+    """Store the gradient of x plus `added`, and sums over rows: the gradients of both parameters, and other tensors."""
     channel = tl.arange(0, block_c)
     scale = tl.load(scale_at + channel, mask=channel < c, other=0.0).to(tl.float32)
     grad_scale = tl.zeros((block_rows, block_c), tl.float32)
@@ -176,7 +176,7 @@ def _backward(
 
 
 def normed_into(y: Tensor, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    """Write the layer norm of `x` into `y` and return it; channels follow each other in both."""
+    """Write the layer norm of `x` into `y` and return it; channels must be contiguous in both."""
     x_rows, y_rows = as_rows(x, y)
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
@@ -210,20 +210,20 @@ def norm_gradients(
     added_factor: Tensor | None = None,
     learns: bool = True,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the gradient of `x`, and those of scale and offset, which are left out unless the layer `learns`.
+    """Return the gradient of `x`, and a list of the gradients of scale and offset, empty unless the layer `learns`.
 
-    `added`, of the shape of `x`, is added to its gradient. The sums over the rows of up to two `others`, of that shape
-    too, are made in the same pass and follow the gradients; the first of them may be `added`, and is then multiplied by
-    `added_factor` if that is given, of a shape that expands to it.
+    `added`, with the shape of `x`, is added to the gradient of `x`. The list also has the sums over the rows of up to
+    two `others`, with the same shape, which the same kernel computes. The first of them may be `added`, and is then
+    multiplied by `added_factor`, which expands to the shape of `x`.
     """
     grad_x = torch.empty_like(x)
     first, second = (*others, None, None)[:2]
     sums_added = first is not None and first is added
     factor = None if added_factor is None else added_factor.expand(x.shape)
     optional = [added, factor, None if sums_added else first, second]
-    given = [None if each is None else contiguous_channels(each) for each in optional]
-    x_rows, grad_y_rows, grad_x_rows, *given_rows = as_rows(
-        x, contiguous_channels(grad_y), grad_x, *(x if each is None else each for each in given)
+    tensors = [None if each is None else contiguous_channels(each) for each in optional]
+    x_rows, grad_y_rows, grad_x_rows, *tensor_rows = as_rows(
+        x, contiguous_channels(grad_y), grad_x, *(x if each is None else each for each in tensors)
     )
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
@@ -236,7 +236,10 @@ def norm_gradients(
         grad_y_rows,
         grad_x_rows,
         scale,
-        *(None if each is None else (view, *view.stride()[:3]) for each, view in zip(given, given_rows, strict=True)),
+        *(
+            None if each is None else (view, *view.stride()[:3])
+            for each, view in zip(tensors, tensor_rows, strict=True)
+        ),
         sums,
         rows,
         *x_rows.shape[1:3],

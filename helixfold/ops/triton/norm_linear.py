@@ -1,6 +1,6 @@
-"""A layer norm and one or two linear maps to few channels as Triton kernels, one pass over the stream in a direction.
+"""A layer norm and one or two linear maps to few channels as Triton kernels, which read the stream once per direction.
 
-The outputs are stored in the memory layout that their reader needs, times a mask if there is one.
+The outputs are stored in the memory layout of the next operator, multiplied by an optional mask.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from helixfold.ops.triton.language import (
 from helixfold.ops.triton.sums import summed
 from helixfold.ops.weights import Affine
 
-# The smallest side of a tile in a matrix product.
-_LEAST = 16
+# Minimum side of a tile in a matrix product.
+_MIN_TILE = 16
 
 
 @jit
@@ -53,7 +53,7 @@ def _output_offsets(sample, position, columns, outputs, strides, tile_outputs: t
 def _store_mapped(
     out_at, x, weight_at, bias_at, mask, offset, is_stored, outputs, c: tl.constexpr, tile_outputs: tl.constexpr
 ):
-    """Store the map of normalised rows, times a mask if there is one."""
+    """Store the map of normalised rows, times an optional mask."""
     out = tl.dot(x, tl.trans(_weight_rows(weight_at, outputs, c, tile_outputs)), input_precision="ieee")
     if bias_at is not None:
         output = tl.arange(0, tile_outputs)
@@ -108,7 +108,7 @@ def _forward(
 def _output_gradient(
     gradient_at, strides, mask, sample, position, exists, columns, outputs, tile_outputs: tl.constexpr
 ):
-    """Return the gradient of a tile of outputs, times the mask if there is one."""
+    """Return the gradient of a tile of outputs, times an optional mask."""
     offset, is_output = _output_offsets(sample, position, columns, outputs, strides, tile_outputs)
     gradient = tl.load(gradient_at + offset, mask=exists[:, None] & is_output, other=0.0)
     return gradient if mask is None else (gradient.to(tl.float32) * mask[:, None]).to(gradient.dtype)
@@ -119,7 +119,7 @@ def _output_gradient(
 def _store_map_gradients(
     sums_at, grad_weight, grad_bias, outputs, has_bias: tl.constexpr, c: tl.constexpr, tile_outputs: tl.constexpr
 ):
-    """Store the sums of the gradients of a map's weight [outputs, c] and then of its bias, if it has one."""
+    """Store the sums of the gradients of the weight [outputs, c] of a map, then of its optional bias."""
     output = tl.arange(0, tile_outputs)
     at = sums_at + output[:, None] * c + tl.arange(0, c)
     tl.store(at, grad_weight, mask=(output < outputs)[:, None])
@@ -219,9 +219,12 @@ def _backward(
 
 
 def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
-    """Compute `norm_linear` on a CUDA device; fewer than 16 channels are first in memory, as attention reads biases."""
+    """Compute `norm_linear` on a CUDA device.
+
+    With fewer than 16 outputs, channels are first in memory, the layout in which attention reads biases.
+    """
     rows = x[(None,) * (4 - x.ndim)]
-    layout = "b i j c" if len(project.weight) >= _LEAST else "b c i j"
+    layout = "b i j c" if len(project.weight) >= _MIN_TILE else "b c i j"
     (mapped,) = _mapped(rows, None, norm, [project], layout)
     return mapped.view(*x.shape[:-1], -1)
 
@@ -242,15 +245,15 @@ def outer_product_operands_triton(
 def _mapped(
     x: Tensor, mask: Tensor | None, norm: Affine, projects: Sequence[Affine], layout: str
 ) -> tuple[Tensor, ...]:
-    """Return the maps of the norm of `x`; if there are two, either both have a bias or none has."""
+    """Return one or two maps of the layer norm of `x`; two maps must both have a bias or both have none."""
     weights = [project.weight.to(x.dtype).contiguous() for project in projects]
     maps = chain(*zip(weights, [project.bias for project in projects], strict=True))
-    found: tuple[Tensor, ...] = recomputed(_norm_linear, _norm_linear_gradients, x, mask, *norm, *maps, layout=layout)
-    return found
+    outputs: tuple[Tensor, ...] = recomputed(_norm_linear, _norm_linear_gradients, x, mask, *norm, *maps, layout=layout)
+    return outputs
 
 
 def _empty(x: Tensor, outputs: int, layout: str) -> Tensor:
-    """Return memory for the outputs [b i j c] of x [b i j c], which lies as `layout` names the dimensions."""
+    """Return memory for the outputs [b i j c] of x [b i j c]; `layout` is the order of dimensions in memory."""
     b, i, j, _ = x.shape
     match layout:
         case "b c i j":
@@ -261,12 +264,12 @@ def _empty(x: Tensor, outputs: int, layout: str) -> Tensor:
 
 
 def _tile(x: Tensor, outputs: int, positions: int, warps: int) -> dict[str, int]:
-    """Return tile sizes and launch options; `positions` is for two bytes per number."""
-    # Two tiles being loaded hide the memory's latency where one program fills the registers.
+    """Return tile sizes and launch options; `positions` applies to elements of two bytes."""
+    # Loading two tiles ahead hides the latency of memory if one program fills the registers.
     return {
         "c": x.shape[-1],
-        "tile_outputs": max(_LEAST, next_power_of_2(outputs)),
-        "block": max(_LEAST, positions // (x.element_size() // 2)),
+        "tile_outputs": max(_MIN_TILE, next_power_of_2(outputs)),
+        "block": max(_MIN_TILE, positions // (x.element_size() // 2)),
         "num_warps": warps,
         "num_stages": 3,
     }
@@ -282,10 +285,10 @@ def _norm_linear(
     *second: Tensor | None,
     layout: str,
 ) -> tuple[Tensor, ...]:
-    """Return the result of a map and that of a `second` one, if its weight and bias are given."""
+    """Return the results of one map, or of two if the weight and bias of a `second` map are passed."""
     samples, rows, columns, _ = x.shape
     second_weight, second_bias = second or (None, None)
-    # 64 numbers of the stream for each thread.
+    # 64 elements of the stream per thread.
     outputs, tile = len(weight), _tile(x, len(weight), 2**14 // x.shape[-1], 8)
     out = [_empty(x, outputs, layout) for _ in range(2 if second else 1)]
     tiles = cdiv(rows * columns, tile["block"])
@@ -312,21 +315,21 @@ def _norm_linear(
 
 
 def _norm_linear_gradients(needed: tuple[bool, ...], *arguments: Any, layout: str) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the arguments of `_norm_linear`, which follow those of its results."""
+    """Return the gradients of the arguments of `_norm_linear`; its results' gradients precede them in `arguments`."""
     count = (len(arguments) - 4) // 3
     gradients, (x, mask, norm, norm_offset, *maps) = arguments[:count], arguments[count:]
     samples, rows, columns, c = x.shape
     weight, bias, second_weight, _ = (*maps, None, None)[:4]
-    # 32 numbers of the stream for each thread, of two programs on a multiprocessor where so many fit, or 16 where the
-    # sums of two weights' gradients take registers.
+    # 32 elements of the stream per thread, with two programs per multiprocessor if they fit, or 16 elements if the sums
+    # of the gradients of two weights take registers.
     warps, positions = 8 if c == 256 else 4, 64 // len(maps)
     outputs, tile = len(weight), _tile(x, len(weight), positions, warps)
     grad_x = torch.empty_like(x)
     tiles = cdiv(rows * columns, tile["block"])
     programs = min(samples * tiles, 8 // warps * programs_at_once(x.device))
     parameters = [each for each in (norm, norm_offset, *maps) if each is not None]
-    numbers = sum(each.numel() for each in parameters)
-    sums = x.new_empty(programs, numbers, dtype=torch.float32) if any(needed[2:]) else None
+    size = sum(each.numel() for each in parameters)
+    sums = x.new_empty(programs, size, dtype=torch.float32) if any(needed[2:]) else None
     gradient, second_gradient = (*gradients, None)[:2]
     _backward[(programs,)](
         x,
@@ -352,5 +355,5 @@ def _norm_linear_gradients(needed: tuple[bool, ...], *arguments: Any, layout: st
         has_bias=bias is not None,
         **tile,
     )
-    found = iter([None] * len(parameters) if sums is None else summed(sums, *parameters))
-    return grad_x, None, *(None if each is None else next(found) for each in (norm, norm_offset, *maps))
+    sums_of_parameters = iter([None] * len(parameters) if sums is None else summed(sums, *parameters))
+    return grad_x, None, *(None if each is None else next(sums_of_parameters) for each in (norm, norm_offset, *maps))

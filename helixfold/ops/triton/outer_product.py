@@ -1,10 +1,10 @@
-"""The outer product mean as Triton kernels that never store the c * d channels of an edge.
+"""The outer product mean as Triton kernels that do not store the c * d channels of an edge.
 
-In the forward pass a tile of 16 x 8 edges reads its columns of both operands and the whole output weight. With s = 128,
-c = d = 32 and c_z = 128 in bfloat16 these are 128 + 64 + 256 KiB from the L2 cache for 67 MFLOP, 146 operations per
-byte. For 256 x 256 edges that is 0.23 GB, 0.13 of it for the weight, while 22 MB come from memory; stored channels
-would be 134 MB, written and read. Deeper alignments read the right operand again for every chunk of the left operand's
-channels and have 91 operations per byte at s = 512.
+In the forward pass, a tile of 16 x 8 edges reads its columns of both operands and the whole output weight. With s =
+128, c = d = 32 and c_z = 128 in bfloat16, these are 128 + 64 + 256 KiB from the L2 cache for 67 MFLOP, or 146
+operations per byte. For 256 x 256 edges, the L2 cache provides 0.23 GB, 0.13 GB of it for the weight, and memory 22 MB.
+Storing the channels would write and read 134 MB. Deeper alignments read the right operand for every chunk of channels
+of the left operand, and have 91 operations per byte at s = 512.
 """
 
 from typing import Any, no_type_check
@@ -18,14 +18,14 @@ from helixfold.ops.triton.language import FLOAT32, HALF, cdiv, exchanged, jit, k
 from helixfold.ops.triton.outer_product_backward import operand_gradient, parameter_gradients
 from helixfold.ops.weights import Affine
 
-# Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
+# Sequences are padded to whole blocks, so that rows of sequences begin at multiples of 128 bytes.
 _SEQUENCES = 64
 
 
 @jit
 @no_type_check
 def _edges(x, b, i, j, c_z: tl.constexpr):
-    """Return the addresses of the channels of edges i and j of a pair, which is given with its strides."""
+    """Return the addresses of the channels of edges (i, j) of a pair, a tuple of its address and strides."""
     row, column = i.to(tl.int64)[:, None, None] * x[2], j.to(tl.int64)[None, :, None] * x[3]
     return x[0] + b * x[1] + row + column + tl.arange(0, c_z)[None, None, :]
 
@@ -63,7 +63,7 @@ def _forward(
     in_one: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Store the mean outer products of a tile of edges after their map, with the stream added if that is given."""
+    """Store the map of the mean outer products of a tile of edges, plus an optional stream."""
     b = tl.program_id(1).to(tl.int64)
     first_i = tl.program_id(0) // tl.cdiv(size_j, block_j) * block_i
     first_j = tl.program_id(0) % tl.cdiv(size_j, block_j) * block_j
@@ -71,7 +71,7 @@ def _forward(
     left_mask_at += b * left_mask_b + i.to(tl.int64)[:, None] * left_mask_i
     right_mask_at += b * right_mask_b + j.to(tl.int64)[:, None] * right_mask_j
     count = tl.zeros((block_i, block_j), tl.float32)
-    # Stages load the next block's masks meanwhile; loops with a matrix product have them by default.
+    # With stages, the masks of the next block are loaded ahead; only loops with a matrix product have them by default.
     for first in tl.range(0, sequences, 64, num_stages=3):
         s = first + tl.arange(0, 64)[None, :]
         left_mask = tl.load(left_mask_at + s * left_mask_s, mask=(i < size_i)[:, None] & (s < sequences), other=0.0)
@@ -123,10 +123,10 @@ def _rows(operand: Tensor) -> Tensor:
 
 
 def _forward_tiles(left: Tensor) -> dict[str, Any]:
-    """Return tile sizes and launch options; `in_one` if a tile has all sequences.
+    """Return tile sizes and launch options; `in_one` is whether a tile has all sequences.
 
-    Such tiles read the right operand once, and the next chunk of the left one is loaded during the product; they need
-    more shared memory than GeForce cards have. Deeper alignments have enough blocks of sequences to overlap loads and
+    Such tiles read the right operand once, and load the next chunk of the left operand during the product. They need
+    more shared memory than GeForce GPUs have. Deeper alignments have enough blocks of sequences to overlap loads and
     products within a chunk.
     """
     if left.dtype == torch.float32:
@@ -138,9 +138,9 @@ def _forward_tiles(left: Tensor) -> dict[str, Any]:
 
 
 class _OuterProductMean(torch.autograd.Function):
-    """The outer product mean, added to a stream if one is given.
+    """The outer product mean, plus an optional stream.
 
-    Saved are both operands with sequences last, and one number per edge.
+    It saves both operands with sequences last, and one number per edge.
     """
 
     @staticmethod
@@ -192,7 +192,7 @@ class _OuterProductMean(torch.autograd.Function):
         left_rows, right_rows, inverse, weight, offset = ctx.saved_tensors
         (b, size_i), size_j, c_z = left_rows.shape[:2], right_rows.shape[1], len(weight)
         needs_left, needs_right, *_, needs_stream, _ = ctx.needs_input_grad
-        # Divided by the count in float32 and rounded once for all three kernels.
+        # Divide by the count in float32 and round once for all three kernels.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
         torch.mul(grad_y, inverse[..., None], out=mean)
         grad_left = (
@@ -222,7 +222,7 @@ def outer_product_mean_triton(
 def outer_product_mean_adding_triton(
     residual: Residual, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor | None:
-    """Compute `outer_product_mean` on a CUDA device and add it to a stream, where nothing is dropped."""
+    """Compute `outer_product_mean` on a CUDA device and add it to a stream; return None if this is not supported."""
     stream, dropout_mask, in_place = residual
     if dropout_mask is not None or stream.dtype != left.dtype or stream.stride(-1) != 1:
         return None

@@ -1,8 +1,8 @@
 """Gradients of the outer product mean as Triton kernels.
 
-With G the gradient divided by the count, an operand's gradient is summed by programs that own some of its columns,
-channels and sequences, and that recompute the channels' gradients G W for every block of sequences. The weight's
-gradient is summed by programs that own channels and recompute these, with a partial sum for each part of the edges.
+G is the gradient divided by the count. For the gradient of an operand, each program sums over edges for some columns,
+channels and sequences of the operand, and recomputes the gradients G W of the channels for every block of sequences.
+For the gradient of the weight, each program recomputes some channels and has a partial sum for each part of the edges.
 """
 
 from typing import Any, no_type_check
@@ -13,7 +13,7 @@ from torch import Tensor
 from helixfold.ops.triton.language import FLOAT32, HALF, cdiv, exchanged, kernel, multiplies_from_shared_memory, tl
 from helixfold.ops.triton.sums import summed
 
-# Programs for the weight's gradient: one per multiprocessor of an H200.
+# Programs for the gradient of the weight: one per multiprocessor of an H200.
 _PROGRAMS = 132
 
 
@@ -41,7 +41,7 @@ def _backward_of_operand(
     block_s: tl.constexpr,
     precision: tl.constexpr,
 ):
-    # Names are those for the left operand, which has rows i and channels c; the right one has columns and channels d.
+    # The names apply to the left operand, with rows i and channels c. The right operand has columns j and channels d.
     b = tl.program_id(2).to(tl.int64)
     first_own = tl.program_id(0) // (c // block_c) * block_own
     first_c = tl.program_id(0) % (c // block_c) * block_c
@@ -129,13 +129,13 @@ def _backward_of_weight(
     channel = first_c * d + tl.arange(0, block_c * d)
     sums_at += tl.program_id(1) * (c_z * (c * d + 1))
     tl.store(sums_at + z[:, None] * (c * d) + channel[None, :], total)
-    # All programs of the same edges find the same sum.
+    # All programs for the same edges compute the same sum.
     if first_c == 0:
         tl.store(sums_at + c_z * c * d + z, total_offset)
 
 
 def _operand_tiles(operand: Tensor) -> dict[str, Any]:
-    """Return tile sizes for an operand's gradient [b i c s]; two thread blocks fit on a multiprocessor."""
+    """Return tile sizes for the gradient of an operand [b i c s]; two thread blocks fit on a multiprocessor."""
     if operand.dtype == torch.float32:
         return {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64, **FLOAT32}
     # With 64 edges, matrix instructions read both operands of the first product from shared memory.
@@ -154,9 +154,9 @@ def _weight_tiles(left: Tensor) -> dict[str, Any]:
 def operand_gradient(
     grad_y: Tensor, weight: Tensor, own_rows: Tensor, other_rows: Tensor, sequences: int, *, transposed: bool
 ) -> Tensor:
-    """Return the gradient of the operand with rows `own_rows`: [b i s c] of the left one, [b s j d] of the right one.
+    """Return the gradient of the operand with rows `own_rows`: [b i s c] for the left, [b s j d] for the right operand.
 
-    `transposed` is true for the right one, whose rows are the columns of `grad_y`.
+    `transposed` must be true for the right operand, whose rows are the columns of `grad_y`.
     """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     grad_own = grad_y.new_empty(b, size_own, sequences, c)
@@ -184,7 +184,7 @@ def operand_gradient(
 def parameter_gradients(
     grad_y: Tensor, left_rows: Tensor, right_rows: Tensor, weight: Tensor, offset: Tensor
 ) -> list[Tensor]:
-    """Return the gradients of the output's weight and offset from that of the edges [b i j c_z]."""
+    """Return the gradients of weight and offset of the output map, given the gradient of the edges [b i j c_z]."""
     (b, size_i, c, depth), (_, size_j, d, _) = left_rows.shape, right_rows.shape
     tiles = _weight_tiles(left_rows)
     chunks = c // tiles["block_c"]

@@ -1,8 +1,8 @@
-"""The map from attended values to a stream, as Triton kernels that also do what lies around it.
+"""The output map from attended values to a stream, fused with its neighbouring operations as Triton kernels.
 
-In the forward pass that is the addition to the stream, with dropout. In the backward pass it is dropout before the map,
-and after it the gate's gradient and a term of every logit's gradient, so that the gradient of the map's input, which
-takes as much memory as the stream, is not written before the gate.
+In the forward pass, these are dropout and the addition to the stream. In the backward pass, they are dropout before the
+map, and after it the gradient of the gate and a term of the gradient of every logit. The gradient of the input of the
+map, which has the size of the stream, is therefore not written before the gate.
 """
 
 from typing import NamedTuple, no_type_check
@@ -33,7 +33,7 @@ def _forward(
     block_rows: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the stream plus the map of a tile of rows, times the dropout mask if there is one."""
+    """Store the stream plus the map of a tile of rows, times an optional dropout mask."""
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     inside = (row < rows)[:, None]
     attended_at += row.to(tl.int64)[:, None] * c + tl.arange(0, c)[None, :]
@@ -71,9 +71,9 @@ def _backward(
     block_rows: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the gradients of a tile of rows: of the ungated attended values, of the gate, and `delta` of every head.
+    """Store the gradients of the ungated attended values and of the gate for a tile of rows, and `delta` of every head.
 
-    If `dropped_at` is given, also store the gradient after dropout, in the order of the rows.
+    If `dropped_at` is not None, also store the gradient after dropout, in the order of the rows.
     """
     row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
     inside, channel, long_row = (row < rows)[:, None], tl.arange(0, c), row.to(tl.int64)
@@ -99,10 +99,11 @@ def _backward(
 
 
 class MapGradients(NamedTuple):
-    """Gradients on the way through the output map.
+    """Intermediate gradients of the output map.
 
-    `dropped` is the gradient of the map's result [(b n k) c], None if it is not needed, and `attended` that of the
-    ungated attended values [(b n k) (h d)]. `delta` [b n h k] is a term of the gradient of every logit of a query.
+    `dropped` is the gradient of the result of the map [(b n k) c], or None if it is not needed. `attended` is the
+    gradient of the ungated attended values [(b n k) (h d)]. `delta` [b n h k] is a term of the gradient of every logit
+    of a query.
     """
 
     dropped: Tensor | None
@@ -111,12 +112,12 @@ class MapGradients(NamedTuple):
 
 
 def can_map(x: Tensor) -> bool:
-    """Return whether the kernels map to this stream: exact products in float32 are left to cuBLAS."""
+    """Return whether the kernels support this stream; exact float32 products are left to cuBLAS."""
     return x.element_size() == 2 and x.shape[-1] in _CHANNELS
 
 
 def added_map(attended: Tensor, weight: Tensor, offset: Tensor, residual: Residual) -> Tensor:
-    """Return the residual's stream (b n k c) plus the map of `attended` [(b n k) c], times the dropout mask."""
+    """Return the stream (b n k c) of the residual plus the map of `attended` [(b n k) c], times the dropout mask."""
     stream, dropout_mask, in_place = residual
     rows, c = attended.shape
     total, tile = stream if in_place else torch.empty_like(stream), _tile(stream)
@@ -146,9 +147,10 @@ def map_gradients(
     *,
     needs_dropped: bool,
 ) -> MapGradients:
-    """Return gradients on the way through the map, from that of the stream (b n k c); write the gate's logits' too.
+    """Return the gradients of the output map, given the gradient of the stream (b n k c), and write `grad_gate`.
 
-    `attended` and `gate` are [(b n k) c], and rows of `grad_gate` may be parts of longer ones.
+    `attended` and `gate` are [(b n k) c]. `grad_gate` receives the gradient of the logits of the gate; its rows may be
+    parts of longer rows.
     """
     gradient = contiguous_channels(gradient)
     rows, c = attended.shape
@@ -183,14 +185,14 @@ def map_gradients(
 
 
 def _tile(stream: Tensor, width: int = 1) -> dict[str, int]:
-    """Return tile sizes, parts of whole heads, and launch options; at least two programs fit on a multiprocessor."""
+    """Return tile sizes, which divide heads, and launch options; at least two programs fit on a multiprocessor."""
     side = 64 if multiplies_from_shared_memory(stream.device) else 32
     part = min(max(side, width), stream.shape[-1])
     return {"block_rows": side, "part": part, "num_warps": 4, "num_stages": 2}
 
 
 def _placed(dropout_mask: Tensor | None, stream: Tensor) -> tuple[Tensor | int, ...] | None:
-    """Return the dropout mask with its strides along a stream."""
+    """Return the dropout mask and its strides along a stream."""
     if dropout_mask is None:
         return None
     expanded = dropout_mask.expand(stream.shape)

@@ -1,4 +1,4 @@
-"""Dropout and residual addition as one Triton kernel, for streams and changes of any strides."""
+"""Dropout and residual addition as one Triton kernel, for streams and changes with any strides."""
 
 from typing import Any, no_type_check
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from helixfold.ops.triton.language import cdiv, kernel, next_power_of_2, tl
 from helixfold.ops.triton.layer_norm import as_rows, contiguous_channels, elements
 
-# Elements of a tile: 16 for each of 128 threads.
+# Elements of a tile: 16 per thread, with 128 threads.
 _TILE = 2048
 
 
@@ -56,8 +56,8 @@ def _add(
 
 
 def _launch(result: Tensor, stream: Tensor | None, change: Tensor, mask: Tensor | None) -> Tensor:
-    """Write `change`, times `mask` if given, plus `stream` if given, into `result` and return it."""
-    # `result` stands for absent arguments, which the kernel does not read. Expanded masks have stride 0.
+    """Write `change`, times the optional `mask`, plus the optional `stream`, into `result` and return it."""
+    # `result` replaces absent arguments, which the kernel does not read. Expanded masks have stride 0.
     result_rows, stream_rows, change_rows, mask_rows = as_rows(
         result,
         result if stream is None else contiguous_channels(stream),
@@ -89,12 +89,12 @@ def _launch(result: Tensor, stream: Tensor | None, change: Tensor, mask: Tensor 
 
 
 class _AddChange(torch.autograd.Function):
-    """The masked residual addition, which saves only the mask; the stream's gradient is the incoming one."""
+    """The masked residual addition, which saves only the mask; it passes on the gradient of the stream."""
 
     @staticmethod
     def forward(ctx: Any, stream: Tensor, change: Tensor, mask: Tensor | None) -> Tensor:
         ctx.save_for_backward(mask)
-        # The gradient of the change gets the change's memory layout, which the next backward function needs.
+        # The gradient of the change has the memory layout of the change, which the next backward function needs.
         ctx.transposed = change.stride(1) < change.stride(2)
         return _launch(torch.empty_like(stream), stream, change, mask)
 

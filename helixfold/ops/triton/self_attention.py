@@ -1,8 +1,9 @@
-"""Self-attention from a stream to its change: Triton's norm and attention, and cuBLAS's products, in one function.
+"""Self-attention as one autograd function, with layer norm and attention by Triton and products by cuBLAS.
 
-The gradients of queries, keys, values and gates, and of the logits' bias if that is a map of the same rows, lie side by
-side in one tensor, so that one product gives the gradients of their weights and another the gradient of the norm's
-output. Saved are the stream, the projections, attention's result, and the stream's norm if weights that read it learn.
+The gradients of queries, keys, values and gates, and of the bias of the logits if it is a map of the same rows, are
+packed side by side in one tensor. One product then gives the gradients of their weights, and another the gradient of
+the output of the norm. The function saves the stream, the projections, the result of attention, and the output of the
+norm if the weights that read it learn.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from helixfold.ops.triton.output_map import added_map, can_map, map_gradients
 from helixfold.ops.triton.sums import weight_gradients
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
-# The row length of the packed gradients is a multiple of this, so that kernels write them 16 bytes at a time.
+# The row length of the packed gradients is a multiple of this, so that kernels write 16 bytes at a time.
 _ALIGNED = 16
 
 
@@ -41,7 +42,7 @@ def self_attention_adding_triton(
     weights: SelfAttentionWeights,
     heads: int,
 ) -> Tensor | None:
-    """Compute `self_attention` on a CUDA device and add it to the stream that it is made of."""
+    """Compute `self_attention` on a CUDA device and add it to its input stream."""
     if residual.stream is not x or not can_map(x):
         return None
     return _run(residual.adding, x, mask, bias, weights, heads)
@@ -80,13 +81,13 @@ def _forward(
     *,
     save: bool,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """Return the change, or with `adding` its sum with the stream, and if `save` what the gradients need."""
+    """Return the change, or with `adding` the stream plus the change, and if `save` the tensors for the gradients."""
     b, n, k, _ = x.shape
-    # In the order in which attention reads it, whatever the stream's is.
+    # In the memory layout that attention reads, for any layout of the stream.
     normed = normed_into(x.new_empty(x.shape), x, scale, offset).flatten(0, 2)
     qkv, gate = normed @ qkv_weight.T, torch.addmm(gate_bias, normed, gate_weight.T)
     if bias_weight is not None:
-        # Heads first, as attention reads it.
+        # Heads are first, the layout that attention reads.
         bias = torch.bmm(bias_weight.expand(b, -1, -1), normed.view(b, n * k, -1).mT).view(b, heads, n, k)
     if not save:
         del normed
@@ -146,7 +147,7 @@ class _SelfAttention(torch.autograd.Function):
         dropout_mask, normed, qkv, gate, mask_bias, has_keys, bias, attended, logsum = saved
         (b, n, k, _), width = x.shape, len(gate_weight)
         needed = _Needed(*ctx.needs_input_grad)
-        # The gradients of queries, keys, values and gates, [(b n k) (four h d)], then those of the bias, [(b n k) h].
+        # Gradients of queries, keys, values and gates [(b n k) (four h d)], then of the bias [(b n k) h].
         of_bias = 0 if bias_weight is None else len(bias_weight)
         packed = x.new_empty(b * n * k, 4 * width + cdiv(of_bias, _ALIGNED) * _ALIGNED)[:, : 4 * width + of_bias]
         gradients = packed.split([3 * width, width, of_bias], 1)
@@ -186,8 +187,8 @@ class _SelfAttention(torch.autograd.Function):
             grad_bias = None
         weights = [each for each in (qkv_weight, gate_weight, bias_weight) if each is not None]
         learn = [needed.qkv_weight, needed.gate_weight, needed.bias_weight][: len(weights)]
-        found = weight_gradients(gradients[: len(weights)], packed, normed, learn)
-        grad_qkv_weight, grad_gate_weight, grad_bias_weight = (*found, None)[:3]
+        grad_weights = weight_gradients(gradients[: len(weights)], packed, normed, learn)
+        grad_qkv_weight, grad_gate_weight, grad_bias_weight = (*grad_weights, None)[:3]
         grad_normed, grad_gate = packed @ torch.cat(weights), gradients[1]
         others = (gradient, grad_gate.view(x.shape)) if needed.gate_bias or needed.out_bias else ()
         grad_x, sums = norm_gradients(

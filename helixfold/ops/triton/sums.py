@@ -1,4 +1,4 @@
-"""Sums of the parts of parameters' gradients, which kernels leave one per program so that the order is fixed."""
+"""Sums of partial gradients of parameters, which kernels store one per program so that the order is fixed."""
 
 from collections.abc import Sequence
 from typing import no_type_check
@@ -8,10 +8,10 @@ from torch import Tensor
 
 from helixfold.ops.triton.language import cdiv, kernel, next_power_of_2, tl
 
-# Numbers of a tile: 16, or of many parts 32, for each of 128 threads.
+# Elements of a tile: 16 per thread, or 32 for many parts, with 128 threads.
 _TILE = 2048
 _MANY_PARTS = 64
-_MOST_PARTS = 512
+_MAX_PARTS = 512
 
 
 @kernel
@@ -29,15 +29,15 @@ def _sum(parts_at, sum_at, parts, columns, block_parts: tl.constexpr, block_colu
 def summed(parts: Tensor, *parameters: Tensor) -> list[Tensor]:
     """Return the sums over dim 0 of `parts`, split into gradients of these parameters, with their shapes and dtypes.
 
-    Each row of `parts`, in float32, has a number for each element of each parameter, one parameter after the other.
-    The gradients are views of one tensor if the parameters have one dtype.
+    Each row of `parts`, in float32, has the elements of all parameters, one parameter after the other. The gradients
+    are views of one tensor if all parameters have the same dtype.
     """
     dtypes = {parameter.dtype for parameter in parameters}
     flat = parts.flatten(1)
     columns = flat.shape[1]
     total = flat.new_empty(columns, dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
-    block_parts = min(_MOST_PARTS, next_power_of_2(len(flat)))
-    # Many parts of few columns are latency: as many as possible are loaded at once, by as many programs as possible.
+    block_parts = min(_MAX_PARTS, next_power_of_2(len(flat)))
+    # Many parts with few columns are limited by latency, so each program loads the maximum of parts, and few columns.
     block_columns = 8 if block_parts > _MANY_PARTS else min(_TILE // block_parts, 256)
     _sum[(cdiv(columns, block_columns),)](
         flat, total, len(flat), columns, block_parts=block_parts, block_columns=block_columns, num_warps=4
@@ -51,9 +51,10 @@ def summed(parts: Tensor, *parameters: Tensor) -> list[Tensor]:
 def weight_gradients(
     gradients: Sequence[Tensor], packed: Tensor, x: Tensor | None, needed: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Return the gradients [out, in] of the weights of maps of `x` [m, in], None for those that are not `needed`.
+    """Return the gradients [out, in] of the weights of maps of `x` [m, in], or None where not `needed`.
 
-    `gradients` are those of the maps' outputs, [m, out], which lie side by side in `packed`: one product gives all.
+    `gradients` are the gradients of the outputs of the maps [m, out], stored side by side in `packed`, so that one
+    product computes all.
     """
     if x is None or not any(needed):
         return [None] * len(needed)

@@ -1,6 +1,6 @@
-"""Triangle multiplication on a CUDA device: gated maps as Triton kernels, around cuBLAS's batched product.
+"""Triangle multiplication on a CUDA device: gated maps as Triton kernels before and after a batched cuBLAS product.
 
-Operands and product, which cost matrix products, are saved; norms, maps and gates are recomputed for the gradients.
+Operands and product, which cost matrix products, are saved. Norms, maps and gates are recomputed for the gradients.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from helixfold.ops.triton.triangle_backward import Gradients
 from helixfold.ops.triton.triangle_forward import GatedMap, change_of, operands
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
-# The place of the output's weight among the parameters, after both norms.
+# The index of the output weight among the parameters, after both norms.
 _OUT_WEIGHT = 4
 
 
@@ -35,7 +35,7 @@ def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, we
 def triangle_multiplication_adding_triton(
     residual: Residual, pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights
 ) -> Tensor | None:
-    """Compute `triangle_multiplication` on a CUDA device and add it to the pair that it is made of."""
+    """Compute `triangle_multiplication` on a CUDA device and add it to the input pair."""
     if residual.stream is not pair:
         return None
     return _Multiplication.apply(pair, mask, right, residual.adding, *_parameters(pair, weights))
@@ -44,7 +44,7 @@ def triangle_multiplication_adding_triton(
 def triangle_update_triton(
     pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
 ) -> Tensor:
-    """Compute `triangle_update` on a CUDA device, with both operands made in one pass over the pair."""
+    """Compute `triangle_update` on a CUDA device, with one kernel for both operands."""
     maps = GatedMap.of(right, right_gate, pair.dtype)
     return _Multiplication.apply(pair, mask, None, None, *_parameters(pair, weights), *maps)
 
@@ -52,7 +52,7 @@ def triangle_update_triton(
 def triangle_update_adding_triton(
     residual: Residual, pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
 ) -> Tensor | None:
-    """Compute `triangle_update` on a CUDA device and add it to the pair that it is made of."""
+    """Compute `triangle_update` on a CUDA device and add it to the input pair."""
     if residual.stream is not pair:
         return None
     maps = GatedMap.of(right, right_gate, pair.dtype)
@@ -60,7 +60,7 @@ def triangle_update_adding_triton(
 
 
 def _parameters(pair: Tensor, weights: TriangleWeights) -> list[Tensor]:
-    """Return the parameters of both norms, of the output's map and of the left operand's."""
+    """Return the parameters of both norms, of the output map and of the map to the left operand."""
     norm_in, left, left_gate, norm_out, out, gate = weights
     maps = GatedMap.of(out, gate, pair.dtype), GatedMap.of(left, left_gate, pair.dtype)
     return [*norm_in, *norm_out, *chain(*maps)]  # type: ignore[list-item]
@@ -82,14 +82,14 @@ def _operand_gradients(
 
 
 def _sums(memory: Gradients, parameters: list[Tensor], needed: Sequence[bool]) -> Sequence[Tensor | None]:
-    """Return the gradients of norms and biases, from the partial sums of tiles, if one of them is needed."""
+    """Return the gradients of norms and biases from the partial sums of tiles, or None if none is needed."""
     if memory.sums is None or not any(needed):
         return [None] * len(parameters)
     return summed(memory.sums, *parameters)
 
 
 def _weights(memory: Gradients, weights: list[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Return the gradients of the weights of maps of the pair's norm, None for those that are not needed."""
+    """Return the gradients of the weights of maps of the normalised pair, or None where not needed."""
     if memory.maps is None:
         return [None] * len(weights)
     gradients = memory.maps.split([len(weight) for weight in weights], 1)
@@ -97,10 +97,10 @@ def _weights(memory: Gradients, weights: list[Tensor], needed: Sequence[bool]) -
 
 
 class _Multiplication(torch.autograd.Function):
-    """The change of the pair, from its left operand and either a given right one or one that is made here too.
+    """The change of the pair, from its left operand and a right operand, which is computed here if it is None.
 
-    With `adding`, it is the pair plus the change. Parameters are those of both norms, of the output's gated map, of the
-    left operand's, and of the right one's if it is made here.
+    With `adding`, the result is the pair plus the change. The parameters belong to both norms, the gated output map,
+    the gated map to the left operand, and the gated map to the right operand if it is computed here.
     """
 
     @staticmethod
@@ -113,8 +113,8 @@ class _Multiplication(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         norm_in, norm_out, out, sides = _grouped(parameters)
-        left, *made = operands(pair, mask, norm_in, *sides)
-        right = made[0] if right is None else right
+        left, *others = operands(pair, mask, norm_in, *sides)
+        right = others[0] if right is None else right
         product = torch.bmm(left.flatten(0, 1), right.flatten(0, 1).mT)
         product = product.view(*left.shape[:3], right.shape[2])
         ctx.adds, (dropout_mask, in_place) = adding is not None, adding or (None, False)
@@ -137,19 +137,19 @@ class _Multiplication(torch.autograd.Function):
         grad_right = torch.bmm(products.mT, left.flatten(0, 1)).view_as(right) if needs_right else None
         grad_operands = [grad_left] if grad_right is None or len(sides) == 1 else [grad_left, grad_right]
         grad_pair = memory.of_operands(mask, norm_in, sides, grad_operands, gradient if ctx.adds else None)
-        # The places among the parameters of those that are summed over tiles, and of the weights of the pair's maps.
+        # Indices of the parameters whose gradients are summed over tiles, and of the weights of the maps of the pair.
         operands_at = range(_OUT_WEIGHT + 4, len(parameters), 2)
         summed_at = [2, 3, _OUT_WEIGHT + 1, _OUT_WEIGHT + 3, 0, 1, *(at + 1 for at in operands_at)]
         weights_at = [_OUT_WEIGHT + 2, *operands_at]
-        found: dict[int, Tensor | None] = {_OUT_WEIGHT: grad_out_weight}
+        grad_parameters: dict[int, Tensor | None] = {_OUT_WEIGHT: grad_out_weight}
         for places, gradients in ((summed_at, _sums), (weights_at, _weights)):
             of_places = gradients(memory, [parameters[at] for at in places], [learns[at] for at in places])
-            found |= dict(zip(places, of_places, strict=True))
+            grad_parameters |= dict(zip(places, of_places, strict=True))
         grad_right = grad_right if len(sides) == 1 else None
-        return grad_pair, None, grad_right, None, *(found[at] for at in range(len(parameters)))
+        return grad_pair, None, grad_right, None, *(grad_parameters[at] for at in range(len(parameters)))
 
 
 def _grouped(parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], GatedMap, list[GatedMap]]:
-    """Return the norms of pair and product, the output's map, and the operands' maps."""
+    """Return the norms of pair and product, the output map, and the maps to the operands."""
     maps = [GatedMap(*parameters[at : at + 4]) for at in range(4, len(parameters), 4)]
     return parameters[:2], parameters[2:4], maps[0], maps[1:]

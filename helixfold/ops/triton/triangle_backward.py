@@ -1,8 +1,8 @@
-"""Gradients of the gated maps of triangle multiplication, one kernel after and one before cuBLAS's batched product.
+"""Gradients of the gated maps of triangle multiplication: one kernel after and one before the batched cuBLAS product.
 
-Both recompute values and gates, and store the gradients of the maps' outputs side by side, [positions, outputs], so
-that weights get theirs by cuBLAS. Sums over positions are partial sums of tiles, which are added afterwards, so that
-their order is fixed.
+Both recompute values and gates, and store the gradients of the outputs of the maps side by side, [positions, outputs],
+from which cuBLAS computes the gradients of the weights. Tiles store partial sums over positions, which are added
+afterwards in a fixed order.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from helixfold.ops.triton.triangle_forward import GatedMap, gated_maps, placed, 
 @jit
 @no_type_check
 def _map_gradients(gradient, value, gate, dtype):
-    """Return the gradients of a map's outputs and of its gate's logits."""
+    """Return the gradients of the outputs of a map and of the logits of its gate."""
     grad_value = gradient * gate
     return grad_value.to(dtype), (grad_value * value * (1.0 - gate)).to(dtype)
 
@@ -64,9 +64,9 @@ def _change_backward(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the gradients of the product and of the pair's norm.
+    """Store the gradients of the product and of the normalised pair.
 
-    If `sums_at` is given, also store the norms of pair and product, and the gradients of the output's maps.
+    If `sums_at` is not None, also store the normalised pair and product, and the gradients of the output maps.
     """
     tile = tl.program_id(0)
     sample, position, exists = tile_positions(tile, tiles, positions, block)
@@ -98,7 +98,7 @@ def _change_backward(
             tl.store(sums_at + 2 * c + output, tl.sum(grad_value.to(tl.float32), 0))
             tl.store(sums_at + 2 * c + c_z + output, tl.sum(grad_gate.to(tl.float32), 0))
     tl.store(grad_x_at + row * c_z + channel, grad_x.to(x.dtype), mask=inside)
-    # Read and normalised a second time, so that a float32 tile need not be held during the loop.
+    # Read and normalise again, so that no float32 tile is held during the loop.
     a_normed, a_scale = normalised(tl.load(product_at + product_index, mask=inside, other=0.0), c)
     if sums_at is not None:
         sum_norm(sums_at, grad_a, a_normed, c)
@@ -124,7 +124,7 @@ def _add_operand(
     c: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Return the gradient of the pair's norm with the part of some outputs of an operand added.
+    """Return the gradient of the normalised pair plus the part from some outputs of an operand.
 
     `side` is 0 for the first operand of `sums_at` and `grad_maps_at`, and 1 for the second.
     """
@@ -168,9 +168,10 @@ def _operands_backward(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the gradient of the pair, with `added` if that is given, and if `sums_at` is given those of the maps.
+    """Store the gradient of the pair plus the optional `added`, and with `sums_at` the gradients of the maps.
 
-    `earlier_at` has the gradient of the pair's norm from the output's gate; without it, the norm is stored, too.
+    `earlier_at` has the gradient of the normalised pair from the output gate. If it is None, the normalised pair is
+    stored too.
     """
     tile = tl.program_id(0)
     sample, position, exists = tile_positions(tile, tiles, positions, block)
@@ -222,7 +223,7 @@ def _operands_backward(
             )
     if earlier_at is not None:
         grad_x += tl.load(earlier_at + row * c_z + channel, mask=inside, other=0.0).to(tl.float32)
-    # Read and normalised a second time, so that two float32 tiles need not be held during the loop.
+    # Read and normalise again, so that no two float32 tiles are held during the loop.
     x_normed, x_scale = normalised(tl.load(pair_at, mask=inside, other=0.0), c_z)
     if sums_at is not None:
         sum_norm(sums_at, grad_x, x_normed, c_z)
@@ -233,13 +234,13 @@ def _operands_backward(
 
 
 class Gradients:
-    """Memory for what the kernels of a backward pass have in common.
+    """Memory shared by the kernels of a backward pass.
 
-    `maps` are the gradients of the maps that read the pair's norm, [positions, outputs]: of the output's gate if
+    `maps` are the gradients of the maps of the normalised pair, [positions, outputs]: of the output gate if
     `has_change`, then of value and gate of each operand. `sums` are the partial sums of tiles: for the output if
-    `has_change` (scale and offset of its norm, biases of map and gate), then scale and offset of the pair's norm, then
-    the biases of value and gate of each operand. `x` is the pair's norm and `grad_x` its gradient from the output.
-    Without parameters that learn, there are no `maps`, `sums` and `x`.
+    `has_change` (scale and offset of its norm, biases of map and gate), then scale and offset of the norm of the pair,
+    then the biases of value and gate of each operand. `x` is the normalised pair and `grad_x` its gradient from the
+    output. If no parameter learns, `maps`, `sums` and `x` are None.
     """
 
     def __init__(self, pair: Tensor, c: int, sides: int, *, has_change: bool, learns: bool) -> None:
@@ -284,7 +285,7 @@ class Gradients:
         *,
         learns: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of the product [b, c, rows, columns] and, if it `learns`, of the output's weight."""
+        """Return the gradients of the product [b, c, rows, columns] and, if it `learns`, of the output weight."""
         samples, rows, columns, _ = self.pair.shape
         grad_product, a, grad_value = torch.empty_like(product), None, None
         if self.x is not None:
@@ -319,7 +320,7 @@ class Gradients:
         gradients: list[Tensor],
         added: Tensor | None = None,
     ) -> Tensor:
-        """Return the gradient of the pair from those of one or two operands [b, c, rows, columns], plus `added`."""
+        """Return the gradient of the pair plus `added`, given the gradients of its operands [b, c, rows, columns]."""
         samples, rows, columns, _ = self.pair.shape
         grad_pair = torch.empty_like(self.pair)
         left, right = (*gradients, None)[:2]

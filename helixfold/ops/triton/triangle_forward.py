@@ -1,8 +1,8 @@
-"""Gated maps of triangle multiplication before and after cuBLAS's batched product, each in one pass over the pair.
+"""Gated maps of triangle multiplication before and after the batched cuBLAS product, which read the pair once each.
 
-Both compute `(W norm(a) + b) * sigmoid(V norm(pair) + d)` for tiles of positions. Before the product, `a` is the pair;
-the results, one or two operands, are masked and have channels first. After it, `a` is the product, which has channels
-first, and the result has the pair's memory layout.
+Both kernels compute `(W norm(a) + b) * sigmoid(V norm(pair) + d)` for tiles of positions. Before the product, `a` is
+the pair, and the results, one or two operands, are masked and have channels first. After the product, `a` is the
+product, which has channels first, and the result has the memory layout of the pair.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from helixfold.ops.weights import Affine
 
 
 class GatedMap(NamedTuple):
-    """Parameters of a map and of its gate: weights [out, in] in the pair's dtype, and biases [out]."""
+    """Parameters of a map and of its gate: weights [out, in] in the dtype of the pair, and biases [out]."""
 
     weight: Tensor
     bias: Tensor
@@ -36,7 +36,7 @@ class GatedMap(NamedTuple):
 
     @classmethod
     def of(cls, value: Affine, gate: Affine, dtype: torch.dtype) -> "GatedMap":
-        """Return the parameters of a map and its gate as the kernels take them."""
+        """Return the parameters of a map and its gate in the form that kernels take."""
         weights = (affine.weight.to(dtype).contiguous() for affine in (value, gate))
         return cls(next(weights), value.bias, next(weights), gate.bias)  # type: ignore[arg-type]
 
@@ -57,14 +57,14 @@ def gated_maps(a, x, maps, first, c_a: tl.constexpr, c_z: tl.constexpr, part: tl
 @jit
 @no_type_check
 def positions_at(x, sample, position, columns):
-    """Return the addresses of positions of a stream or a mask, given with its first three strides."""
+    """Return the addresses of positions of a stream or a mask, a tuple of its address and first three strides."""
     return x[0] + stream_offsets(sample, position, columns, x[1], x[2], x[3])
 
 
 @jit
 @no_type_check
 def read_outputs(x, sample, position, exists, columns, output):
-    """Return some channels of positions of a stream or dropout mask in float32."""
+    """Return channels at positions of a stream or dropout mask, in float32."""
     at = positions_at(x, sample, position, columns)[:, None] + output
     return tl.load(at, mask=exists[:, None], other=0.0).to(tl.float32)
 
@@ -122,7 +122,7 @@ def _change(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the change of the pair, times the dropout mask if there is one, and with the pair added if `adds`."""
+    """Store the change of the pair, times an optional dropout mask, plus the pair if `adds`."""
     sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
     x_at = positions_at(pair, sample, position, columns)[:, None] + tl.arange(0, c_z)
     x = read_normed(x_at, exists, norm_at, norm_offset_at, c_z)
@@ -141,7 +141,7 @@ def _change(
 
 
 def placed(x: Tensor) -> tuple[Tensor | int, ...]:
-    """Return a stream or mask with its first three strides, as kernels take it."""
+    """Return a stream or mask and its first three strides as a tuple, the form that kernels take."""
     return (x, *x.stride()[:3])
 
 
@@ -151,13 +151,13 @@ def _tile(pair: Tensor, outputs: int) -> dict[str, int]:
 
 
 def operands(pair: Tensor, mask: Tensor, norm: Sequence[Tensor], *sides: GatedMap) -> list[Tensor]:
-    """Return one operand [b, c, rows, columns] of the pair for each of one or two gated maps."""
+    """Return the operands [b, c, rows, columns] of the pair for one or two gated maps."""
     samples, rows, columns, c_z = pair.shape
     c = len(sides[0].weight)
-    made = [pair.new_empty(samples, c, rows, columns) for _ in sides]
+    results = [pair.new_empty(samples, c, rows, columns) for _ in sides]
     tile = _tile(pair, c)
     tiles = cdiv(rows * columns, tile["block"])
-    left, right = (*made, None)[:2]
+    left, right = (*results, None)[:2]
     left_maps, right_maps = (*sides, None)[:2]
     _operands[(samples * tiles,)](
         placed(pair),
@@ -174,7 +174,7 @@ def operands(pair: Tensor, mask: Tensor, norm: Sequence[Tensor], *sides: GatedMa
         c=c,
         **tile,
     )
-    return made
+    return results
 
 
 def change_of(
@@ -188,15 +188,15 @@ def change_of(
     adds: bool = False,
     in_place: bool = False,
 ) -> Tensor:
-    """Return the change of the pair from the product [b, c, rows, columns] of both operands, times the dropout mask.
+    """Return the change of the pair, given the product of both operands [b, c, rows, columns], times the dropout mask.
 
-    If `adds`, return the pair plus that, in the pair's own memory if `in_place`.
+    If `adds`, return the pair plus the change, in the memory of the pair if `in_place`.
     """
     samples, rows, columns, c_z = pair.shape
     change = pair if in_place else torch.empty_like(pair)
     tile = _tile(pair, c_z)
     if pair.element_size() == 2 and multiplies_from_shared_memory(pair.device):
-        # Two norms are held at once: smaller tiles, of which more fit on a multiprocessor.
+        # Two norms are held at a time, so tiles are smaller and more of them fit on a multiprocessor.
         tile |= {"block": 64, "num_warps": 4, "num_stages": 1}
     tiles = cdiv(rows * columns, tile["block"])
     _change[(samples * tiles,)](

@@ -102,5 +102,5 @@ def test_a_training_pass_keeps_no_logits() -> None:
 
 def test_the_backend_says_what_it_leaves_to_others() -> None:
     query, *others = arguments((2, 1, 3, 3, 8, 8))
-    assert "float64" in str(attention.refusals(DEVICE_MODELS["cpu"], query.double(), *others)["rows"])
-    assert "nothing" in str(attention.refusals(DEVICE_MODELS["cpu"], query[:, :0], *others)["rows"])
+    assert "float64" in str(attention.unsupported_reasons(DEVICE_MODELS["cpu"], query.double(), *others)["rows"])
+    assert "nothing" in str(attention.unsupported_reasons(DEVICE_MODELS["cpu"], query[:, :0], *others)["rows"])

@@ -56,7 +56,7 @@ def test_the_change_lies_in_memory_as_the_stream_does() -> None:
 
 def test_the_backend_says_what_it_leaves_to_the_reference() -> None:
     x, *others = arguments(2, 3, 8, 1)
-    assert "float64" in str(global_attention.refusals(DEVICE_MODELS["cpu"], x.double(), *others)["rows"])
-    assert "nothing" in str(global_attention.refusals(DEVICE_MODELS["cpu"], x[:, :0], *others)["rows"])
+    assert "float64" in str(global_attention.unsupported_reasons(DEVICE_MODELS["cpu"], x.double(), *others)["rows"])
+    assert "nothing" in str(global_attention.unsupported_reasons(DEVICE_MODELS["cpu"], x[:, :0], *others)["rows"])
     others[1] = others[1]._replace(query=affine(8, 8))
-    assert "bias" in str(global_attention.refusals(DEVICE_MODELS["cpu"], x, *others)["rows"])
+    assert "bias" in str(global_attention.unsupported_reasons(DEVICE_MODELS["cpu"], x, *others)["rows"])

@@ -139,10 +139,13 @@ def test_a_training_pass_keeps_the_pair_as_it_came_and_nothing_else_of_its_size(
 
 def test_what_it_cannot_take_is_left_to_the_reference() -> None:
     given = arguments(3, 4)
-    assert invariant_point_attention.refusals(DEVICE_MODELS["cpu"], *given)["rows"] is None
+    assert invariant_point_attention.unsupported_reasons(DEVICE_MODELS["cpu"], *given)["rows"] is None
     for dtype in (torch.float64, torch.bfloat16):
-        refusals = invariant_point_attention.refusals(DEVICE_MODELS["cpu"], given[0].to(dtype), *given[1:])
-        assert refusals["rows"] == f"{dtype} is left to the reference"
+        reasons = invariant_point_attention.unsupported_reasons(DEVICE_MODELS["cpu"], given[0].to(dtype), *given[1:])
+        assert reasons["rows"] == f"{dtype} is left to the reference"
     empty = arguments(0, 4)
-    assert invariant_point_attention.refusals(DEVICE_MODELS["cpu"], *empty)["rows"] == "there is nothing to compute"
+    assert (
+        invariant_point_attention.unsupported_reasons(DEVICE_MODELS["cpu"], *empty)["rows"]
+        == "there is nothing to compute"
+    )
     assert invariant_point_attention(*empty)[0].shape == (1, 3, 0, 4)

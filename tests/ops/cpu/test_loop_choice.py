@@ -5,7 +5,7 @@ import torch
 
 from helixfold.ops import sizes
 from helixfold.ops.cpu import loops
-from helixfold.ops.cpu.loops import bytes_taken, compiled
+from helixfold.ops.cpu.loops import compiled, numba_bytes
 from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.sizes import loops_if_large
 
@@ -13,7 +13,7 @@ from helixfold.ops.sizes import loops_if_large
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of a module of loops, its name; streams of a hundred elements are large."""
-    monkeypatch.setattr(loops, "refusal", lambda: None)
+    monkeypatch.setattr(loops, "unsupported_reason", lambda: None)
     monkeypatch.setattr(loops, "_module", lambda name: name)
     monkeypatch.setattr(sizes, "LARGE_STREAM", 100)
 
@@ -39,13 +39,13 @@ def test_nothing_is_compiled_for_small_streams_described_cards_or_without_numba(
             assert compiled("sums", x) == "sums"
         with simulated_device(DEVICE_MODELS["cpu"]):
             assert compiled("sums", x) is None
-        monkeypatch.setattr(loops, "refusal", lambda: "Numba is not installed")
+        monkeypatch.setattr(loops, "unsupported_reason", lambda: "Numba is not installed")
         assert compiled("sums", x) is None
     assert not sizes.loops_may_compute()
 
 
 def test_numba_takes_memory_only_where_loops_may_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "find_spec", lambda _: object())
-    assert (bytes_taken(99), bytes_taken(7, 100)) == (0, 124 * 2**20)
+    assert (numba_bytes(99), numba_bytes(7, 100)) == (0, 124 * 2**20)
     monkeypatch.setattr(loops, "find_spec", lambda _: None)
-    assert bytes_taken(100) == 0
+    assert numba_bytes(100) == 0

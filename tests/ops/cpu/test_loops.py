@@ -23,7 +23,7 @@ from helixfold.ops.cpu.loops import compiled
 from helixfold.ops.device_properties import DEVICE_MODELS, simulated_device
 from helixfold.ops.sizes import loops_if_large
 
-if (reason := loops.refusal()) is not None:
+if (reason := loops.unsupported_reason()) is not None:
     pytest.skip(reason, allow_module_level=True)
 
 from helixfold.ops.cpu.compiled import (
@@ -85,7 +85,7 @@ def test_what_loops_do_not_take_is_left_to_pytorch(monkeypatch: pytest.MonkeyPat
         assert compiled("sums", x, None, x.bfloat16()) is sums
         with simulated_device(DEVICE_MODELS["cpu"]):
             assert compiled("sums", x) is None
-        monkeypatch.setattr(loops, "refusal", lambda: "Numba is not installed")
+        monkeypatch.setattr(loops, "unsupported_reason", lambda: "Numba is not installed")
         assert compiled("sums", x) is None
 
 
@@ -138,17 +138,17 @@ def test_a_numba_that_cannot_be_used_is_a_reason_and_no_error(monkeypatch: pytes
     def fail(name: str) -> None:
         raise ImportError("Numba needs NumPy 1.21 or less")
 
-    refusal = loops.refusal.__wrapped__
-    assert refusal() is None
+    unsupported_reason = loops.unsupported_reason.__wrapped__
+    assert unsupported_reason() is None
     with monkeypatch.context() as patch:
         patch.setattr(loops, "import_module", fail)
-        assert refusal() == "Numba cannot be imported: Numba needs NumPy 1.21 or less"
+        assert unsupported_reason() == "Numba cannot be imported: Numba needs NumPy 1.21 or less"
     with monkeypatch.context() as patch:
         patch.setattr(loops, "find_spec", lambda _: None)
-        assert refusal() == "Numba is not installed (pip install 'helixfold[fast]')"
+        assert unsupported_reason() == "Numba is not installed (pip install 'helixfold[fast]')"
     with monkeypatch.context() as patch:
         patch.setattr("numba.config.DISABLE_JIT", 1)
-        assert refusal() == "NUMBA_DISABLE_JIT is set"
+        assert unsupported_reason() == "NUMBA_DISABLE_JIT is set"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

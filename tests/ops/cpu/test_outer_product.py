@@ -101,8 +101,8 @@ def test_gradients_take_no_more_than_themselves_and_one_sum(dtype: torch.dtype, 
 def test_what_it_cannot_take_is_left_to_the_reference() -> None:
     given = arguments(3, 4, 2)
     wide = [each.double() for each in given[:2]]
-    refusals = outer_product_mean.refusals(DEVICE_MODELS["cpu"], *wide, *given[2:])
-    assert refusals["rows"] == "float64 is left to the reference"
+    reasons = outer_product_mean.unsupported_reasons(DEVICE_MODELS["cpu"], *wide, *given[2:])
+    assert reasons["rows"] == "float64 is left to the reference"
     empty = arguments(3, 4, 0)
-    assert outer_product_mean.refusals(DEVICE_MODELS["cpu"], *empty)["rows"] == "there is nothing to compute"
+    assert outer_product_mean.unsupported_reasons(DEVICE_MODELS["cpu"], *empty)["rows"] == "there is nothing to compute"
     assert outer_product_mean(*empty).shape == (1, 3, 4, 5)

@@ -19,8 +19,8 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """All products by one library, however small they are."""
     if request.param == 0 and not products.HAS_ONEDNN:
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(products, "_LEAST", request.param)
-    monkeypatch.setattr(products, "_LEAST_OF_A_BATCH", request.param)
+    monkeypatch.setattr(products, "_MIN_MULTIPLICATIONS", request.param)
+    monkeypatch.setattr(products, "_MIN_MULTIPLICATIONS_OF_ONE", request.param)
 
 
 def matrices(rows: int, columns: int) -> list[Tensor]:

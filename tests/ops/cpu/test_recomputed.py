@@ -15,7 +15,7 @@ from helixfold.ops.cpu import transition as transition_module
 from helixfold.ops.cpu import triangle as triangle_module
 from helixfold.ops.dispatch import forced
 from helixfold.ops.outer_product import outer_product_mean
-from helixfold.ops.recomputed import Intermediates, Kept, intermediates
+from helixfold.ops.recomputed import Intermediates, SavedIntermediates, intermediates
 from helixfold.ops.self_attention import self_attention
 from helixfold.ops.transition import transition
 from helixfold.ops.triangle import triangle_update
@@ -78,10 +78,10 @@ def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cas
     monkeypatch.setattr(outer_product_module, "_TILE_ELEMENTS", 5 * 5 * 64)
     monkeypatch.setattr(transition_module, "_HIDDEN_ELEMENTS", 500 * 64)
     monkeypatch.setattr(self_attention_module, "_BLOCK_BYTES", 10 * 24 * 128 * 2)
-    monkeypatch.setattr(triangle_module, "_LEAST_ROWS", 5)
+    monkeypatch.setattr(triangle_module, "_MIN_ROWS", 5)
     monkeypatch.setattr(triangle_module, "_BYTES", 1)
-    monkeypatch.setattr(outer_product_module, "_KEPT_SEQUENCES", 1)
-    monkeypatch.setattr(self_attention_module, "_KEPT_CHANNELS", 1)
+    monkeypatch.setattr(outer_product_module, "_SAVED_SEQUENCES", 1)
+    monkeypatch.setattr(self_attention_module, "_SAVED_CHANNELS", 1)
     make, elements = RUNS[request.param]
     run, learned = make()
     return run, elements, learned
@@ -150,12 +150,12 @@ def test_results_are_kept_unless_they_are_recomputed(case: Case) -> None:
 def test_projections_of_many_channels_are_kept_in_lower_precision_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_NO_PRODUCTS", set())
     run, _ = run_self_attention()
-    monkeypatch.setattr(self_attention_module, "_KEPT_CHANNELS", 16)
+    monkeypatch.setattr(self_attention_module, "_SAVED_CHANNELS", 16)
     kept = [
         elements_kept(run, x, "kept") - elements_kept(run, x, "recomputed") for x in (stream(), stream(torch.bfloat16))
     ]
     assert kept == [2 * 24 * 24 * 32, 2 * 24 * 24 * (4 * 32 + 32)]
-    monkeypatch.setattr(self_attention_module, "_KEPT_CHANNELS", 17)
+    monkeypatch.setattr(self_attention_module, "_SAVED_CHANNELS", 17)
     assert elements_kept(run, stream(torch.bfloat16), "kept") < kept[1]
 
 
@@ -166,13 +166,13 @@ def test_outer_products_of_few_sequences_are_recomputed() -> None:
 
 def test_a_pass_without_gradients_keeps_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     rooms: list[Tensor | None] = []
-    room = Kept.room
+    room = SavedIntermediates.room
 
-    def remembered(kept: Kept, *shape: int, like: Tensor) -> Tensor | None:
+    def remembered(kept: SavedIntermediates, *shape: int, like: Tensor) -> Tensor | None:
         rooms.append(room(kept, *shape, like=like))
         return rooms[-1]
 
-    monkeypatch.setattr(Kept, "room", remembered)
+    monkeypatch.setattr(SavedIntermediates, "room", remembered)
     with forced("rows"), torch.no_grad():
         case[0](stream())
     assert rooms

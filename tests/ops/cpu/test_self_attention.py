@@ -90,6 +90,10 @@ def test_a_training_pass_keeps_hardly_more_than_the_stream() -> None:
 def test_the_backend_says_what_it_leaves_to_the_reference() -> None:
     given = arguments(2, 3, 8, 1)
     assert self_attention.choice(*given).name == "rows"
-    assert "float64" in str(self_attention.refusals(DEVICE_MODELS["cpu"], given[0].double(), *given[1:])["rows"])
-    assert "nothing" in str(self_attention.refusals(DEVICE_MODELS["cpu"], given[0][:, :0], *given[1:])["rows"])
+    assert "float64" in str(
+        self_attention.unsupported_reasons(DEVICE_MODELS["cpu"], given[0].double(), *given[1:])["rows"]
+    )
+    assert "nothing" in str(
+        self_attention.unsupported_reasons(DEVICE_MODELS["cpu"], given[0][:, :0], *given[1:])["rows"]
+    )
     assert self_attention(given[0][:, :0], given[1][:, :0], *given[2:]).shape == (1, 0, 3, 8)

@@ -24,8 +24,8 @@ def arguments(*shape: int, factor: int = 4) -> Sequence[Any]:
 def test_it_equals_the_reference(size: int, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks of 65 and of 90 rows, so that there are remainders.
     monkeypatch.setattr(module, "_HIDDEN_ELEMENTS", 65 * 32)
-    monkeypatch.setattr(module, "_MOST_HIDDEN_ELEMENTS", 90 * 32)
-    monkeypatch.setattr(module, "_LARGER_FROM", 0 if large else 2**40)
+    monkeypatch.setattr(module, "_LARGE_HIDDEN_ELEMENTS", 90 * 32)
+    monkeypatch.setattr(module, "_LARGE_STREAM", 0 if large else 2**40)
     assert_equal(transition_rows, transition.reference, arguments(1, 3, size, 8))
     assert_as_near(transition_rows, transition.reference, arguments(1, 3, size, 8))
 

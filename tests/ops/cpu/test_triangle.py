@@ -42,7 +42,7 @@ def of_multiplication(shape: Shape, *, turned: bool = False) -> tuple[Any, ...]:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are several, with remainders."""
     monkeypatch.setattr(module, "_BYTES", 1)
-    monkeypatch.setattr(module, "_LEAST_ROWS", 32)
+    monkeypatch.setattr(module, "_MIN_ROWS", 32)
     monkeypatch.setattr(module, "_PRODUCT_BYTES", 2**14)
     monkeypatch.setattr(fused_norm, "POSITIONS", 300)
 

@@ -36,6 +36,12 @@ def test_the_sum_and_its_gradients_equal_the_references(n: int, f: int, p: int) 
 
 def test_it_refuses_what_it_cannot_compute() -> None:
     given = [each.to("meta") for each in arguments(2, 3, 4)]
-    assert aligned_errors.refusals(DEVICE_MODELS["h100"], *given)["triton"] is None
-    assert aligned_errors.refusals(DEVICE_MODELS["h100"], *(each.double() for each in given))["triton"] is not None
-    assert aligned_errors.refusals(DEVICE_MODELS["h100"], *(each[..., :0] for each in given))["triton"] is not None
+    assert aligned_errors.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"] is None
+    assert (
+        aligned_errors.unsupported_reasons(DEVICE_MODELS["h100"], *(each.double() for each in given))["triton"]
+        is not None
+    )
+    assert (
+        aligned_errors.unsupported_reasons(DEVICE_MODELS["h100"], *(each[..., :0] for each in given))["triton"]
+        is not None
+    )

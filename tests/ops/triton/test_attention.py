@@ -130,9 +130,9 @@ def test_a_gradient_that_is_one_number_expanded_is_read() -> None:
 def test_what_the_kernels_refuse_has_a_reason(change: Callable[..., tuple[Tensor, ...]], reason: str | None) -> None:
     query, key, value, given_mask, *_ = inputs(1, 2, 2, 7, 9, 8)
     changed = [each.to("meta") for each in change(query, key, value)]
-    found = attention.refusals(DEVICE_MODELS["h100"], *changed, given_mask[:, : changed[0].shape[1]].to("meta"))[
-        "triton"
-    ]
+    found = attention.unsupported_reasons(
+        DEVICE_MODELS["h100"], *changed, given_mask[:, : changed[0].shape[1]].to("meta")
+    )["triton"]
     assert found is None if reason is None else reason in found
 
 

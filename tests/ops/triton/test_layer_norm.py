@@ -63,7 +63,7 @@ def test_a_slice_and_an_expanded_gradient_are_read_by_their_strides() -> None:
 
 def test_it_refuses_what_it_cannot_hold() -> None:
     wide = torch.empty(2, 513, device="meta")
-    assert layer_norm.refusals(DEVICE_MODELS["h100"], wide, norm(513))["triton"] is not None
-    assert layer_norm.refusals(DEVICE_MODELS["h100"], wide[:, :512], norm(512))["triton"] is None
-    assert layer_norm.refusals(DEVICE_MODELS["h100"], wide[:, :64].double(), norm(64))["triton"] is not None
-    assert layer_norm.refusals(DEVICE_MODELS["h100"], wide.T, norm(2))["triton"] is not None
+    assert layer_norm.unsupported_reasons(DEVICE_MODELS["h100"], wide, norm(513))["triton"] is not None
+    assert layer_norm.unsupported_reasons(DEVICE_MODELS["h100"], wide[:, :512], norm(512))["triton"] is None
+    assert layer_norm.unsupported_reasons(DEVICE_MODELS["h100"], wide[:, :64].double(), norm(64))["triton"] is not None
+    assert layer_norm.unsupported_reasons(DEVICE_MODELS["h100"], wide.T, norm(2))["triton"] is not None

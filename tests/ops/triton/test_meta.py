@@ -80,7 +80,7 @@ with simulated_device(DEVICE_MODELS["h200"]), Counter() as counter:
     assert attention.choice(*heads, mask, bias).name == "triton"
     found = attention(*heads, mask, bias)
     torch.autograd.grad(found, heads, torch.empty_like(found))
-assert attention.refusals(DEVICE_MODELS["h200"], *heads, mask)["triton"] == "triton is not installed"
+assert attention.unsupported_reasons(DEVICE_MODELS["h200"], *heads, mask)["triton"] == "triton is not installed"
 print(counter.launches)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

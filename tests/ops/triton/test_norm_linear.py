@@ -95,21 +95,23 @@ def test_both_operands_of_the_outer_product_equal_the_reference(c_out: int, bias
 def test_operands_of_different_kinds_are_left_to_others() -> None:
     columns, scale, left = arguments(2, 5, 19, c_in=64, c_out=32)
     for right, reason in (
-        (affine(16, 64), "different numbers of channels"),
+        (affine(16, 64), "differ in channels"),
         (affine(32, 64, bias=False), "one operand has a bias"),
     ):
-        refusals = outer_product_operands.refusals(DEVICE_MODELS["h100"], columns, mask(2, 5, 19), scale, left, right)
-        assert reason in str(refusals["triton"])
+        reasons = outer_product_operands.unsupported_reasons(
+            DEVICE_MODELS["h100"], columns, mask(2, 5, 19), scale, left, right
+        )
+        assert reason in str(reasons["triton"])
 
 
 def test_what_is_refused_has_a_reason() -> None:
     reasons = [
-        norm_linear.refusals(DEVICE_MODELS["h100"], *arguments(3, c_in=c_in, c_out=c_out))["triton"]
+        norm_linear.unsupported_reasons(DEVICE_MODELS["h100"], *arguments(3, c_in=c_in, c_out=c_out))["triton"]
         for c_in, c_out in ((64, 4), (96, 4), (64, 65), (64, 32))
     ]
     assert reasons == [
         None,
         "96 channels are not 64, 128 or 256",
         "65 outputs are more than 64",
-        "products in float32 are left to cuBLAS, but for up to 16 outputs",
+        "products in float32 with more than 16 outputs are left to cuBLAS",
     ]

@@ -33,10 +33,10 @@ def test_groups_and_chis_of_all_residue_types_equal_the_references() -> None:
 def test_it_refuses_what_it_cannot_compute() -> None:
     aatype, positions, mask = torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2, 37, 3), torch.ones(1, 2, 37)
 
-    def refusal(*given: torch.Tensor) -> str | None:
-        return observed_geometry.refusals(DEVICE_MODELS["h100"], *given)["triton"]
+    def unsupported_reason(*given: torch.Tensor) -> str | None:
+        return observed_geometry.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"]
 
-    assert refusal(aatype, positions, mask) is None
-    assert refusal(aatype, positions.double(), mask.double()) == "it takes float32"
-    assert refusal(aatype, positions.requires_grad_(), mask) == "it computes no gradients"
-    assert refusal(aatype[:, :0], positions[:, :0].detach(), mask[:, :0]) == "there is nothing to compute"
+    assert unsupported_reason(aatype, positions, mask) is None
+    assert unsupported_reason(aatype, positions.double(), mask.double()) == "it takes float32"
+    assert unsupported_reason(aatype, positions.requires_grad_(), mask) == "it computes no gradients"
+    assert unsupported_reason(aatype[:, :0], positions[:, :0].detach(), mask[:, :0]) == "there is nothing to compute"

@@ -64,14 +64,14 @@ def test_frozen_parameters_get_no_gradients_and_change_none() -> None:
 
 
 def test_it_refuses_what_its_tiles_cannot_hold() -> None:
-    def refusal(s: int, c: int, c_z: int, dtype: torch.dtype = torch.bfloat16) -> str | None:
+    def unsupported_reason(s: int, c: int, c_z: int, dtype: torch.dtype = torch.bfloat16) -> str | None:
         left, right = torch.empty(1, 3, s, c, dtype=dtype), torch.empty(1, s, 4, c, dtype=dtype)
         given = left, right, left[..., 0], right[..., 0], affine(c_z, c * c)
-        return outer_product_mean.refusals(DEVICE_MODELS["h100"], *given)["triton"]
+        return outer_product_mean.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"]
 
-    assert refusal(5, 32, 128) is None
-    assert refusal(5, 32, 128, torch.float32) == "products in float32 are left to cuBLAS"
-    assert refusal(0, 32, 128) is not None
-    assert refusal(5, 24, 128) is not None
-    assert refusal(5, 32, 96) is not None
-    assert refusal(5, 32, 128, torch.float64) is not None
+    assert unsupported_reason(5, 32, 128) is None
+    assert unsupported_reason(5, 32, 128, torch.float32) == "products in float32 are left to cuBLAS"
+    assert unsupported_reason(0, 32, 128) is not None
+    assert unsupported_reason(5, 24, 128) is not None
+    assert unsupported_reason(5, 32, 96) is not None
+    assert unsupported_reason(5, 32, 128, torch.float64) is not None

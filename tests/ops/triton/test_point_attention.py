@@ -100,13 +100,13 @@ def test_a_second_backward_pass_finds_what_the_first_found() -> None:
 
 
 def test_it_refuses_what_it_cannot_compute() -> None:
-    def refusal(device_model: str, given: list[Any]) -> str | None:
-        return point_attention.refusals(DEVICE_MODELS[device_model], *given)["triton"]
+    def unsupported_reason(device_model: str, given: list[Any]) -> str | None:
+        return point_attention.unsupported_reasons(DEVICE_MODELS[device_model], *given)["triton"]
 
-    assert refusal("h100", point_arguments(4, c_z=128)) is None
-    assert refusal("h100", point_arguments(4, c_z=48)) == "it takes 32, 64 or 128 channels of an edge"
-    assert "8 value points" in str(refusal("h100", point_arguments(4, p=9)))
+    assert unsupported_reason("h100", point_arguments(4, c_z=128)) is None
+    assert unsupported_reason("h100", point_arguments(4, c_z=48)) == "an edge must have 32, 64 or 128 channels"
+    assert "8 value points" in str(unsupported_reason("h100", point_arguments(4, p=9)))
     wide = point_arguments(4)
     wide[0] = wide[0].double()
-    assert refusal("h100", wide) is not None
-    assert "compute capability" in str(refusal("t4", point_arguments(4, c_z=128)))
+    assert unsupported_reason("h100", wide) is not None
+    assert "compute capability" in str(unsupported_reason("t4", point_arguments(4, c_z=128)))

@@ -76,7 +76,7 @@ def test_gradients_lie_in_memory_as_what_they_are_of() -> None:
 
 def test_it_leaves_to_pytorch_what_pytorch_does_as_well() -> None:
     stream, change, kept = inputs((1, 7, 9, 32), 1)
-    assert add_change.refusals(DEVICE_MODELS["h100"], stream, change, None)["triton"] is not None
-    assert add_change.refusals(DEVICE_MODELS["h100"], stream, turned(change), None)["triton"] is None
-    assert add_change.refusals(DEVICE_MODELS["h100"], stream, change, kept)["triton"] is None
-    assert add_change.refusals(DEVICE_MODELS["h100"], stream, change.double(), kept)["triton"] is not None
+    assert add_change.unsupported_reasons(DEVICE_MODELS["h100"], stream, change, None)["triton"] is not None
+    assert add_change.unsupported_reasons(DEVICE_MODELS["h100"], stream, turned(change), None)["triton"] is None
+    assert add_change.unsupported_reasons(DEVICE_MODELS["h100"], stream, change, kept)["triton"] is None
+    assert add_change.unsupported_reasons(DEVICE_MODELS["h100"], stream, change.double(), kept)["triton"] is not None

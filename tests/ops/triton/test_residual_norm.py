@@ -48,12 +48,12 @@ def test_inputs_of_any_strides_are_taken() -> None:
 
 
 def test_it_refuses_what_it_cannot_compute() -> None:
-    def refusal(*given: Tensor | Affine) -> str | None:
-        return residual_norm.refusals(DEVICE_MODELS["h100"], *given)["triton"]
+    def unsupported_reason(*given: Tensor | Affine) -> str | None:
+        return residual_norm.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"]
 
     stream, change, scale, mask = arguments(1, 3, 16, dropout=True)
-    assert refusal(stream, change, scale, mask) is None
-    assert refusal(stream, change.bfloat16(), scale) is not None
-    assert refusal(stream.double(), change.double(), scale) is not None
-    assert refusal(stream, change, scale, mask.requires_grad_()) is not None
-    assert refusal(stream[:, :0], change[:, :0], scale) is not None
+    assert unsupported_reason(stream, change, scale, mask) is None
+    assert unsupported_reason(stream, change.bfloat16(), scale) is not None
+    assert unsupported_reason(stream.double(), change.double(), scale) is not None
+    assert unsupported_reason(stream, change, scale, mask.requires_grad_()) is not None
+    assert unsupported_reason(stream[:, :0], change[:, :0], scale) is not None

@@ -101,8 +101,8 @@ def test_a_pass_without_gradients_gives_the_same() -> None:
 
 def test_what_is_refused_has_a_reason() -> None:
     x, *others, weights, heads = arguments(1, 3, 20)
-    refusals = [
-        self_attention.refusals(DEVICE_MODELS["h100"], *given)["triton"]
+    reasons = [
+        self_attention.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"]
         for given in (
             (x, *others, weights, heads),
             (x.double(), *others, weights, heads),
@@ -110,9 +110,9 @@ def test_what_is_refused_has_a_reason() -> None:
             (x, *others, weights, 4),
         )
     ]
-    assert refusals == [
+    assert reasons == [
         None,
         "torch.float64 is left to the reference",
-        "queries, keys and values have no bias, and the norm and the other maps have one",
+        "only the norm, the gate and the output map must have a bias",
         "4 heads of 16 channels are not of 8, 16, 32 or 64 each, or their number is not the stream's",
     ]

@@ -12,8 +12,8 @@ import torch
 from helixfold.ops.attention import attention
 from helixfold.ops.device_properties import DEVICE_MODELS, DeviceProperties, simulated_device
 from helixfold.ops.transition import transition
-from helixfold.ops.triton import refusal
-from helixfold.ops.triton.refusal import shared_memory
+from helixfold.ops.triton import requirements
+from helixfold.ops.triton.requirements import shared_memory
 from helixfold.ops.weights import Affine, TransitionWeights
 
 ROOT = Path(__file__).parents[3]
@@ -37,14 +37,14 @@ def refused(properties: DeviceProperties, c: int, *, gradients: bool) -> str | N
     x = torch.empty(1, 8, 8, c, dtype=torch.bfloat16, device="meta", requires_grad=gradients)
     affines = [Affine(x.new_empty(*shape), x.new_empty(shape[0])) for shape in ((c,), (4 * c, c), (c, 4 * c))]
     with simulated_device(properties):
-        return transition.refusals(properties, x, TransitionWeights(*affines))["triton"]
+        return transition.unsupported_reasons(properties, x, TransitionWeights(*affines))["triton"]
 
 
 def test_what_takes_more_than_a_card_has_is_left_to_the_next_backend() -> None:
     for device_model in ("h200", "a100", "rtx4090"):
         assert refused(DEVICE_MODELS[device_model], 256, gradients=True) is None
     little = replace(DEVICE_MODELS["rtx4090"], shared_memory=48 * 1024)
-    assert refused(little, 256, gradients=False) == "its kernels need 50 KiB of shared memory, the card has 48"
+    assert refused(little, 256, gradients=False) == "its kernels need 50 KiB of shared memory, the GPU has 48"
     assert refused(little, 128, gradients=False) is None
     assert refused(little, 128, gradients=True) is None
     assert refused(replace(little, shared_memory=32 * 1024), 128, gradients=True) is not None
@@ -53,7 +53,7 @@ def test_what_takes_more_than_a_card_has_is_left_to_the_next_backend() -> None:
 
 
 def test_cards_before_ampere_have_other_backends() -> None:
-    reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
+    reason = "its kernels and bfloat16 need compute capability 8.0, the GPU has 7.5"
     assert refused(DEVICE_MODELS["t4"], 64, gradients=False) == reason
     heads = [torch.empty(1, 3, 2, 5, 16, dtype=torch.float16, device="meta") for _ in range(3)]
     with simulated_device(DEVICE_MODELS["t4"]):
@@ -62,7 +62,7 @@ def test_cards_before_ampere_have_other_backends() -> None:
 
 
 def test_without_triton_kernels_are_refused_unless_a_card_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal, "triton_is_there", lambda: False)
-    assert refusal.refusal_of_kernels(DEVICE_MODELS["h200"]) == "triton is not installed"
+    monkeypatch.setattr(requirements, "triton_is_there", lambda: False)
+    assert requirements.missing_requirement(DEVICE_MODELS["h200"]) == "triton is not installed"
     with simulated_device(DEVICE_MODELS["h200"]):
-        assert refusal.refusal_of_kernels(DEVICE_MODELS["h200"]) is None
+        assert requirements.missing_requirement(DEVICE_MODELS["h200"]) is None

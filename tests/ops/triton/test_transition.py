@@ -81,15 +81,15 @@ def test_frozen_parameters_get_no_gradients_and_the_others_get_theirs(
 
 
 def test_it_refuses_what_its_tiles_cannot_hold() -> None:
-    def refusal(x: Tensor, hidden: int) -> str | None:
+    def unsupported_reason(x: Tensor, hidden: int) -> str | None:
         c = x.shape[-1]
         weights = TransitionWeights(norm(c), affine(hidden, c), affine(c, hidden))
-        return transition.refusals(DEVICE_MODELS["h100"], x, weights)["triton"]
+        return transition.unsupported_reasons(DEVICE_MODELS["h100"], x, weights)["triton"]
 
     x = torch.empty(2, 3, 64, device="meta", dtype=torch.bfloat16)
-    assert refusal(x, 256) is None
-    assert refusal(x, 72) is not None
-    assert refusal(x[..., :24], 64) is not None
-    assert refusal(x.float(), 256) == "products in float32 are left to cuBLAS"
-    assert refusal(x.double(), 256) is not None
-    assert refusal(x[:0], 256) is not None
+    assert unsupported_reason(x, 256) is None
+    assert unsupported_reason(x, 72) is not None
+    assert unsupported_reason(x[..., :24], 64) is not None
+    assert unsupported_reason(x.float(), 256) == "products in float32 are left to cuBLAS"
+    assert unsupported_reason(x.double(), 256) is not None
+    assert unsupported_reason(x[:0], 256) is not None

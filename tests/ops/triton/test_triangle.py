@@ -129,10 +129,13 @@ def test_what_is_refused_has_a_reason() -> None:
     given = [pair.bfloat16(), *given]
     wide, *others = for_operand(1, 4, 18, 24, 16)
     wide = [wide.bfloat16(), *others]
-    assert triangle_multiplication.refusals(DEVICE_MODELS["h100"], *given)["triton"] is None
-    assert triangle_operand.refusals(DEVICE_MODELS["h100"], *wide)["triton"] == "24 channels are not 16, 32, 64 or 128"
+    assert triangle_multiplication.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"] is None
+    assert (
+        triangle_operand.unsupported_reasons(DEVICE_MODELS["h100"], *wide)["triton"]
+        == "24 channels are not 16, 32, 64 or 128"
+    )
     double = [given[0].double(), *given[1:]]
     assert (
-        triangle_multiplication.refusals(DEVICE_MODELS["h100"], *double)["triton"]
+        triangle_multiplication.unsupported_reasons(DEVICE_MODELS["h100"], *double)["triton"]
         == "torch.float64 is left to the reference"
     )

@@ -49,6 +49,11 @@ def test_a_zero_update_changes_nothing_at_all() -> None:
 
 def test_it_refuses_what_it_cannot_compute() -> None:
     given = [each.to("meta") for each in arguments(1, 3)]
-    assert update_frames.refusals(DEVICE_MODELS["h100"], *given)["triton"] is None
-    assert update_frames.refusals(DEVICE_MODELS["h100"], *(each.double() for each in given))["triton"] is not None
-    assert update_frames.refusals(DEVICE_MODELS["h100"], *(each[:, :0] for each in given))["triton"] is not None
+    assert update_frames.unsupported_reasons(DEVICE_MODELS["h100"], *given)["triton"] is None
+    assert (
+        update_frames.unsupported_reasons(DEVICE_MODELS["h100"], *(each.double() for each in given))["triton"]
+        is not None
+    )
+    assert (
+        update_frames.unsupported_reasons(DEVICE_MODELS["h100"], *(each[:, :0] for each in given))["triton"] is not None
+    )

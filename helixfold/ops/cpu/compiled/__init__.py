@@ -1,6 +1,6 @@
-"""Loops that Numba compiles for this processor, each for what PyTorch computes in several passes over memory.
+"""Loops compiled by Numba for this processor, each of which replaces several traversals of memory by PyTorch operators.
 
-Numba comes with the extra `fast`; without it, and where a loop does not serve, `helixfold.ops.cpu` computes the same
-with PyTorch's operators. A loop gets addresses of tensors, since Numba knows no bfloat16, and the sizes of their
-elements in bytes, for which it is compiled: 2 of bfloat16 and 4 of float32. It computes in float32.
+Numba is installed with the extra `fast`. Without it, or where a loop does not support its arguments,
+`helixfold.ops.cpu` uses PyTorch operators. A loop takes addresses of tensors, because Numba has no bfloat16, and is
+compiled for element sizes in bytes: 2 for bfloat16 and 4 for float32. It computes in float32.
 """

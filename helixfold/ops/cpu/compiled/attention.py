@@ -1,7 +1,7 @@
-"""Attention in loops that Numba compiles, in which the logits of a head stay in the cache.
+"""Attention in loops compiled by Numba, in which the logits of a head stay in the cache.
 
-Matrices that are multiplied have units of four bytes, as `register_products` says: a row of `width` logits has `units`
-of them.
+Factors of matrix products consist of units of four bytes, as explained in `register_products`: a row of `width` logits
+has `units` of them.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from helixfold.ops.cpu.compiled.elements import (
     TILE,
     exp,
     larger,
-    number,
     ordered,
     read,
     rounded_bits,
     transpose,
+    unordered,
     write,
     write_pair,
 )
@@ -45,11 +45,12 @@ def write_pairs(
     rounded_slopes: Any,
     first: Any,
 ) -> Any:
-    """Compute the weights and the logits' gradients of two rows of `width`, from column `first` on.
+    """Compute the weights and the gradients of the logits of two rows of `width`, from column `first` on.
 
-    `rows` has the exponentials and `slopes` the gradients of the weights, in float32, and each row has a scale and the
-    mean of its slopes. The logits' gradients are written over the slopes and, rounded, to `rounded_slopes`. Both rows
-    together become one row of units of weights, and one of gradients. Arguments are addresses, but `width` and `first`.
+    `rows` are the exponentials and `slopes` the gradients of the weights, in float32. Each row has a scale and the mean
+    of its slopes. The gradients of the logits overwrite the slopes and are written, rounded, to `rounded_slopes`. Both
+    rows together become one row of units of weights, and one of gradients. All arguments except `width` and `first` are
+    addresses.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -60,7 +61,7 @@ def write_pairs(
             return builder.inttoptr(address, kind.as_pointer())
 
         def of_row(base: Any, row: int) -> Any:
-            """Return a number of a row in all elements of a vector."""
+            """Return a vector with every element equal to the number of a row."""
             one = builder.load(place(base, ir.Constant(_INT64, row), 4, _FLOAT), typ=_FLOAT, align=4)
             vector = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), one, ir.Constant(_INT32, 0))
             return builder.shuffle_vector(vector, vector, ir.Constant(_UNITS, [0] * TILE))
@@ -85,16 +86,16 @@ def write_pairs(
     return types.none(*[types.int64] * 9), generate
 
 
-_LEAST = np.int32(-(2**31))
-# Queries whose logits are computed together: they stay in the first cache.
+_MIN_INT32 = np.int32(-(2**31))
+# Queries whose logits are computed together and stay in the L1 cache.
 _QUERIES = 16
-# Weights of a head whose gradients are summed together: they and the logits' gradients stay in the second cache.
+# Weights of a head whose gradients are summed together; with the gradients of the logits, they stay in the L2 cache.
 _WEIGHTS = 2**16
 
 
 @njit(**OPTIONS)
 def _as_columns(source, stride, rows, units, target, width):
-    """Write a matrix of units with its rows as columns, and zeros behind them up to the width."""
+    """Write the transpose of a matrix of units, padded with zeros to the width."""
     transpose(source, stride, rows, units, target, width, 4)
     for unit in range(units):
         for row in range(rows, width):
@@ -103,7 +104,7 @@ def _as_columns(source, stride, rows, units, target, width):
 
 @njit(forceinline=True, **OPTIONS)
 def _as_rows(source, stride, rows, columns, target, source_size, size):
-    """Write a matrix of elements, of which in bfloat16 two rows share a row of units, and zeros if one is missing."""
+    """Write a matrix as units. In bfloat16, two rows share a row of units, and a missing row is zeros."""
     if size == 4:
         for row in range(rows):
             for column in range(columns):
@@ -122,7 +123,7 @@ def _as_rows(source, stride, rows, columns, target, source_size, size):
 
 @njit(forceinline=True, **OPTIONS)
 def _write_rows(source, rows, columns, target, stride, size):
-    """Round a matrix in float32 and write it."""
+    """Write a float32 matrix rounded to elements of `size` bytes."""
     for row in range(rows):
         for column in range(columns):
             write(target + size * row * stride, column, size, read(source + 4 * row * columns, column, 4))
@@ -130,8 +131,8 @@ def _write_rows(source, rows, columns, target, stride, size):
 
 @njit(forceinline=True, **OPTIONS)
 def _largest(row, keys, bias, bias_size, mask, mask_size):
-    """Add the bias and that of the mask to logits, unless their elements have no size; return the largest logit."""
-    largest = _LEAST
+    """Add the bias and the mask bias to logits, unless their size is 0, and return the maximum logit."""
+    largest = _MIN_INT32
     for k in range(keys):
         logit = read(row, k, 4)
         if bias_size:
@@ -140,7 +141,7 @@ def _largest(row, keys, bias, bias_size, mask, mask_size):
             logit += read(mask, k, mask_size)
         write(row, k, 4, logit)
         largest = larger(largest, ordered(logit))
-    return number(largest)
+    return unordered(largest)
 
 
 def _forward(size: int, bias_size: int, mask_size: int) -> Rows:
@@ -151,7 +152,7 @@ def _forward(size: int, bias_size: int, mask_size: int) -> Rows:
         query, query_n, query_h, query_q, key, key_n, key_h, key_k = arguments(call, 5, 8)
         value, value_n, value_h, value_k, out, out_n, out_h, out_q = arguments(call, 13, 8)
         bias, bias_h, bias_q, mask, mask_n = arguments(call, 21, 5)
-        # At least one column behind the keys, for the zero that completes a unit.
+        # At least one column after the keys, for the zero that completes a unit.
         width = (keys + TILE) // TILE * TILE
         units, key_units, d_units = width // pair, (keys + pair - 1) // pair, d // pair
         memory = np.empty(d_units * width + key_units * c + _QUERIES * (width + units + c + 1), np.float32)
@@ -172,15 +173,15 @@ def _forward(size: int, bias_size: int, mask_size: int) -> Rows:
                 for q in range(count):
                     row, exponentials = logits + 4 * q * width, weights + 4 * q * units
                     row_bias = bias + bias_size * (h * bias_h + (first + q) * bias_q)
-                    most = _largest(row, keys, row_bias, bias_size, mask + mask_size * n * mask_n, mask_size)
+                    maximum = _largest(row, keys, row_bias, bias_size, mask + mask_size * n * mask_n, mask_size)
                     total = np.float32(0)
                     for k in range(keys):
-                        exponential = exp(read(row, k, 4) - most)
+                        exponential = exp(read(row, k, 4) - maximum)
                         write(exponentials, k, size, exponential)
                         total += exponential
                     if size == 2:
                         write(exponentials, keys, size, np.float32(0))
-                    # The sum divides the results, which are fewer than the weights.
+                    # Divide the results, which are fewer than the weights, by the sum.
                     write(scales, q, 4, np.float32(1) / total)
                 product(weights, units, 1, values_as_rows, c, key_units, results, c, count, c, 0, size)
                 target = out + size * (n * out_n + h * out_h + first * out_q)
@@ -188,7 +189,7 @@ def _forward(size: int, bias_size: int, mask_size: int) -> Rows:
                     scale = read(scales, q, 4)
                     for channel in range(c):
                         write(target + size * q * out_q, channel, size, read(results + 4 * q * c, channel, 4) * scale)
-        # Used last, so that it is not freed before.
+        # This use keeps Numba from freeing the memory earlier.
         memory[0] = 0
 
     return rows
@@ -208,15 +209,15 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
         grad_bias, grad_bias_group, grad_bias_h, grad_bias_q, samples, groups = arguments(call, 42, 6)
         width = (keys + TILE) // TILE * TILE
         units, key_units, d_units, c_units = width // pair, (keys + pair - 1) // pair, d // pair, c // pair
-        # Queries in a part, whose weights and slopes (the logits' gradients) are kept until they are summed over.
+        # Queries in a part, whose weights and slopes (the gradients of the logits) are stored until they are summed.
         part = min((queries + 1) // 2 * 2, max(_QUERIES, _WEIGHTS // width // _QUERIES * _QUERIES))
-        part_units, most_channels = part // pair, max(c, d)
+        part_units, max_channels = part // pair, max(c, d)
         memory = np.empty(
             (d_units + c_units) * width
             + (key_units + part_units) * (d + c)
-            + _QUERIES * (2 * width + units + most_channels + 2)
+            + _QUERIES * (2 * width + units + max_channels + 2)
             + 2 * part_units * width
-            + (d + c + most_channels) * width,
+            + (d + c + max_channels) * width,
             np.float32,
         )
         keys_as_columns = memory.ctypes.data
@@ -231,7 +232,7 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
         scales = rounded + 4 * _QUERIES * units
         means = scales + 4 * _QUERIES
         results = means + 4 * _QUERIES
-        weights_as_rows = results + 4 * _QUERIES * most_channels
+        weights_as_rows = results + 4 * _QUERIES * max_channels
         slopes_as_rows = weights_as_rows + 4 * part_units * width
         sum_keys = slopes_as_rows + 4 * part_units * width
         sum_values = sum_keys + 4 * d * width
@@ -271,10 +272,10 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                         for q in range(count):
                             row, slope = logits + 4 * q * width, slopes + 4 * q * width
                             row_bias = bias + bias_size * (h * bias_h + (first + q) * bias_q)
-                            most = _largest(row, keys, row_bias, bias_size, mask + mask_size * n * mask_n, mask_size)
+                            maximum = _largest(row, keys, row_bias, bias_size, mask + mask_size * n * mask_n, mask_size)
                             total, mean = np.float32(0), np.float32(0)
                             for k in range(keys):
-                                exponential = exp(read(row, k, 4) - most)
+                                exponential = exp(read(row, k, 4) - maximum)
                                 write(row, k, 4, exponential)
                                 total += exponential
                                 mean += exponential * read(slope, k, 4)
@@ -282,7 +283,7 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                             write(scales, q, 4, scale)
                             write(means, q, 4, mean * scale)
                         if out:
-                            # As in the forward pass, so that both round the same.
+                            # The same operations as in the forward pass, so that the rounding is equal.
                             left, left_units = logits, width
                             if size == 2:
                                 left, left_units = rounded, units
@@ -308,7 +309,7 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                             left, left_units = slopes, width
                         else:
                             if count % 2:
-                                # The row that completes a pair.
+                                # A row of zeros completes the pair.
                                 for k in range(width):
                                     write(logits + 4 * count * width, k, 4, np.float32(0))
                                     write(slopes + 4 * count * width, k, 4, np.float32(0))
@@ -332,7 +333,7 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                         product(left, left_units, 1, keys_as_rows, d, key_units, results, d, count, d, 0, size)
                         target = grad_query + size * (n * grad_query_n + h * grad_query_h + first * grad_query_q)
                         _write_rows(results, count, d, target, grad_query_q, size)
-                    # Later parts are added to the first one.
+                    # Add later parts to the first one.
                     terms, adds = (in_part + pair - 1) // pair, start_of_part
                     left, right, sums = queries_as_columns, slopes_as_rows, sum_keys
                     product(left, part_units, 1, right, width, terms, sums, width, d, width, adds, size)
@@ -344,14 +345,14 @@ def _backward(size: int, bias_size: int, mask_size: int) -> Rows:
                 transpose(sum_values, width, c, keys, transposed, c, 4)
                 target = grad_value + size * (n * grad_value_n + h * grad_value_h)
                 _write_rows(transposed, keys, c, target, grad_value_k, size)
-        # Used last, so that it is not freed before.
+        # This use keeps Numba from freeing the memory earlier.
         memory[0] = 0
 
     return rows
 
 
 def computes(*heads: Tensor | None) -> bool:
-    """Return whether the loops can compute with these heads [n, h, q, c]: units must not begin within four bytes."""
+    """Return whether the loops support these heads [n, h, q, c], whose units must be aligned to four bytes."""
     return all(
         x.itemsize in SIZES
         and x.shape[-1] % 8 == 0
@@ -365,7 +366,7 @@ def computes(*heads: Tensor | None) -> bool:
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask_bias: Tensor | None, bias: Tensor | None, out: Tensor
 ) -> None:
-    """Write the weighted means of the values into `out` [n, h, q, c]."""
+    """Write the result of attention into `out` [n, h, q, c]."""
     n, h, q, d = query.shape
     k, c = value.shape[2:]
     heads = *_strided(query), *_strided(key), *_strided(value), *_strided(out)
@@ -384,15 +385,18 @@ def write_gradients(
     grad_heads: tuple[Tensor, Tensor, Tensor],
     grad_bias: Tensor | None,
 ) -> None:
-    """Write the gradients of query, key and value, and the result again if `out` is given; add that of the bias."""
+    """Write the gradients of query, key and value, and add the gradient of the bias.
+
+    Unless `out` is None, also write the result of attention into it.
+    """
     n, h, q, d = query.shape
     k, c = value.shape[2:]
-    # Threads add the bias' gradient of rows that they compute to sums of their own.
+    # Threads add the bias gradients of their rows to separate sums.
     groups = n if grad_bias is None else min(n, -(-2 * torch.get_num_threads() // h))
     own_sums = grad_bias is not None and groups > 1
     sums = torch.zeros(groups, h, q, k) if own_sums else None if grad_bias is None else grad_bias[None]
     heads = *_strided(query), *_strided(key), *_strided(value), *_strided(out)
-    grads = (number for each in (gradient, *grad_heads, sums) for number in _strided(each))
+    grads = (value for each in (gradient, *grad_heads, sums) for value in _strided(each))
     address = loop(_backward, query.itemsize, _size(bias), _size(mask_bias))
     biases = *_strided(bias, 2), *_strided(mask_bias, 1)
     run(address, groups * h, 1, h, q, k, d, c, *heads, *biases, *grads, n, groups)
@@ -405,5 +409,5 @@ def _size(x: Tensor | None) -> int:
 
 
 def _strided(x: Tensor | None, count: int = 3) -> tuple[int, ...]:
-    """Return the address of a tensor and its first strides."""
+    """Return the address and the first strides of a tensor."""
     return (0,) * (1 + count) if x is None else (x.data_ptr(), *x.stride()[:count])

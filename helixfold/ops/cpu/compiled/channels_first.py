@@ -1,4 +1,4 @@
-"""Gates and layer norms of triangle multiplication, with channels first, in loops that Numba compiles."""
+"""Gates and layer norms of triangle multiplication, with channels first, in loops compiled by Numba."""
 
 import numpy as np
 import torch
@@ -9,9 +9,9 @@ from helixfold.ops.cpu.compiled.elements import read, sigmoid, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
 _EPS = np.float32(EPS)
-# Channels, and elements of channels-last tensors, that a thread takes at a time.
+# Channels, and elements of channels-last tensors, that a thread computes at a time.
 _CHANNELS, _ELEMENTS = 4, 2**14
-# Positions that are normalised together: what is summed of them stays in the cache.
+# Positions that are normalised together, so that their sums stay in the cache.
 _TILE = 512
 
 
@@ -156,14 +156,14 @@ def write_gated(both: Tensor, bias: Tensor, mask: Tensor, out: Tensor) -> None:
 
 
 def write_gated_gradient(both: Tensor, bias: Tensor, mask: Tensor, gradient: Tensor) -> None:
-    """Overwrite `both` [2c, m] by its gradient."""
+    """Overwrite `both` [2c, m] with its gradient."""
     channels, positions = len(gradient), both.shape[1]
     inputs = both.data_ptr(), bias.data_ptr(), mask.data_ptr(), gradient.data_ptr(), gradient.stride(0)
     run(loop(_gated_gradient, both.itemsize), channels, _CHANNELS, *inputs, channels, positions)
 
 
 def gradient_by_result(logits: Tensor, bias: Tensor, mask: Tensor, gradient: Tensor, result: Tensor) -> Tensor:
-    """Return the gradient of `both` [2c, m] from logits [c, m] and the gated values."""
+    """Return the gradient of `both` [2c, m], given the logits [c, m] and the gated values."""
     channels, positions = logits.shape
     out = logits.new_empty(2 * channels, positions)
     inputs = logits.data_ptr(), bias.data_ptr(), mask.data_ptr(), gradient.data_ptr(), gradient.stride(0)
@@ -173,7 +173,7 @@ def gradient_by_result(logits: Tensor, bias: Tensor, mask: Tensor, gradient: Ten
 
 
 def normalised(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return normalised positions [c, m] of `x` [c, rows, columns], and their means and scales [m]."""
+    """Return the positions of `x` [c, rows, columns] normalised [c, m], and their means and scales [m]."""
     channels, positions = len(x), x[0].numel()
     out = x.new_empty(channels, positions)
     mean, scale = torch.empty(2, positions)
@@ -184,15 +184,15 @@ def normalised(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def write_normalised_gradient(gradient: Tensor, x: Tensor, mean: Tensor, scale: Tensor, out: Tensor) -> None:
-    """Write the gradient of `x` [c, rows, columns] into `out`, from that of the normalised positions [c, m]."""
+    """Write the gradient of `x` [c, rows, columns] into `out`, given the gradient of normalised positions [c, m]."""
     channels, positions = gradient.shape
-    given = x.data_ptr(), x.stride(0), channels, positions, gradient.data_ptr(), mean.data_ptr(), scale.data_ptr()
+    inputs = x.data_ptr(), x.stride(0), channels, positions, gradient.data_ptr(), mean.data_ptr(), scale.data_ptr()
     tiles = -(-positions // _TILE)
-    run(loop(_normalised_gradient, x.itemsize), tiles, 1, *given, out.data_ptr(), out.stride(0))
+    run(loop(_normalised_gradient, x.itemsize), tiles, 1, *inputs, out.data_ptr(), out.stride(0))
 
 
 def write_gated_change(change: Tensor, mapped: Tensor) -> None:
-    """Overwrite logits [rows, columns, c] by the gated values of `mapped` [m, c]."""
+    """Overwrite logits [rows, columns, c] with the gated values of `mapped` [m, c]."""
     rows, columns, channels = change.shape
     positions, step = rows * columns, max(1, _ELEMENTS // channels)
     strides = change.data_ptr(), *change.stride()[:2], columns, channels
@@ -200,6 +200,6 @@ def write_gated_change(change: Tensor, mapped: Tensor) -> None:
 
 
 def write_gated_change_gradient(logits: Tensor, mapped: Tensor, gradient: Tensor) -> None:
-    """Overwrite logits and mapped values, both contiguous, by their gradients."""
+    """Overwrite logits and mapped values, both contiguous, with their gradients."""
     inputs = logits.data_ptr(), mapped.data_ptr(), gradient.data_ptr()
     run(loop(_gated_change_gradient, mapped.itemsize), mapped.numel(), _ELEMENTS, *inputs)

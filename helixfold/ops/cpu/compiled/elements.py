@@ -1,4 +1,4 @@
-"""Elements of tensors in memory, as float32 whatever their dtype, and functions of them."""
+"""Access to elements of tensors in memory as float32, and functions of them, for loops compiled by Numba."""
 
 from typing import Any
 
@@ -12,22 +12,22 @@ from numba.extending import intrinsic
 
 from helixfold.ops.cpu.compiled.threads import OPTIONS
 
-# The instructions that this processor has, by LLVM's names; none that matter where Numba compiles for another one.
+# LLVM's names of the instruction sets of this processor; empty if Numba compiles for another processor.
 _IS_FOR_HOST = not (numba.config.CPU_NAME or numba.config.CPU_FEATURES)
 FEATURES = frozenset(name for name, present in get_host_cpu_features().items() if present and _IS_FOR_HOST)
-# Rows and columns that are transposed in registers.
+# Rows and columns of a tile that is transposed in registers.
 TILE = 16
 _INT16, _INT32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 _LOG2_E = np.float32(1.4426950408889634)
-# The natural logarithm of 2: its first digits, whose product with a small whole number is exact, and the rest.
+# The natural logarithm of 2 as a sum: the first term times a small integer is exact.
 _LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.1219444005469057e-4)
-# Where e to the power of it is the least normal number.
-_LEAST = np.float32(-87.33654)
-_MOST = np.float32(88)
+# exp of this is the smallest normal float32.
+_MIN_EXPONENT = np.float32(-87.33654)
+_MAX_EXPONENT = np.float32(88)
 
 
 class BFloat(ir.HalfType):
-    """LLVM's type of bfloat16 numbers, which llvmlite lacks."""
+    """LLVM's bfloat16 type, which llvmlite lacks."""
 
     intrinsic_name = "bf16"
 
@@ -59,16 +59,16 @@ def _load(element: Any, size: int) -> Any:
 
 
 def rounded_bits(builder: Any, value: Any) -> Any:
-    """Return the bits of the nearest bfloat16 number, or of the even one of two; of a vector, those of its elements.
+    """Return the bits of a number, or of the elements of a vector, rounded to bfloat16 (nearest, ties to even).
 
-    Of NaN only those that processors make stay NaN. The instruction of AVX-512 for this takes longer: a layer norm 1.4
-    times as long on an AMD EPYC (Zen 5).
+    Only the NaN values that processors produce stay NaN. The AVX-512 instruction for this is slower: a layer norm takes
+    1.4 times as long on an AMD EPYC (Zen 5).
     """
     lanes = value.type.count if isinstance(value.type, ir.VectorType) else None
     wide, short = (kind if lanes is None else ir.VectorType(kind, lanes) for kind in (_INT32, _INT16))
 
-    def constant(number: int) -> Any:
-        return ir.Constant(wide, number if lanes is None else [number] * lanes)
+    def constant(value: int) -> Any:
+        return ir.Constant(wide, value if lanes is None else [value] * lanes)
 
     bits = builder.bitcast(value, wide)
     odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
@@ -96,7 +96,7 @@ _load_float32, _store_float32 = _load(_FLOAT, 4), _store(_FLOAT, 4)
 
 @njit(forceinline=True, **OPTIONS)
 def read(address, index, size):
-    """Return an element."""
+    """Return the element at an index, of `size` bytes, as float32."""
     if size == 2:
         return _load_bfloat16(address, index)
     return _load_float32(address, index)
@@ -104,7 +104,7 @@ def read(address, index, size):
 
 @njit(forceinline=True, **OPTIONS)
 def write(address, index, size, value):
-    """Round a number and write it."""
+    """Write a float32 number, rounded to `size` bytes, to the element at an index."""
     if size == 2:
         _store_bfloat16(address, index, value)
     else:
@@ -113,14 +113,14 @@ def write(address, index, size, value):
 
 @njit(forceinline=True, **OPTIONS)
 def clear(address, count):
-    """Write zeros in float32."""
+    """Write `count` float32 zeros."""
     for index in range(count):
         _store_float32(address, index, np.float32(0))
 
 
 @intrinsic
 def write_pair(context: Any, address: Any, index: Any, first: Any, second: Any) -> Any:
-    """Round two numbers to bfloat16 and write one behind the other; the index counts pairs."""
+    """Write two numbers, rounded to bfloat16, as consecutive elements; the index counts pairs."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address, index, first, second = args
@@ -134,7 +134,7 @@ def write_pair(context: Any, address: Any, index: Any, first: Any, second: Any) 
 
 @intrinsic
 def copy(context: Any, source: Any, target: Any, count: Any) -> Any:
-    """Copy bytes from one address to another."""
+    """Copy `count` bytes from one address to another."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
@@ -147,7 +147,7 @@ def copy(context: Any, source: Any, target: Any, count: Any) -> Any:
 
 @intrinsic
 def ordered(context: Any, value: Any) -> Any:
-    """Return an integer that is larger for larger numbers, and largest for NaN; its maximum is found fast."""
+    """Map a number to an integer that has the same order, with NaN as the largest, so that maxima are fast."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _flipped(builder, builder.bitcast(args[0], _INT32))
@@ -156,8 +156,8 @@ def ordered(context: Any, value: Any) -> Any:
 
 
 @intrinsic
-def number(context: Any, order: Any) -> Any:
-    """Return the number of which `ordered` returned this."""
+def unordered(context: Any, order: Any) -> Any:
+    """Return the number that `ordered` mapped to this integer."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(_flipped(builder, args[0]), _FLOAT)
@@ -166,14 +166,14 @@ def number(context: Any, order: Any) -> Any:
 
 
 def _flipped(builder: Any, bits: Any) -> Any:
-    """Return the bits with all but the sign flipped if the sign is set."""
+    """Return the bits, with all except the sign flipped if the sign is set."""
     sign = builder.ashr(bits, ir.Constant(_INT32, 31))
     return builder.xor(bits, builder.and_(sign, ir.Constant(_INT32, 0x7FFFFFFF)))
 
 
 @intrinsic
 def larger(context: Any, one: Any, other: Any) -> Any:
-    """Return the larger of two integers of 32 bits."""
+    """Return the larger of two 32-bit integers."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.select(builder.icmp_signed(">", *args), *args)
@@ -183,7 +183,7 @@ def larger(context: Any, one: Any, other: Any) -> Any:
 
 @intrinsic
 def _power_of_two(context: Any, exponent: Any) -> Any:
-    """Return two to the power of a whole number from -126 to 127."""
+    """Return 2 to the power of an integer from -126 to 127."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         exponent = builder.add(builder.fptosi(args[0], _INT32), ir.Constant(_INT32, 127))
@@ -194,11 +194,11 @@ def _power_of_two(context: Any, exponent: Any) -> Any:
 
 @njit(forceinline=True, fastmath={"contract"}, error_model="numpy")
 def exp(x):
-    """Return e to the power of a number up to 88, within 2e-7 of it; what would be smaller than 1e-38 becomes that."""
-    x = _LEAST if x < _LEAST else x
+    """Return exp(x) for x up to 88, with a relative error below 2e-7; results are at least about 1e-38."""
+    x = _MIN_EXPONENT if x < _MIN_EXPONENT else x
     whole = np.float32(np.floor(x * _LOG2_E + np.float32(0.5)))
     part = x - whole * _LN2 - whole * _LN2_REST
-    # The polynomial that is nearest to e to the power of a part, which is within half of the logarithm of 2.
+    # The best polynomial approximation of exp between -ln(2)/2 and ln(2)/2.
     result = np.float32(0.0013948593)
     result = result * part + np.float32(0.008375137)
     result = result * part + np.float32(0.041666217)
@@ -212,8 +212,8 @@ def exp(x):
 @njit(forceinline=True, fastmath={"contract"}, error_model="numpy")
 def sigmoid(x):
     """Return the logistic function of a number."""
-    # Where e to the power of 88 is exceeded, the result is 0 within rounding already.
-    power = _MOST if -x > _MOST else -x
+    # With a larger exponent, the result would be 0 within rounding.
+    power = _MAX_EXPONENT if -x > _MAX_EXPONENT else -x
     return np.float32(1) / (np.float32(1) + exp(power))
 
 
@@ -230,7 +230,7 @@ def _transposed_tile(element: Any, align: int) -> Any:
                 return builder.bitcast(at, vector.as_pointer())
 
             rows = [builder.load(row(source, stride, i), typ=vector, align=align) for i in range(TILE)]
-            # Each step exchanges one bit of the row's number and the same bit of the column's.
+            # Each step exchanges one bit of the row index with the same bit of the column index.
             for bit in (1, 2, 4, 8):
                 for i in (i for i in range(TILE) if not i & bit):
                     one, other = rows[i], rows[i | bit]
@@ -252,7 +252,7 @@ _transpose_16_bits, _transpose_32_bits = _transposed_tile(_INT16, 2), _transpose
 
 @njit(**OPTIONS)
 def transpose(source, stride, rows, columns, target, target_stride, size):
-    """Write a matrix with rows and columns exchanged; strides are distances of rows in elements."""
+    """Write the transpose of a matrix; strides are the distances of rows in elements."""
     whole_rows, whole_columns = rows // TILE * TILE, columns // TILE * TILE
     for row in range(0, whole_rows, TILE):
         for column in range(0, whole_columns, TILE):

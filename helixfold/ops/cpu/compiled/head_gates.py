@@ -1,6 +1,6 @@
-"""Gates of attention, between heads [n, h, k, d] and channels [(n k), (h d)], in loops that Numba compiles.
+"""Gates of attention, which turn heads [n, h, k, d] into channels [(n k), (h d)], in loops compiled by Numba.
 
-If all elements of a row have attended as one, heads are [n, h, 1, d].
+For global attention, with one query per row, heads are [n, h, 1, d].
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 from helixfold.ops.cpu.compiled.elements import clear, read, sigmoid, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
-# Positions that a thread takes at a time.
+# Positions that a thread computes at a time.
 _POSITIONS = 256
 
 
@@ -88,7 +88,7 @@ def write_gated(attended: Tensor, logits: Tensor, out: Tensor) -> None:
 
 
 def write_attended_gradient(gradient: Tensor, logits: Tensor, out: Tensor) -> None:
-    """Write the gradient of attended values [n, h, k, d] into `out` from that of the gated ones."""
+    """Write the gradient of attended values [n, h, k, d] into `out` given the gradient of the gated values."""
     n, h, queries, d = out.shape
     keys = len(logits) // n
     inputs = gradient.data_ptr(), logits.data_ptr(), logits.stride(0)
@@ -103,7 +103,7 @@ def write_attended_gradient(gradient: Tensor, logits: Tensor, out: Tensor) -> No
 
 
 def write_logits_gradient(attended: Tensor, logits: Tensor, gradient: Tensor, gated: Tensor, out: Tensor) -> None:
-    """Write the gradient of logits into `out`, and the gated values again, from the gradient of the gated ones."""
+    """Write the gradient of the logits into `out` and the gated values into `gated`, given the latter's gradient."""
     n, h, queries, d = attended.shape
     inputs = attended.data_ptr(), logits.data_ptr(), logits.stride(0), gradient.data_ptr()
     outs = gated.data_ptr(), out.data_ptr(), out.stride(0)

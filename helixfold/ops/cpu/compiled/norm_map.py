@@ -1,6 +1,7 @@
-"""Layer norms of positions and maps to a few channels, in loops that Numba compiles.
+"""Layer norms of positions and maps to a few channels, in loops compiled by Numba.
 
-Products with so few outputs would take longer than the norm, whose result need not leave the first cache.
+As matrix products, maps to few channels would take longer than the norm. Here the normalised position stays in the L1
+cache.
 """
 
 import numpy as np
@@ -14,15 +15,15 @@ from helixfold.ops.cpu.compiled.threads import OPTIONS, Rows, arguments, loop, r
 from helixfold.ops.weights import Affine
 
 _EPS = np.float32(EPS)
-MOST_OUTPUTS = 16
-# Positions that a thread takes at a time, and at most how many times as many sums of the weights' gradients there are.
+MAX_OUTPUTS = 16
+# Positions that a thread computes at a time, and the maximum number of partial sums of the gradients of the weights.
 _POSITIONS = 256
 _PARTS = 32
 
 
 @njit(forceinline=True, **OPTIONS)
 def statistics(values, channels, size):
-    """Return the mean and the reciprocal deviation of a position's channels."""
+    """Return the mean and the reciprocal standard deviation of the channels of a position."""
     total = np.float32(0)
     for c in range(channels):
         total += read(values, c, size)
@@ -57,7 +58,7 @@ def _gradient(size: int, gradient_size: int, has_affine: int) -> Rows:
     def rows(call, start, stop):
         gradient, x, row_stride, stride, columns, channels, means, scales = arguments(call, 0, 8)
         out, out_row_stride, out_stride, factors, sums = arguments(call, 8, 5)
-        # Of the gradients of factors and offsets: each part of the positions has its own.
+        # Each part of the positions has its own sums of the gradients of factors and offsets.
         factor_sums = sums + 4 * 2 * (start // _POSITIONS) * channels
         offset_sums = factor_sums + 4 * channels
         grads = np.empty(channels, np.float32)
@@ -65,16 +66,16 @@ def _gradient(size: int, gradient_size: int, has_affine: int) -> Rows:
             row, column = position // columns, position % columns
             values = x + size * (row * row_stride + column * stride)
             result = out + size * (row * out_row_stride + column * out_stride)
-            given = gradient + gradient_size * position * channels
+            grad_normed = gradient + gradient_size * position * channels
             mean, scale = read(means, position, 4), read(scales, position, 4)
             total, slope = np.float32(0), np.float32(0)
             if has_affine:
                 for c in range(channels):
-                    grad = read(given, c, gradient_size)
+                    grad = read(grad_normed, c, gradient_size)
                     write(factor_sums, c, 4, read(factor_sums, c, 4) + grad * (read(values, c, size) - mean) * scale)
                     write(offset_sums, c, 4, read(offset_sums, c, 4) + grad)
             for c in range(channels):
-                grad = read(given, c, gradient_size)
+                grad = read(grad_normed, c, gradient_size)
                 if has_affine:
                     grad *= read(factors, c, 4)
                 grads[c] = grad
@@ -89,10 +90,10 @@ def _gradient(size: int, gradient_size: int, has_affine: int) -> Rows:
 
 
 def normalised(x: Tensor, dtype: torch.dtype, norm: Affine | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return normalised positions [m, c] in this dtype, and their means and reciprocal deviations [m, 1] in float32.
+    """Return positions normalised over channels [m, c], their means, and their reciprocal standard deviations.
 
-    `x` is [m, c] or [n, k, c] with any distances of rows and columns. Scale and offset of `norm`, in float32, are
-    applied if it is given.
+    Positions are in `dtype`, the others [m, 1] in float32. `x` is [m, c] or [n, k, c] with any strides of rows and
+    columns. The scale and offset of `norm`, in float32, are applied if it is given.
     """
     row_stride, stride, columns, positions = positions_of(x)
     values = torch.empty(positions, x.shape[-1], dtype=dtype)
@@ -107,9 +108,9 @@ def normalised(x: Tensor, dtype: torch.dtype, norm: Affine | None = None) -> tup
 def write_gradient(
     gradient: Tensor, x: Tensor, mean: Tensor, scale: Tensor, out: Tensor, norm: Affine | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Write the gradient of `x` into `out`, of the same shape, from the one of what `normalised` returned [m, c].
+    """Write the gradient of the input `x` of `normalised` into `out`, given the gradient of its output [m, c].
 
-    Return the gradients of the norm's scale and offset, or tensors without elements if none is given.
+    Return the gradients of the scale and offset of `norm`, or zeros if it is None.
     """
     row_stride, stride, columns, positions = positions_of(x)
     channels = x.shape[-1]
@@ -124,7 +125,7 @@ def write_gradient(
 
 
 def positions_of(x: Tensor) -> tuple[int, int, int, int]:
-    """Return the distances of rows and of columns, the number of columns, and that of positions."""
+    """Return the strides of rows and columns, the number of columns and the number of positions."""
     if x.ndim == 2:
         return 0, x.stride(0), len(x), len(x)
     return x.stride(0), x.stride(1), x.shape[1], len(x) * x.shape[1]
@@ -132,7 +133,7 @@ def positions_of(x: Tensor) -> tuple[int, int, int, int]:
 
 @njit(forceinline=True, **OPTIONS)
 def _normalise(values, channels, size, row):
-    """Write a normalised position in float32, and return its reciprocal deviation."""
+    """Write a normalised position in float32, and return its reciprocal standard deviation."""
     mean, scale = statistics(values, channels, size)
     for c in range(channels):
         write(row, c, 4, (read(values, c, size) - mean) * scale)
@@ -152,7 +153,7 @@ def _mapped(size: int) -> Rows:
                 for c in range(channels):
                     total += read(row, c, 4) * read(factors, c, 4)
                 write(out, position * outputs + output, size, total + read(bias, output, 4))
-        # Used last, so that it is not freed before.
+        # This use keeps Numba from freeing the memory earlier.
         memory[0] = 0
 
     return rows
@@ -162,7 +163,7 @@ def _gradients(size: int) -> Rows:
     def rows(call, start, stop):
         x, row_stride, stride, columns, channels, outputs, weight, gradient = arguments(call, 0, 8)
         out, out_row_stride, out_stride, sums, step = arguments(call, 8, 5)
-        # Of the gradients of weight and bias: each part of the positions has its own.
+        # Each part of the positions has its own sums of the gradients of weight and bias.
         weight_sums = sums + 4 * (start // step) * outputs * (channels + 1)
         bias_sums = weight_sums + 4 * outputs * channels
         memory = np.empty(2 * channels, np.float32)
@@ -171,11 +172,11 @@ def _gradients(size: int) -> Rows:
         for position in range(start, stop):
             at, column = position // columns, position % columns
             scale = _normalise(x + size * (at * row_stride + column * stride), channels, size, row)
-            given = gradient + size * position * outputs
+            grad_mapped = gradient + size * position * outputs
             for c in range(channels):
                 write(grads, c, 4, np.float32(0))
             for output in range(outputs):
-                grad, factors = read(given, output, size), weight + 4 * output * channels
+                grad, factors = read(grad_mapped, output, size), weight + 4 * output * channels
                 its_sums = weight_sums + 4 * output * channels
                 for c in range(channels):
                     write(grads, c, 4, read(grads, c, 4) + grad * read(factors, c, 4))
@@ -190,33 +191,33 @@ def _gradients(size: int) -> Rows:
             result = out + size * (at * out_row_stride + column * out_stride)
             for c in range(channels):
                 write(result, c, size, (read(grads, c, 4) - total - read(row, c, 4) * slope) * scale)
-        # Used last, so that it is not freed before.
+        # This use keeps Numba from freeing the memory earlier.
         memory[0] = 0
 
     return rows
 
 
 def write_mapped(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
-    """Write the map of the normalised positions of `x` [n, k, c] into `out` [n, k, outputs], which is contiguous.
+    """Write the map of the normalised positions of `x` [n, k, c] into `out` [n, k, outputs].
 
-    Weight [outputs, c] and bias are float32 and contiguous.
+    `out`, weight [outputs, c] and bias are contiguous; weight and bias are float32.
     """
     row_stride, stride, columns, positions = positions_of(x)
-    given = x.data_ptr(), row_stride, stride, columns, x.shape[-1], len(weight), weight.data_ptr(), bias.data_ptr()
-    run(loop(_mapped, x.itemsize), positions, _POSITIONS, *given, out.data_ptr())
+    inputs = x.data_ptr(), row_stride, stride, columns, x.shape[-1], len(weight), weight.data_ptr(), bias.data_ptr()
+    run(loop(_mapped, x.itemsize), positions, _POSITIONS, *inputs, out.data_ptr())
 
 
 def write_gradients(gradient: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Write the gradient of `x` into `out`, and return those of weight and bias, from that of `write_mapped`'s result.
+    """Write the gradient of `x` into `out`, and return the gradients of weight and bias.
 
-    The given gradient [n, k, outputs] is contiguous.
+    `gradient` [n, k, outputs], contiguous, is the gradient of the output of `write_mapped`.
     """
     row_stride, stride, columns, positions = positions_of(x)
     outputs, channels = weight.shape
     step = max(_POSITIONS, -(-positions // _PARTS))
     sums = torch.zeros(-(-positions // step), outputs * (channels + 1))
-    given = x.data_ptr(), row_stride, stride, columns, channels, outputs, weight.data_ptr(), gradient.data_ptr()
+    inputs = x.data_ptr(), row_stride, stride, columns, channels, outputs, weight.data_ptr(), gradient.data_ptr()
     outs = out.data_ptr(), *positions_of(out)[:2], sums.data_ptr(), step
-    run(loop(_gradients, x.itemsize), positions, step, *given, *outs)
+    run(loop(_gradients, x.itemsize), positions, step, *inputs, *outs)
     grad_weight, grad_bias = sums.sum(0).split((outputs * channels, outputs))
     return grad_weight.view(outputs, channels), grad_bias

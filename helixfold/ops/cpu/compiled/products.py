@@ -1,4 +1,4 @@
-"""Products of float32 matrices, and transposed matrices, in loops that Numba compiles."""
+"""Float32 matrix products and transposition in loops compiled by Numba."""
 
 import numpy as np
 from torch import Tensor
@@ -8,7 +8,7 @@ from helixfold.ops.cpu.compiled.register_products import SIZES, product
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
 MULTIPLIES = 4 in SIZES
-# Rows, columns and terms of a part of a product: the right matrix's part stays in the first cache.
+# Rows, columns and terms of a part of a product. The part of the right matrix stays in the L1 cache.
 _ROWS, _COLUMNS, _TERMS = 128, 64, 128
 
 
@@ -34,10 +34,10 @@ def _products() -> Rows:
                     transpose(source, column_stride, columns, terms, packed, columns, 4)
                 lefts, count = left + 4 * (batch * left_batch + row * row_stride + first * stride), height - row
                 count = min(_ROWS, count)
-                # Later terms are added to the first ones.
+                # Add later terms to the first ones.
                 adds = add + first
                 product(lefts, row_stride, stride, packed, columns, terms, target, out_stride, count, columns, adds, 4)
-        # Used last, so that it is not freed before.
+        # This use keeps Numba from freeing the memory earlier.
         memory[0] = 0
 
     return rows
@@ -55,7 +55,7 @@ def _transposed(size: int) -> Rows:
 
 
 def write_products(left: Tensor, right: Tensor, out: Tensor, *, add: bool) -> None:
-    """Write the products of float32 matrices [b, m, k] and [b, k, n] into `out` [b, m, n], or add them.
+    """Write the products of float32 matrices [b, m, k] and [b, k, n] into `out` [b, m, n], or with `add` add them.
 
     The rows or the columns of `right`, and the rows of `out`, are dense; n is a multiple of 8 and k is not 0.
     """
@@ -66,7 +66,7 @@ def write_products(left: Tensor, right: Tensor, out: Tensor, *, add: bool) -> No
 
 
 def transposed(x: Tensor) -> Tensor:
-    """Return a contiguous transposed matrix of one whose rows are dense."""
+    """Return the contiguous transpose of a matrix with dense rows."""
     height, width = x.shape
     out = x.new_empty(width, height)
     sizes = x.data_ptr(), x.stride(0), height, width, out.data_ptr()

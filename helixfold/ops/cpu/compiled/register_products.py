@@ -1,10 +1,10 @@
-"""Products of matrices whose parts stay in registers, for loops that Numba compiles.
+"""Matrix products with sums in registers, for loops compiled by Numba.
 
-PyTorch multiplies batches of float32 matrices with MKL, which uses half of the vector width of AMD's processors.
+PyTorch multiplies batches of float32 matrices with MKL, which uses half of the vector width of AMD processors.
 
-Matrices have units of four bytes: an element of float32, or two of bfloat16 that belong to following terms of the sum.
-So a left matrix in bfloat16 lies in memory as usual, and a right one has two rows in one, element by element. Sums are
-float32.
+Matrices consist of units of four bytes: one float32 element, or two bfloat16 elements for consecutive terms of the sum.
+A left matrix in bfloat16 therefore has the usual layout, and a right one interleaves two rows element by element. Sums
+are float32.
 """
 
 from typing import Any
@@ -16,8 +16,8 @@ from numba.extending import intrinsic
 from helixfold.ops.cpu.compiled.elements import FEATURES, BFloat
 from helixfold.ops.cpu.compiled.threads import OPTIONS
 
-# Sizes of elements that are multiplied here. With narrower vectors the parts would not fit the registers, and MKL is as
-# fast; where a processor has units for bfloat16 matrices, oneDNN is faster.
+# Element sizes for which these products are used. With narrower vectors, the sums would not fit the registers, and MKL
+# is as fast. On processors with units for bfloat16 matrices, oneDNN is faster.
 SIZES = {size for size, feature in ((4, "avx512f"), (2, "avx512bf16")) if feature in FEATURES}
 if "amx-bf16" in FEATURES:
     SIZES.discard(2)
@@ -92,7 +92,7 @@ def _in_registers(rows: int, vectors: int, size: int, width: int) -> Any:
             builder.cbranch(builder.icmp_signed("<", following, depth), terms, after)
 
             builder.position_at_end(after)
-            # Addresses that were found before would take registers from the sums.
+            # Addresses computed earlier would take registers from the sums.
             outs = {}
             for row, vector in places:
                 index = builder.add(builder.mul(const(row), out_stride), const(vector * width))
@@ -163,11 +163,10 @@ _bfloat16_product = _product(2) if "avx512bf16" in FEATURES else _float32_produc
 
 @njit(**OPTIONS)
 def product(left, row_stride, stride, right, right_stride, depth, out, out_stride, rows, columns, add, size):
-    """Write the product of matrices of units, or if `add` is not 0, add it to what is there.
+    """Write the product of matrices of units, or if `add` is not 0, add it to the output.
 
-    Arguments are addresses and, in units, the distances of the left matrix's rows and columns and of the others' rows,
-    whose columns follow each other. `depth` is the number of units that each sum is over, at least 1; `columns` is a
-    multiple of 8.
+    Arguments are addresses and strides in units: of the rows and columns of the left matrix, and of the rows of the
+    others, whose columns are contiguous. Each sum is over `depth` units, at least 1. `columns` is a multiple of 8.
     """
     if size == 2:
         _bfloat16_product(left, row_stride, stride, right, right_stride, depth, out, out_stride, rows, columns, add)

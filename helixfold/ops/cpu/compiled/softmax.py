@@ -1,13 +1,13 @@
-"""The softmax of attention's logits, in loops that Numba compiles."""
+"""The softmax of attention logits in loops compiled by Numba."""
 
 import numpy as np
 from torch import Tensor
 
-from helixfold.ops.cpu.compiled.elements import exp, larger, number, ordered, read, write
+from helixfold.ops.cpu.compiled.elements import exp, larger, ordered, read, unordered, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
-_LEAST = np.int32(-(2**31))
-# Logits that a thread takes at a time.
+_MIN_INT32 = np.int32(-(2**31))
+# Logits that a thread computes at a time.
 _LOGITS = 2**15
 
 
@@ -20,7 +20,7 @@ def _softmax(size: int, bias_size: int, mask_size: int) -> Rows:
             weights = logits + size * row * keys
             row_bias = bias + bias_size * (h * head_stride + q * query_stride)
             row_mask = mask + mask_size * n * mask_stride
-            largest = _LEAST
+            largest = _MIN_INT32
             for k in range(keys):
                 logit = read(weights, k, size)
                 if bias_size:
@@ -29,10 +29,10 @@ def _softmax(size: int, bias_size: int, mask_size: int) -> Rows:
                     logit += read(row_mask, k, mask_size)
                 memory[k] = logit
                 largest = larger(largest, ordered(logit))
-            most = number(largest)
+            maximum = unordered(largest)
             total = np.float32(0)
             for k in range(keys):
-                weight = exp(memory[k] - most)
+                weight = exp(memory[k] - maximum)
                 memory[k] = weight
                 total += weight
             scale = np.float32(1) / total
@@ -48,7 +48,7 @@ def _gradient(size: int, bias_size: int) -> Rows:
         for row in range(start, stop):
             h, q = row // queries, row % queries
             row_bias = bias + bias_size * (h * head_stride + q * query_stride)
-            # All rows of the stream for one row of the bias, whose gradient no other thread adds to.
+            # One thread computes all rows of the stream for a row of the bias, so no other thread adds to its gradient.
             for n in range(count):
                 at = size * keys * ((n * heads + h) * queries + q)
                 total = np.float32(0)
@@ -64,7 +64,7 @@ def _gradient(size: int, bias_size: int) -> Rows:
 
 
 def write_softmax(logits: Tensor, bias: Tensor | None, mask_bias: Tensor | None, heads: int) -> None:
-    """Overwrite logits [(n h), q, k] by their softmax, after adding a bias [h, q, k] and that of a mask [n, k]."""
+    """Overwrite logits [(n h), q, k] with their softmax, after adding a bias [h, q, k] and a mask bias [n, k]."""
     _, q, k = logits.shape
     biases = (0, 0, 0) if bias is None else (bias.data_ptr(), *bias.stride()[:2])
     mask_biases = (0, 0) if mask_bias is None else (mask_bias.data_ptr(), mask_bias.stride(0))
@@ -74,7 +74,10 @@ def write_softmax(logits: Tensor, bias: Tensor | None, mask_bias: Tensor | None,
 
 
 def write_gradient(gradient: Tensor, weights: Tensor, grad_bias: Tensor | None, heads: int) -> None:
-    """Overwrite the gradient of weights [(n h), q, k] by that of the logits, and add that of the bias [h, q, k]."""
+    """Overwrite the gradient of the weights [(n h), q, k] with the gradient of the logits.
+
+    Add the gradient of the bias to `grad_bias` [h, q, k].
+    """
     _, q, k = weights.shape
     n = len(weights) // heads
     biases = (0, 0, 0) if grad_bias is None else (grad_bias.data_ptr(), *grad_bias.stride()[:2])

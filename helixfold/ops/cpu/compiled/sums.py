@@ -1,4 +1,4 @@
-"""Sums of matrices and of their rows, in loops that Numba compiles."""
+"""Sums of matrices and of their rows, in loops compiled by Numba."""
 
 import numpy as np
 import torch
@@ -7,9 +7,9 @@ from torch import Tensor
 from helixfold.ops.cpu.compiled.elements import clear, read, write
 from helixfold.ops.cpu.compiled.threads import Rows, arguments, loop, run
 
-# Columns that are summed together, so that whole lines of the cache are read.
+# Columns that are summed together, so that whole cache lines are read.
 _COLUMNS = 64
-# Elements of a matrix that a thread adds at a time, and positions that are summed at a time.
+# Elements of a matrix that a thread adds at a time, and positions that it sums at a time.
 _ELEMENTS, _POSITIONS = 2**14, 256
 
 
@@ -28,7 +28,7 @@ def _row_sums(size: int) -> Rows:
 def _column_sums(size: int) -> Rows:
     def rows(call, start, stop):
         x, stride, height, width, sums = arguments(call, 0, 5)
-        # Sums of a few rows are added up, since rounding errors grow with the number of terms of a sum.
+        # Partial sums of a few rows are added up, because rounding errors grow with the number of terms of a sum.
         totals, terms = np.empty(_COLUMNS, np.float32), np.empty(_COLUMNS, np.float32)
         for part in range(start, stop):
             first = part * _COLUMNS
@@ -85,12 +85,12 @@ def _added(size: int) -> Rows:
 
 
 def add(total: Tensor, term: Tensor) -> None:
-    """Add a matrix to a sum in float32, both contiguous."""
+    """Add a matrix to a float32 sum in place; both are contiguous."""
     run(loop(_added, term.itemsize), total.numel(), _ELEMENTS, total.data_ptr(), term.data_ptr())
 
 
 def add_row_sums(sums: Tensor, x: Tensor) -> None:
-    """Add the sum of each row of a matrix, whose rows or columns are dense, to sums in float32."""
+    """Add the sum of each row of a matrix, whose rows or columns are dense, to float32 sums in place."""
     height, width = x.shape
     if x.stride(1) == 1:
         run(loop(_row_sums, x.itemsize), height, 8, x.data_ptr(), x.stride(0), width, sums.data_ptr())
@@ -100,20 +100,20 @@ def add_row_sums(sums: Tensor, x: Tensor) -> None:
 
 
 def weighted_sums(x: Tensor, mean: Tensor, scale: Tensor, weights: Tensor) -> Tensor:
-    """Return the sum of each row's normalised positions times their weights [n, k], in float32 [n, c].
+    """Return the weighted sum of the normalised positions of each row, in float32 [n, c], with weights [n, k].
 
-    `x` is [n, k, c], with any distances of rows and columns, and is normalised by means and scales [(n k), 1].
+    `x` is [n, k, c], with any strides of rows and columns, and is normalised with means and scales [(n k), 1].
     """
     n, keys, width = x.shape
     parts = -(-keys // _POSITIONS)
     sums = torch.empty(n, parts, width)
-    given = x.data_ptr(), *x.stride()[:2], keys, width, mean.data_ptr(), scale.data_ptr(), weights.data_ptr()
-    run(loop(_weighted_sums, x.itemsize), n * parts, 1, *given, parts, sums.data_ptr())
+    inputs = x.data_ptr(), *x.stride()[:2], keys, width, mean.data_ptr(), scale.data_ptr(), weights.data_ptr()
+    run(loop(_weighted_sums, x.itemsize), n * parts, 1, *inputs, parts, sums.data_ptr())
     return sums.sum(1)
 
 
 def add_weighted(x: Tensor, weights: Tensor, terms: Tensor) -> None:
-    """Add to each position in `x` [(n k), c] the term of its row [n, c], in float32, times its weight [n, k]."""
+    """Add to each position of `x` [(n k), c] its weight [n, k] times the float32 term of its row [n, c]."""
     (_, keys), (positions, width) = weights.shape, x.shape
-    given = x.data_ptr(), weights.data_ptr(), keys, width, terms.data_ptr()
-    run(loop(_weighted, x.itemsize), positions, max(1, _ELEMENTS // width), *given)
+    inputs = x.data_ptr(), weights.data_ptr(), keys, width, terms.data_ptr()
+    run(loop(_weighted, x.itemsize), positions, max(1, _ELEMENTS // width), *inputs)

@@ -1,4 +1,4 @@
-"""Loops over rows that Numba compiles, in the threads in which PyTorch's own operators run."""
+"""Compilation of loops over rows by Numba, and their execution in the threads of PyTorch's own operators."""
 
 import ctypes
 import hashlib
@@ -16,43 +16,44 @@ from numba.extending import intrinsic
 
 from data_pipeline.io.user_cache import user_cache
 
-# Terms may be added in any order, and a product and a sum be one instruction. NaN and infinity are kept.
+# Terms may be added in any order, and a product and a sum may be one instruction. NaN and infinity are respected.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
-# Options of all that is compiled. A function without its own has those of whatever compiles it first: with Python's
-# errors of division, which nothing here can raise, a loop takes one element at a time.
+# Options of all compiled functions. A function without options would get the options of the first function that
+# compiles it. With Python's errors of division, which cannot occur here, a loop would not be vectorised.
 OPTIONS: dict[str, Any] = {"fastmath": FAST, "error_model": "numpy"}
-# Of a call: the next row, the number of rows, how many a thread takes at a time, the loop's address, its arguments.
+# Fields of a call: the next row, the number of rows, the rows that a thread computes at a time, the address of the
+# loop, and its arguments.
 _NEXT, _TOTAL, _STEP, _LOOP, _ARGUMENTS = range(5)
 _INT64 = ir.IntType(64)
 
-# A loop gets the address of its call, the first row that it computes and the one after the last.
+# A loop takes the address of its call, and the start and the stop of its rows.
 Rows = Callable[[int, int, int], None]
 
 
 @intrinsic(prefer_literal=True)
 def arguments(context: Any, call: Any, first: Any, count: Any) -> Any:
-    """Return `count` arguments of a call from the `first` on, as a tuple; both are constants."""
+    """Return `count` arguments of a call, starting at `first`, as a tuple; both numbers are constants."""
     if not isinstance(count, types.IntegerLiteral):
         return None
-    number = count.literal_value
+    length = count.literal_value
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        call, first, _ = given
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        call, first, _ = args
         values = [
             builder.load(_at(builder, call, builder.add(first, ir.Constant(_INT64, _ARGUMENTS + index))), typ=_INT64)
-            for index in range(number)
+            for index in range(length)
         ]
         return context.make_tuple(builder, signature.return_type, values)
 
-    return types.UniTuple(types.int64, number)(types.int64, types.int64, count), generate
+    return types.UniTuple(types.int64, length)(types.int64, types.int64, count), generate
 
 
 @intrinsic
 def _take(context: Any, call: Any, count: Any) -> Any:
-    """Add to a call's next row, as no other thread does meanwhile, and return what it was."""
+    """Add `count` atomically to the next row of a call, and return its earlier value."""
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        call, count = given
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        call, count = args
         return builder.atomic_rmw("add", _at(builder, call, ir.Constant(_INT64, _NEXT)), count, "monotonic")
 
     return types.int64(types.int64, types.int64), generate
@@ -62,9 +63,9 @@ def _take(context: Any, call: Any, count: Any) -> Any:
 def _compute(context: Any, function: Any, call: Any, start: Any, stop: Any) -> Any:
     """Call the compiled loop at an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [_INT64] * 3)
-        builder.call(builder.inttoptr(given[0], kind.as_pointer()), given[1:])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
         return context.get_dummy_value()
 
     return types.none(types.int64, types.int64, types.int64, types.int64), generate
@@ -75,7 +76,7 @@ def _at(builder: Any, address: Any, index: Any) -> Any:
 
 
 def _thread(call):
-    """Compute rows that no thread has taken yet, a few at a time."""
+    """Compute rows that no thread has claimed yet, a few at a time."""
     total, step, loop = arguments(call, _TOTAL - _ARGUMENTS, 3)
     start = _take(call, step)
     while start < total:
@@ -83,14 +84,14 @@ def _thread(call):
         start = _take(call, step)
 
 
-# The OpenMP library that PyTorch was linked with, if it is GNU's.
+# The OpenMP library that PyTorch is linked with, if it is GNU OpenMP.
 _LIBRARY = ctypes.CDLL(torch._C.__file__)
 ARE_SHARED = hasattr(_LIBRARY, "GOMP_parallel")
 
 
 @cache
 def _parallel() -> Any:
-    """Return the function of the OpenMP library that runs another one in all its threads, and that other one."""
+    """Return the OpenMP function that runs another function in each thread, and the address of that function."""
     run = _LIBRARY.GOMP_parallel
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     run.restype = None
@@ -99,19 +100,19 @@ def _parallel() -> Any:
 
 @cache
 def loop(rows: Callable[..., Rows], *constants: int) -> int:
-    """Return the address of the loop that `rows` makes for these constants, compiled in an earlier process or now."""
+    """Return the address of the compiled loop that `rows` returns for these constants, from the cache if possible."""
     return _compiled(rows(*constants), types.void(types.int64, types.int64, types.int64))
 
 
-def run(address: int, total: int, step: int, *given: int) -> None:
-    """Compute rows 0 to `total` by the loop at an address, in all threads, each of which takes `step` at a time."""
+def run(address: int, total: int, step: int, *values: int) -> None:
+    """Compute rows 0 to `total` with the loop at an address, in parallel, `step` rows at a time per thread."""
     parallel, thread = _parallel()
-    call = (ctypes.c_int64 * (_ARGUMENTS + len(given)))(0, total, step, address, *given)
+    call = (ctypes.c_int64 * (_ARGUMENTS + len(values)))(0, total, step, address, *values)
     parallel(thread, ctypes.addressof(call), 0 if total > step else 1, 0)
 
 
 def _compiled(function: Callable[..., None], signature: Any) -> int:
-    """Return the address of a function, which is kept in the user's cache if that can be written."""
+    """Return the address of a compiled function, which is stored in the user's cache if that is writable."""
     directory = _cache_directory()
     if directory is None:
         return int(cfunc(signature, **OPTIONS)(function).address)
@@ -124,9 +125,9 @@ def _compiled(function: Callable[..., None], signature: Any) -> int:
 
 @cache
 def _cache_directory() -> Path | None:
-    """Return the directory of what was compiled from these very sources: Numba looks only at one file of them.
+    """Return the cache directory for these exact sources, because Numba checks only one of the source files.
 
-    It is None if the directory cannot be written, or if other users can write it.
+    It is None if the directory is not writable, or if other users can write to it.
     """
     cache = user_cache()
     if cache is None:
@@ -138,6 +139,6 @@ def _cache_directory() -> Path | None:
         status = directory.stat()
     except OSError:
         return None
-    # Code is loaded from there, and a cache may be shared: nobody else must be able to write it.
+    # Code is loaded from the cache, so no other user may be able to write to it.
     is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
     return directory if is_own and os.access(directory, os.W_OK) else None

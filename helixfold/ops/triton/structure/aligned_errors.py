@@ -1,7 +1,7 @@
-"""Errors of all points in all frames as Triton kernels that store nothing of all pairs.
+"""The frame aligned point errors (FAPE) as Triton kernels that store no tensor of all pairs.
 
-One kernel adds up the errors and their gradients over points, for some frames; another the gradients over frames, for
-some points. Both compute the errors, so that no program waits for another.
+One kernel sums the errors and their gradients over points, for some frames. The other sums the gradients over frames,
+for some points. Both compute the errors, so that no program waits for another.
 """
 
 from typing import no_type_check
@@ -14,14 +14,14 @@ from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 
 _FLOOR = tl.constexpr(ERROR_FLOOR)
 _CHANNELS = tl.constexpr(7)
-_WIDTH = tl.constexpr(16)  # channels of a tile, at least as many as a matrix product takes
+_WIDTH = tl.constexpr(16)  # channels of a tile, the minimum of matrix products
 _TILE = 32
 
 
 @jit
 @no_type_check
 def _rows(at, stride_channel, row, stride, rows):
-    """Return a tile [rows, channels] of 7 channels each, with zeros beyond."""
+    """Return a tile [rows, channels] with 7 channels, padded with zeros."""
     channel = tl.arange(0, _WIDTH)
     inside = (row < rows)[:, None] & (channel < _CHANNELS)[None, :]
     return tl.load(at + row[:, None] * stride + channel[None, :] * stride_channel, mask=inside, other=0.0)
@@ -38,7 +38,7 @@ def _store(at, stride_channel, row, stride, rows, tile):
 @jit
 @no_type_check
 def _slopes(x, y, z, points, frame_mask, point_mask, clamp):
-    """Return the differences [frames, points] of coordinates times their errors' slopes, and the weighted errors."""
+    """Return the coordinate differences [frames, points] times the slopes of their errors, and the weighted errors."""
     points = tl.trans(points)
     dx = tl.dot(x, points, input_precision="ieee")
     dy = tl.dot(y, points, input_precision="ieee")
@@ -112,16 +112,16 @@ def aligned_errors_triton(
     gradients: bool = True,
     pairs: None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `aligned_errors` on a CUDA device, of all pairs."""
+    """Compute `aligned_errors` of all pairs on a CUDA device."""
     (n, _, frames, _), count = inverse_frames.shape, points.shape[1]
     points, clamp = points.contiguous(), clamp.contiguous()
     masks = frames_mask.contiguous(), points_mask.contiguous()
     grad_frames, grad_points = torch.empty_like(inverse_frames), torch.empty_like(points)
     sums = clamp.new_empty(n, cdiv(frames, _TILE))
-    given = (inverse_frames, *inverse_frames.stride()), points, masks, clamp
+    inputs = (inverse_frames, *inverse_frames.stride()), points, masks, clamp
     _of_frames[(sums.shape[1], n)](
-        *given, sums, (grad_frames, *grad_frames.stride()), (frames, count), tile=_TILE, num_warps=4
+        *inputs, sums, (grad_frames, *grad_frames.stride()), (frames, count), tile=_TILE, num_warps=4
     )
     if gradients:
-        _of_points[(cdiv(count, _TILE), n)](*given, grad_points, (frames, count), tile=_TILE, num_warps=4)
+        _of_points[(cdiv(count, _TILE), n)](*inputs, grad_points, (frames, count), tile=_TILE, num_warps=4)
     return sums.sum(1), grad_frames, grad_points

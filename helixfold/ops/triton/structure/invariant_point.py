@@ -1,4 +1,4 @@
-"""Invariant point attention as Triton kernels: all heads of one query residue in a program, no tensor of all points."""
+"""Invariant point attention as Triton kernels, with all heads of one query residue in a program."""
 
 from typing import Any, no_type_check
 
@@ -25,14 +25,14 @@ from helixfold.ops.triton.sums import summed
 from helixfold.ops.weights import PointAttentionSizes, PointAttentionWeights
 
 _EPS, _MASKED = tl.constexpr(EPS), tl.constexpr(MASKED_POINT)
-# Programs of the backward pass, each of which adds up its gradients of the parameters.
+# Programs of the backward pass, each of which sums its gradients of the parameters.
 _PROGRAMS_OF_A_MULTIPROCESSOR = 2
 
 
 @jit
 @no_type_check
 def _store(features_at, program, means_and_points, pairs, frames, residue, widths, floors, point_width: tl.constexpr):
-    """Store a query residue's features: mean values, mean points in local coordinates, their lengths, mean channels."""
+    """Store the features of a query residue: mean values, mean local points, their lengths, mean channels."""
     means, points = means_and_points
     sample, index, residues, count = residue
     d, p = widths
@@ -83,7 +83,7 @@ def attend(
     c: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Compute the features of one query residue; store its logits if asked for."""
+    """Compute the features of one query residue, and store its logits if they are needed for gradients."""
     point_weight_at, scale_at, offset_at, weight_at = parameters
     features_at, logits_at, log_sum_at = results
     rows, keys, count, first_row = sizes
@@ -118,7 +118,7 @@ def attend(
         )
         logit -= 0.5 * point_weight[None, :] * tl.sum(difference * difference, 2)
         key_mask = tl.load(mask_at + sample * keys + index, mask=there, other=0.0)
-        # Where the query is masked, all keys would get the same large number, which would cut off the logits' digits.
+        # For a masked query, the bias is the same large number for all keys and would reduce the precision.
         logit -= (mask * (1 - key_mask) * _MASKED)[:, None]
         if logits_at is not None:
             at, exists = of_keys(logits_at, sample, row, index, heads, (rows, keys, count))
@@ -142,7 +142,7 @@ def attend(
 
 
 class _PointAttention(torch.autograd.Function):
-    """The attention, which saves the logits; the backward pass computes what remains of keys by matrix products."""
+    """Invariant point attention, which saves the logits; its backward pass sums over queries by matrix products."""
 
     @staticmethod
     def forward(  # autograd functions are called with positions
@@ -206,7 +206,7 @@ class _PointAttention(torch.autograd.Function):
             of_own_frames,
             (i, r, h, first),
             (d, p, c),
-            ctx.sizes.least_length,
+            ctx.sizes.min_length,
             **_tiles(ctx.sizes),
             num_warps=1,
         )
@@ -267,16 +267,16 @@ class _PointAttention(torch.autograd.Function):
 
 
 def _tiles(sizes: PointAttentionSizes, queries: str = "") -> dict[str, int]:
-    """Return the widths of tiles; those that hold points of queries also tell how many of them, or of coordinates."""
-    found = {
+    """Return the widths of tiles, with `query_width`, in points or coordinates, if the tiles hold points of queries."""
+    widths = {
         "heads": max(16, next_power_of_2(sizes.heads)),
         "scalar_width": next_power_of_2(sizes.scalars),
         "point_width": next_power_of_2(sizes.value_points),
     }
     if queries:
         coordinates = 3 if queries == "attended query" else 1
-        found["query_width"] = next_power_of_2(coordinates * sizes.query_points)
-    return found
+        widths["query_width"] = next_power_of_2(coordinates * sizes.query_points)
+    return widths
 
 
 def point_attention_triton(
@@ -289,7 +289,7 @@ def point_attention_triton(
     sizes: PointAttentionSizes,
     first: int = 0,
 ) -> Tensor:
-    """Compute `point_attention` on a CUDA device; with gradients, only logits are stored for all pairs.
+    """Compute `point_attention` on a CUDA device; with gradients, only the logits of all pairs are stored.
 
     The offset of the map to the bias is equal for all keys, so the softmax does not depend on it.
     """

@@ -1,4 +1,4 @@
-"""The kernel of invariant point attention's gradients for what all pairs have: logits and channels."""
+"""The Triton kernel for the gradients of invariant point attention that all pairs have: logits and channels."""
 
 from typing import no_type_check
 
@@ -13,7 +13,7 @@ _EPS = tl.constexpr(EPS)
 @jit
 @no_type_check
 def _read(pair, arrays, log_sum, sample, row, index, heads: tl.constexpr, c: tl.constexpr, sizes):
-    """Return some keys' normalised channels and reciprocal deviations, weights and gradients of weights."""
+    """Return the normalised channels, reciprocal standard deviations, weights and weight gradients of some keys."""
     x = tl.load(pair_at(pair, sample, row, index, c), mask=(index < sizes[1])[:, None], other=0.0).to(tl.float32)
     normed, factor = normalised(x, tl.arange(0, c), _EPS, c)
     at, exists = of_keys(arrays[0], sample, row, index, heads, sizes)
@@ -38,12 +38,12 @@ def differentiate(
     c: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Compute the gradients of logits and of the pair from those of the weights and of the mean channels.
+    """Compute the gradients of the logits and the pair, given the gradients of the weights and mean channels.
 
-    `arrays` are the logits, the weights, which are written, and the gradients of the weights without the mean channels'
-    part, which become those of the logits. `grad_pairs_of` are the gradients of the mean channels and their step from
-    one residue to the next. Every program adds up its residues' gradients [h + 2, c] of the map to the bias and of the
-    norm's scale and offset.
+    `arrays` are the logits, the weights, which are written, and the gradients of the weights without the part from the
+    mean channels, which are overwritten with the gradients of the logits. `grad_pairs_of` are the gradients of the mean
+    channels and their stride from one residue to the next. Every program sums the gradients [h + 2, c] of its residues
+    for the map to the bias and for the scale and offset of the norm.
     """
     scale_at, weight_at = parameters
     rows, keys, count = sizes
@@ -85,7 +85,7 @@ def differentiate(
                 grad_x = gradient_through_norm(grad_normed, normed, factor, c)
                 at = pair_at(grad_pair, sample, row, index, c)
                 tl.store(at, grad_x.to(grad_pair[0].dtype.element_ty), mask=(index < keys)[:, None])
-    # The map's weight is multiplied by the norm's scale.
+    # The weight of the map is multiplied by the scale of the norm.
     place, inside = means_at(heads, c, count, c)
     sum_scale += tl.sum(sum_weight * tl.load(weight_at + place, mask=inside, other=0.0), 0)
     sums_at += tl.program_id(0) * (count + 2) * c

@@ -1,7 +1,7 @@
-"""Common parts of the kernels of invariant point attention: reading of one query's or some keys' tiles.
+"""Common parts of the kernels of invariant point attention: reading tiles of one query or of some keys.
 
-Tiles of residues have the dims [residues, heads, channels], padded to powers of 2. The pair is given as a tuple of its
-address and its strides.
+Tiles of residues are [residues, heads, channels], padded to powers of 2. The pair is a tuple of its address and its
+strides.
 """
 
 from typing import no_type_check
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helixfold.ops.triton.language import jit, tl
 
-# Keys of a tile: the values of all heads and points of 16 keys are 32 numbers for each of 256 threads.
+# Keys of a tile: the values of all heads and points of 16 keys are 32 elements per thread, with 256 threads.
 BLOCK = 16
 
 
@@ -19,7 +19,7 @@ BLOCK = 16
 def read_channels(
     at, sample, residue, residues, first, heads: tl.constexpr, channels: tl.constexpr, count, used, width
 ):
-    """Return some residues' tile of an array [b h r width]: the `used` channels from the first on of `count` heads."""
+    """Return a tile of an array [b h r width]: the `used` channels, starting at `first`, of `count` heads."""
     head, channel = tl.arange(0, heads)[None, :, None], tl.arange(0, channels)[None, None, :]
     at += ((sample * count + head) * residues + residue[0][:, None, None]) * width + first + channel
     return tl.load(at, mask=residue[1][:, None, None] & (head < count) & (channel < used), other=0.0)
@@ -28,7 +28,7 @@ def read_channels(
 @jit
 @no_type_check
 def read_points(at, sample, residue, residues, first, heads: tl.constexpr, points: tl.constexpr, count, used, width):
-    """Return coordinates [residues, heads, 4 * points] of such an array: x, y and z of the `used` points, and zeros."""
+    """Return coordinates [residues, heads, 4 * points] of an array: x, y and z of the `used` points, then zeros."""
     head, channel = tl.arange(0, heads)[None, :, None], tl.arange(0, 4 * points)[None, None, :]
     axis, point = channel // points, channel % points
     at += ((sample * count + head) * residues + residue[0][:, None, None]) * width + first + axis * used + point
@@ -45,7 +45,7 @@ def pair_at(pair, sample, row, key, c: tl.constexpr):
 @jit
 @no_type_check
 def read_weight(weight_at, scale, heads: tl.constexpr, c: tl.constexpr, count):
-    """Return the map [heads, c] of normalised channels to the bias, with the norm's scale."""
+    """Return the map [heads, c] from normalised channels to the bias, times the scale of the norm."""
     head, channel = tl.arange(0, heads)[:, None], tl.arange(0, c)[None, :]
     return tl.load(weight_at + head * c + channel, mask=head < count, other=0.0) * scale[None, :]
 
@@ -53,7 +53,7 @@ def read_weight(weight_at, scale, heads: tl.constexpr, c: tl.constexpr, count):
 @jit
 @no_type_check
 def of_keys(at, sample, row, key, heads: tl.constexpr, sizes):
-    """Return pointers [keys, heads] into an array [b h i j] of all pairs, and the mask of what exists."""
+    """Return pointers [keys, heads] into an array [b h i j] of all pairs, and the mask of existing elements."""
     rows, keys, count = sizes
     head = tl.arange(0, heads)
     place = ((sample * count + head[None, :]) * rows + row) * keys + key[:, None]
@@ -63,7 +63,7 @@ def of_keys(at, sample, row, key, heads: tl.constexpr, sizes):
 @jit
 @no_type_check
 def means_at(heads: tl.constexpr, channels: tl.constexpr, count, width):
-    """Return offsets [heads, channels] into an array [h d] of one residue, and the mask of what exists."""
+    """Return offsets [heads, channels] into an array [h d] of one residue, and the mask of existing elements."""
     head, channel = tl.arange(0, heads)[:, None], tl.arange(0, channels)[None, :]
     return head * width + channel, (head < count) & (channel < width)
 

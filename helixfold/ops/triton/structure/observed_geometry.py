@@ -1,4 +1,4 @@
-"""Frames of rigid groups and chi angles of an observed structure as one Triton kernel, without gradients."""
+"""Frames of rigid groups and chi angles of an experimental structure as one Triton kernel, without gradients."""
 
 from typing import no_type_check
 
@@ -8,7 +8,7 @@ from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 
 _BLOCK = 16  # residues of a program
 _ATOMS = tl.constexpr(37)
-# A vector is divided by its length, which counts as 1e-4 if all coordinates are 0.
+# A vector is divided by its length, or by 1e-4 if all coordinates are 0.
 _SQUARED_FLOOR = tl.constexpr(1e-8)
 
 
@@ -45,7 +45,7 @@ def _axes(negative_x, origin, xy_plane):
 @jit
 @no_type_check
 def _atom(structure, atoms_at, residue, inside):
-    """Return the coordinates of an atom of each residue, given by an address of its number, and whether it is there."""
+    """Return the coordinates of an atom of each residue, whose index is at an address, and whether the atom exists."""
     atom = residue * _ATOMS + tl.load(atoms_at, mask=inside, other=0)
     at = structure[0] + 3 * atom
     return (
@@ -58,13 +58,13 @@ def _atom(structure, atoms_at, residue, inside):
 @kernel
 @no_type_check
 def observe(structure, aatype_at, tables, groups, chis, residues, block: tl.constexpr):
-    """Write the frames, alternative rotations and masks of 8 groups, and the 4 chi angles, of some residues.
+    """Write the frames, alternative rotations and masks of 8 rigid groups, and the 4 chi angles, of some residues.
 
-    `structure` are positions and the mask of atoms; `tables` are those of the reference.
+    `structure` are the positions and the mask of atoms. `tables` are described in `observed`.
     """
     atoms_at, exists_at, mirror_at, half_turn_at, chi_atoms_at, chi_exists_at, symmetric_at = tables
     residue = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)[:, None]
-    # Gaps have type 21; like unknown residues, of type 20, they have no groups and no atoms here.
+    # Gaps have residue type 21. Like unknown residues, of type 20, they have no groups and no atoms here.
     aatype = tl.minimum(tl.load(aatype_at + residue, mask=residue < residues, other=20), 20)
 
     group = tl.arange(0, 8)[None, :]
@@ -106,10 +106,12 @@ def observe(structure, aatype_at, tables, groups, chis, residues, block: tl.cons
 
 
 def observed(aatype: Tensor, positions: Tensor, mask: Tensor, tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return rotations, alternative ones, translations and mask of 8 groups; angles, alternatives and mask of chis.
+    """Return the frames of 8 rigid groups and the chi angles of an experimental structure.
 
-    `tables` have a row for each residue type: the groups' atoms, which of them exist, their mirrored axes and half
-    turns, and the chis' atoms, which of them exist and which are symmetric.
+    The results are the rotations, alternative rotations, translations and mask of the groups, then the angles,
+    alternative angles and mask of the chis. `tables` have a row for each residue type: the atoms of the groups, which
+    groups exist, their mirrored axes and half turns, and the atoms of the chis, which chis exist and which are
+    symmetric.
     """
     structure, shape = (positions.contiguous(), mask.contiguous()), aatype.shape
     groups = tuple(positions.new_empty(*shape, 8, *rest) for rest in ((3, 3), (3, 3), (3,), ()))

@@ -1,12 +1,13 @@
-"""Kernels that bring residues' projections into the form that invariant point attention reads, and gradients back.
+"""Kernels that convert the projections of residues to the inputs of invariant point attention, and back for gradients.
 
-A residue's projections are the scalars of all heads' queries, then of each head's key and value, then all x, all y and
-all z of its points: those of the queries, and of each head those of the key, then of the value. Attention reads
+The projections of a residue are the query scalars of all heads, the key and value scalars of each head, then all x, all
+y and all z coordinates of its points: the points of the queries, then for each head the points of key and value.
+Attention reads
 
 - queries and keys [b h r `width`]: scalars, x, y and z of the points in global coordinates, and a one,
 - values [b h r d + 3 p]: scalars, and x, y and z of the points.
 
-The origin of global coordinates is that of the sample's first frame, near which points lose few digits.
+The origin of global coordinates is the origin of the first frame of the sample, near which points lose few digits.
 """
 
 from typing import no_type_check
@@ -17,14 +18,14 @@ from helixfold.ops.triton.language import jit, kernel, tl
 @jit
 @no_type_check
 def scalars_at(residue, sample, residues, count, width, head, channel):
-    """Return pointers' offsets [heads, channels] into an array [b h r width]."""
+    """Return offsets [heads, channels] into an array [b h r width]."""
     return ((sample * count + head[:, None]) * residues + residue) * width + channel[None, :]
 
 
 @jit
 @no_type_check
 def frame(rotation_at, translation_at, sample, residue, residues):
-    """Return a residue's rotation by rows, and its origin relative to that of the first residue."""
+    """Return the rotation of a residue by rows, and its origin relative to the origin of the first residue."""
     at = rotation_at + 9 * (sample * residues + residue)
     origin, first = translation_at + 3 * (sample * residues + residue), translation_at + 3 * sample * residues
     return (
@@ -42,7 +43,7 @@ def frame(rotation_at, translation_at, sample, residue, residues):
 @jit
 @no_type_check
 def read_three(at, step, inside):
-    """Return x, y and z, which lie `step` apart."""
+    """Return x, y and z, which are `step` elements apart."""
     return (
         tl.load(at, mask=inside, other=0.0),
         tl.load(at + step, mask=inside, other=0.0),
@@ -61,7 +62,7 @@ def store_three(at, step, inside, three):
 @jit
 @no_type_check
 def turned(rows, v):
-    """Return vectors of local coordinates in global directions."""
+    """Return vectors rotated from local to global coordinates."""
     return (
         rows[0][0] * v[0] + rows[0][1] * v[1] + rows[0][2] * v[2],
         rows[1][0] * v[0] + rows[1][1] * v[1] + rows[1][2] * v[2],
@@ -72,7 +73,7 @@ def turned(rows, v):
 @jit
 @no_type_check
 def turned_back(rows, v):
-    """Return vectors of global coordinates in local directions."""
+    """Return vectors rotated from global to local coordinates."""
     return (
         rows[0][0] * v[0] + rows[1][0] * v[1] + rows[2][0] * v[2],
         rows[0][1] * v[0] + rows[1][1] * v[1] + rows[2][1] * v[2],
@@ -95,7 +96,7 @@ def _sums(v):
 @jit
 @no_type_check
 def _products(a, b):
-    """Return the sums over all vectors of the products of a's with b's coordinates, by rows."""
+    """Return the sum of the outer products of vectors a and b, by rows."""
     return (
         (_sum(a[0] * b[0]), _sum(a[0] * b[1]), _sum(a[0] * b[2])),
         (_sum(a[1] * b[0]), _sum(a[1] * b[1]), _sum(a[1] * b[2])),
@@ -122,7 +123,7 @@ def to_heads(
     query_width: tl.constexpr,
     point_width: tl.constexpr,
 ):
-    """Write a residue's queries, keys and values with its points in global coordinates."""
+    """Write the queries, keys and values of a residue, with its points in global coordinates."""
     residues, count = sizes
     d, q, p, width = widths
     program = tl.program_id(0)
@@ -141,7 +142,7 @@ def to_heads(
     at = projected_at + count * d + head[:, None] * 2 * d + scalar[None, :]
     tl.store(key_at, tl.load(at, mask=inside, other=0.0), mask=inside)
     tl.store(value_at, tl.load(at + d, mask=inside, other=0.0), mask=inside)
-    # Past the points follow a one and zeros.
+    # After the points follow a one and zeros.
     past = tl.arange(0, 4)
     rest = (head < count)[:, None] & (d + 3 * q + past < width)[None, :]
     one = tl.where(past == 0, 1.0, 0.0)[None, :] + tl.zeros([heads, 4], tl.float32)
@@ -173,12 +174,12 @@ def of_features(
     grad_frames_at,
     sizes,
     widths,
-    least,
+    min_length,
     heads: tl.constexpr,
     scalar_width: tl.constexpr,
     point_width: tl.constexpr,
 ):
-    """Write the gradients of a query residue's mean values, points in global coordinates, and of its frame."""
+    """Write the gradients of the mean values and global points of a query residue, and of its frame."""
     rows, residues, count, first = sizes
     d, p, c = widths
     program = tl.program_id(0)
@@ -194,14 +195,14 @@ def of_features(
     x, y, z = read_three(grad_features_at + place, count * p, inside)
     length = tl.load(features_at + place + 3 * count * p, mask=inside, other=1.0)
     grad_length = tl.load(grad_features_at + place + 3 * count * p, mask=inside, other=0.0)
-    slope = tl.where(length > least, grad_length / length, 0.0)
+    slope = tl.where(length > min_length, grad_length / length, 0.0)
     gradient = (x + slope * local[0], y + slope * local[1], z + slope * local[2])
     rows_0, rows_1, rows_2, _ = frame(frames[0], frames[1], sample, first + row, residues)
     rotation = (rows_0, rows_1, rows_2)
     along = turned(rotation, gradient)
     place = scalars_at(row, sample, rows, count, d + 3 * p, head, d + point)
     store_three(of_values_at + place, p, inside, along)
-    # A local point is the rotation's transpose times a difference, which is the rotation times the local point.
+    # A local point is the transposed rotation times a difference, which is the rotation times the local point.
     products = _products(local, gradient)
     sums = _sums(along)
     grad_frames_at += 12 * tl.cast(program, tl.int64)
@@ -215,10 +216,11 @@ def of_features(
 @jit
 @no_type_check
 def _of_distances(product_at, sum_at, packed_at, step, inside, exists, is_used, weight):
-    """Return the gradients of some points in global coordinates, and their sum with the points by heads, unweighted.
+    """Return the gradients of some global points, and for each head their unweighted sum of products with the points.
 
-    Minus half a squared distance has the difference of both points as its gradient: the product of the logits'
-    gradients with the other residues' points minus their sum times the point. What is not used counts as 0.
+    The gradient of minus half a squared distance is the difference of the two points. The sum over the other residues
+    is the product of the gradients of the logits with their points, minus the sum of these gradients times the point.
+    Unused elements are 0.
     """
     point = read_three(packed_at, step, inside)
     product = read_three(product_at, step, inside)
@@ -233,7 +235,7 @@ def _of_distances(product_at, sum_at, packed_at, step, inside, exists, is_used, 
 @jit
 @no_type_check
 def _to_local(projected_at, grad_projected_at, place, step, inside, rotation, gradient):
-    """Store the gradients of points in local coordinates, and return those of the rotation and of the origin."""
+    """Store the gradients of local points, and return the gradients of the rotation and of the origin."""
     store_three(grad_projected_at + place, step, inside, turned_back(rotation, gradient))
     return _products(gradient, read_three(projected_at + place, step, inside)), _sums(gradient)
 
@@ -256,16 +258,16 @@ def to_projections(
     query_width: tl.constexpr,
     point_width: tl.constexpr,
 ):
-    """Write the gradients of a residue's projections and frame, and its part of those of the points' weights.
+    """Write the gradients of projections and frame of a residue, and its part of the gradients of point weights.
 
-    `packed` are queries and keys; `gradients` are the products of the logits' gradients with keys and with queries, the
-    gradients of values, and those of the query residues' frames from their features.
+    `packed` are queries and keys. `gradients` are the products of the gradients of the logits with keys and with
+    queries, the gradients of values, and the gradients of the frames of query residues from their features.
     """
     rows, residues, count, first = sizes
     d, q, p, width = widths
     program = tl.program_id(0)
     sample, residue = tl.cast(program // residues, tl.int64), tl.cast(program % residues, tl.int64)
-    # Residues that are no queries here read those of another, which count as 0.
+    # Residues that are not queries here read another residue, whose values are replaced by 0.
     is_query = tl.where(residue >= first, 1.0, 0.0) * tl.where(residue < first + rows, 1.0, 0.0)
     row = tl.minimum(tl.maximum(residue - first, 0), rows - 1)
     head, scalar = tl.arange(0, heads), tl.arange(0, scalar_width)
@@ -309,7 +311,7 @@ def to_projections(
     place = points + count * q + head[:, None] * (q + p) + q + point[None, :]
     of_value, value_origin = _to_local(projected_at, grad_projected_at, place, step, inside, rotation, away)
 
-    # A quadratic form is half the sum of its gradients' products with the points.
+    # A quadratic form is half the sum of the products of its gradients with the points.
     tl.store(grad_point_weights_at + program * count + head, 0.5 * (along + along_key), mask=exists)
     grad_frames_at += 12 * tl.cast(program, tl.int64)
     own_at = gradients[3] + 12 * (sample * rows + row)

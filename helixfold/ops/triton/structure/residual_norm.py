@@ -1,4 +1,4 @@
-"""The layer norm of a residual sum with dropout as Triton kernels that read and write every row once."""
+"""The layer norm of a residual sum with dropout, as Triton kernels that read and write every row once."""
 
 from typing import Any, no_type_check
 
@@ -20,7 +20,7 @@ _TILE = 2048
 @jit
 @no_type_check
 def _read(inputs, place, inside):
-    """Return a tile of the sum times the dropout mask, and of the mask; that is 1 if there is none."""
+    """Return a tile of the sum times the dropout mask, and a tile of the mask, or 1 without a mask."""
     total = tl.load(inputs[0] + place, mask=inside, other=0.0).to(tl.float32)
     total += tl.load(inputs[1] + place, mask=inside, other=0.0).to(tl.float32)
     mask = tl.zeros_like(total) + 1.0
@@ -54,7 +54,7 @@ def norm_sum_backward(
     block_rows: tl.constexpr,
     block_c: tl.constexpr,
 ):
-    """Write the gradient of the stream, which is that of its change, and a part of those of scale and offset."""
+    """Write the gradient of both the stream and its change, and partial sums for scale and offset."""
     row, channel = tl.program_id(0) * block_rows + tl.arange(0, block_rows), tl.arange(0, block_c)
     inside = (row < rows)[:, None] & (channel < c)[None, :]
     place = row.to(tl.int64)[:, None] * c + channel[None, :]
@@ -70,7 +70,7 @@ def norm_sum_backward(
 
 
 def _tiles(x: Tensor) -> tuple[int, dict[str, int]]:
-    """Return the number of tiles, and a tile's sizes."""
+    """Return the number of tiles and the sizes of a tile."""
     c = x.shape[-1]
     block_c = next_power_of_2(c)
     block_rows = max(1, _TILE // block_c)

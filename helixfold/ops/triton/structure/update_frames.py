@@ -1,4 +1,4 @@
-"""The update of backbone frames as Triton kernels, one number of a residue after the other in registers."""
+"""The update of backbone frames as Triton kernels, with the numbers of a residue in separate registers."""
 
 from typing import Any, no_type_check
 
@@ -27,7 +27,7 @@ def _quaternion(at, residue, exists):
 @jit
 @no_type_check
 def _vector(at, residue, exists, size):
-    """Return three consecutive numbers of some residues, each of which has `size`."""
+    """Return three consecutive numbers of some residues, which have `size` numbers each."""
     at += size * residue
     return (
         tl.load(at, mask=exists, other=0.0),
@@ -48,7 +48,7 @@ def _store(at, residue, exists, size, a, b, c):
 @jit
 @no_type_check
 def _turned(q, u):
-    """Return the unit quaternion of the product with (1, u), and the reciprocal of the product's length."""
+    """Return the normalised product of q with (1, u), and the reciprocal of its length before normalisation."""
     w = q[0] - q[1] * u[0] - q[2] * u[1] - q[3] * u[2]
     x = q[1] + q[0] * u[0] + q[2] * u[2] - q[3] * u[1]
     y = q[2] + q[0] * u[1] - q[1] * u[2] + q[3] * u[0]
@@ -89,7 +89,7 @@ def _update(inputs, outputs, residues, block: tl.constexpr):
 @jit
 @no_type_check
 def _gradient_of_rotation(at, residue, exists, w, x, y, z):
-    """Return the gradient of a unit quaternion from that of its rotation."""
+    """Return the gradient of a unit quaternion, given the gradient of its rotation."""
     a = _vector(at, residue, exists, 9)
     b = _vector(at + 3, residue, exists, 9)
     c = _vector(at + 6, residue, exists, 9)
@@ -104,7 +104,7 @@ def _gradient_of_rotation(at, residue, exists, w, x, y, z):
 
 @kernel
 @no_type_check
-def _differentiate(inputs, gradients, given, residues, block: tl.constexpr):
+def _differentiate(inputs, gradients, grad_inputs, residues, block: tl.constexpr):
     residue = tl.program_id(0) * block + tl.arange(0, block)
     exists = residue < residues
     q, u = _quaternion(inputs[0], residue, exists), _vector(inputs[3], residue, exists, 6)
@@ -120,9 +120,9 @@ def _differentiate(inputs, gradients, given, residues, block: tl.constexpr):
         factor * (gy - y * along),
         factor * (gz - z * along),
     )
-    tl.store(given[0] + 4 * residue, gw + u[0] * gx + u[1] * gy + u[2] * gz, mask=exists)
+    tl.store(grad_inputs[0] + 4 * residue, gw + u[0] * gx + u[1] * gy + u[2] * gz, mask=exists)
     _store(
-        given[0] + 1,
+        grad_inputs[0] + 1,
         residue,
         exists,
         4,
@@ -131,7 +131,7 @@ def _differentiate(inputs, gradients, given, residues, block: tl.constexpr):
         gz - u[2] * gw - u[1] * gx + u[0] * gy,
     )
     _store(
-        given[2],
+        grad_inputs[2],
         residue,
         exists,
         6,
@@ -144,7 +144,7 @@ def _differentiate(inputs, gradients, given, residues, block: tl.constexpr):
     b = _vector(inputs[1] + 3, residue, exists, 9)
     c = _vector(inputs[1] + 6, residue, exists, 9)
     _store(
-        given[2] + 3,
+        grad_inputs[2] + 3,
         residue,
         exists,
         6,
@@ -152,9 +152,9 @@ def _differentiate(inputs, gradients, given, residues, block: tl.constexpr):
         a[1] * t[0] + b[1] * t[1] + c[1] * t[2],
         a[2] * t[0] + b[2] * t[1] + c[2] * t[2],
     )
-    _store(given[1], residue, exists, 9, t[0] * s[0], t[0] * s[1], t[0] * s[2])
-    _store(given[1] + 3, residue, exists, 9, t[1] * s[0], t[1] * s[1], t[1] * s[2])
-    _store(given[1] + 6, residue, exists, 9, t[2] * s[0], t[2] * s[1], t[2] * s[2])
+    _store(grad_inputs[1], residue, exists, 9, t[0] * s[0], t[0] * s[1], t[0] * s[2])
+    _store(grad_inputs[1] + 3, residue, exists, 9, t[1] * s[0], t[1] * s[1], t[1] * s[2])
+    _store(grad_inputs[1] + 6, residue, exists, 9, t[2] * s[0], t[2] * s[1], t[2] * s[2])
 
 
 class _UpdateFrames(torch.autograd.Function):

@@ -1,6 +1,7 @@
-"""Reasons why a card cannot run Triton kernels, such as the shared memory that they need.
+"""Requirements of the Triton kernels: compute capability and shared memory.
 
-It was compiled with Triton 3.9 by `python -m tests.ops.triton.shared_memory`; a test compiles some of it again.
+The table of shared memory was compiled with Triton 3.9 by `python -m tests.ops.triton.shared_memory`. A test recompiles
+parts of it.
 """
 
 from functools import cache
@@ -8,10 +9,10 @@ from importlib.util import find_spec
 
 from helixfold.ops.device_properties import DeviceProperties, is_simulated
 
-# The most bytes of a thread block in the forward pass, and in either pass, for compute capability 8.x, then for 9.0,
-# whose matrix products read more operands from shared memory. Names end with the sizes that determine the tiles:
-# channels (and those of an edge), or bytes of a number, channels and outputs rounded up.
-_BYTES = {
+# Maximum bytes per thread block in the forward pass and in both passes, for compute capability 8.x, then for 9.0, whose
+# matrix products read more operands from shared memory. Names end with the sizes that determine the tiles: channels
+# (and channels of an edge), or bytes per element, channels and outputs rounded up.
+_SHARED_BYTES = {
     "transition-32": (8192, 24576, 28672, 28672),
     "transition-64": (16384, 24576, 57344, 57344),
     "transition-128": (36864, 36864, 114688, 114688),
@@ -53,9 +54,9 @@ _BYTES = {
 
 
 def shared_memory(kernels: str, capability: tuple[int, int], *, gradients: bool) -> int:
-    """Return the most bytes that these kernels need, including the backward pass if `gradients`."""
-    # Capability 12.x (GeForce RTX 50) has the matrix products of 8.x.
-    return _BYTES[kernels][(2 if capability[0] in (9, 10) else 0) + gradients]
+    """Return the bytes per thread block that these kernels need, including the backward pass if `gradients`."""
+    # Compute capability 12.x (GeForce RTX 50) has the matrix instructions of 8.x.
+    return _SHARED_BYTES[kernels][(2 if capability[0] in (9, 10) else 0) + gradients]
 
 
 @cache
@@ -64,21 +65,23 @@ def triton_is_there() -> bool:
     return find_spec("triton") is not None
 
 
-def refusal_of_kernels(
+def missing_requirement(
     properties: DeviceProperties, kernels: str | None = None, *, gradients: bool = False
 ) -> str | None:
-    """Return why kernels cannot run on the card, or None.
+    """Return why the device cannot run Triton kernels, or None if it can.
 
-    `kernels` is a name in `_BYTES` of kernels that need much of it. Cards without a compute capability are
-    accepted: there Triton interprets the kernels, or nothing is computed.
+    `kernels` is a name in `_SHARED_BYTES`, for kernels that need much shared memory. Devices without a compute
+    capability are accepted: there Triton interprets the kernels, or nothing is computed.
     """
     if not triton_is_there() and not is_simulated():
         return "triton is not installed"
     if properties.capability is None:
         return None
     if properties.capability < (8, 0):
-        found = ".".join(map(str, properties.capability))
-        return f"its kernels and bfloat16 need compute capability 8.0, the card has {found}"
-    needed = 0 if kernels is None else shared_memory(kernels, properties.capability, gradients=gradients)
-    reason = f"its kernels need {needed // 1024} KiB of shared memory, the card has {properties.shared_memory // 1024}"
-    return reason if needed > properties.shared_memory else None
+        capability = ".".join(map(str, properties.capability))
+        return f"its kernels and bfloat16 need compute capability 8.0, the GPU has {capability}"
+    min_bytes = 0 if kernels is None else shared_memory(kernels, properties.capability, gradients=gradients)
+    reason = (
+        f"its kernels need {min_bytes // 1024} KiB of shared memory, the GPU has {properties.shared_memory // 1024}"
+    )
+    return reason if min_bytes > properties.shared_memory else None
