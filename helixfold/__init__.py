@@ -1,6 +1,6 @@
-"""HelixFold/AlphaFold 2 in plain PyTorch: sequences in, structures out, and the training of such models.
+"""AlphaFold 2 in PyTorch: prediction of protein structures from sequences, and training of models.
 
-`predict`, `load_model` and what they take and return are imported when they are first used, as they need PyTorch.
+`predict`, `load_model` and their types are imported at the first use, because they need PyTorch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Read the command line with cyclopts: define the commands, and report wrong options in one sentence."""
+"""The command-line application: list the commands, parse the command line with cyclopts, and run a command."""
 
 import inspect
 import shlex
@@ -15,7 +15,7 @@ from helixfold.cli.help import help_page, show_default
 from helixfold.runtime.imports import collecting_no_garbage
 from helixfold.runtime.standard_streams import print_detail, set_verbosity
 
-# The commands by group. The chosen one is imported from its place in `PLACES`, or is `app` of the module of its name.
+# The commands by group. A command is imported from its entry in `PLACES`, or else as `app` of the module with its name.
 GROUPS = {
     "Predict": {
         "predict": "Predict structures from sequences or alignments.",
@@ -55,7 +55,7 @@ GROUPS = {
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 PLACES = {"completion": "app:completion", "fetch": "submit:fetching"}
 _USUAL = CommonOptions()
-# Commands of earlier versions, and what does the same now.
+# Commands of earlier versions and their replacements.
 RENAMED = {
     "layouts": "plan --layouts, with --hardware h100x128 for --machine h100 --ranks 128",
     "benchmark data": "benchmark loader",
@@ -66,7 +66,7 @@ RENAMED = {
 
 
 def application(words: Sequence[str]) -> App:
-    """Return the application of the command line; only the command that `words` choose will be imported."""
+    """Return the command-line application; only the command that `words` name is imported later."""
     app = App(
         name="helixfold",
         help="Predict protein structures with AlphaFold 2 in PyTorch. `helixfold COMMAND --help` explains a command.",
@@ -88,17 +88,20 @@ def application(words: Sequence[str]) -> App:
     )
     for title, commands in GROUPS.items():
         group = Group.create_ordered(title)
-        for number, (name, summary) in enumerate(commands.items()):
-            # The chosen command has a help text of its own.
+        for index, (name, summary) in enumerate(commands.items()):
+            # The command to be run has its own help text.
             text = None if name in words[:1] else summary
             source = PLACES.get(name, f"{name}:app")
-            app.command(f"helixfold.cli.{source}", name=name, help=text, group=group, sort_key=number)
+            app.command(f"helixfold.cli.{source}", name=name, help=text, group=group, sort_key=index)
     app.group_commands = Group.create_ordered("Options")  # --help and --version
     return app
 
 
 def run(words: Sequence[str]) -> Any:
-    """Run the command that `words` choose, and return its result. Raise `InputError` for wrong options."""
+    """Run the command that `words` name, and return its result.
+
+    Raise `InputError` for an unknown command or for invalid options.
+    """
     app = application(words)
     config = ConfigFile(COMMANDS)
     app.config = (config,)
@@ -131,23 +134,23 @@ def run(words: Sequence[str]) -> Any:
     if common.config is not None:
         words = config.without_file(words)
         print_detail(f"with the options of {common.config}: helixfold {shlex.join(words)}")
-    # Results record the command that made them.
+    # Results record the command that produced them.
     if "command" in inspect.signature(command).parameters:
         bound.arguments["command"] = ("helixfold", *words)
-    # The function that `Command` gave the common options: the wrapper would be one more call in each traceback.
+    # Call the function without the wrapper from `Command`, which would add a frame to each traceback.
     return getattr(command, "__wrapped__", command)(*bound.args, **bound.kwargs)
 
 
 def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
-    """Return a sentence that says what is wrong with the command line."""
+    """Return the message for a parsing error of cyclopts."""
     argument = error.argument
     match error:
         case cyclopts.UnknownOptionError():
             word = (error.token.keyword or error.token.value).split("=")[0]
-            return f"there is no option {word}{_nearest(word, error.argument_collection)}"
+            return f"unknown option {word}{_nearest(word, error.argument_collection)}"
         case cyclopts.UnusedCliTokensError():
             word, *_ = error.unused_tokens or [""]
-            return f"{word!r} is one word too many"
+            return f"unexpected argument {word!r}"
         case cyclopts.ConsumeMultipleError() | cyclopts.MissingArgumentError() if argument is not None:
             return f"{argument.name} {'needs a value' if argument.name in words else 'is required'}"
         case cyclopts.CoercionError(token=token) if argument is not None and token is not None:
@@ -159,8 +162,8 @@ def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
 
 
 def _nearest(word: str, arguments: Sequence[Argument]) -> str:
-    shown = [argument.name for argument in arguments if argument.show and argument.name.startswith("-")]
-    return did_you_mean(word, shown)
+    names = [argument.name for argument in arguments if argument.show and argument.name.startswith("-")]
+    return did_you_mean(word, names)
 
 
 def _expected(argument: Argument, kind: Any, word: str) -> str:

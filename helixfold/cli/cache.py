@@ -1,4 +1,4 @@
-"""Define the command `helixfold cache`, which shows and removes what helixfold keeps on disk between runs."""
+"""Define the command `helixfold cache`, which shows and removes cached files."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What all commands have in common: options, the file of options that `--config` names, and help from docstrings."""
+"""Base of all commands: common options, option files (`--config`), and help texts from docstrings."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ from helixfold.runtime.options import File, option_group
 class CommonOptions:
     """Options of every command."""
 
-    # Not docstrings: every `--help` would parse this module to find them.
+    # The help texts are not docstrings, because every `--help` would parse this module to find them.
     config: Annotated[
         File | None,
         Parameter(help="Read options from this TOML file, such as num_recycles = 3. The command line overrides it."),
@@ -41,10 +41,10 @@ _USUAL = CommonOptions()
 
 
 class Command(App):
-    """A command or a group of commands."""
+    """A cyclopts application for one command or a group of commands, with the common options."""
 
     def default(self, obj: Any = None, **more: Any) -> Any:
-        """Register the function of this command, with the common options."""
+        """Register the function of this command, and add the common options."""
         is_flag = obj.__module__.startswith("cyclopts")  # cyclopts registers --help and --version as commands
         super().default(obj if is_flag else _with_common_options(obj), **more)
         return obj
@@ -52,29 +52,31 @@ class Command(App):
     def assemble_argument_collection(
         self, *, default_parameter: Parameter | None = None, parse_docstring: bool = False
     ) -> ArgumentCollection:
-        """Return the arguments of this command; with `parse_docstring`, as they are shown: with their help, and without
-        earlier spellings.
+        """Return the arguments of this command.
 
-        Cyclopts would parse the source of a module again for each of its classes.
+        With `parse_docstring`, return them as the help shows them: with help texts, and without earlier spellings.
+        Unlike cyclopts, this does not parse the source of a module again for each of its classes.
         """
         arguments = super().assemble_argument_collection(default_parameter=default_parameter)
         if parse_docstring and self.default_command is not None:
             documented = dict(_documented(self.default_command, arguments))
             for each in arguments:
                 text = each.parameter.help or documented.get(each.field_info.name)
-                shown = Parameter(help=text, name=shown_names(each)) if each.parameter.name else Parameter(help=text)
-                each.parameter = Parameter.combine(each.parameter, shown)
+                displayed = (
+                    Parameter(help=text, name=shown_names(each)) if each.parameter.name else Parameter(help=text)
+                )
+                each.parameter = Parameter.combine(each.parameter, displayed)
         return arguments
 
 
 def shown_names(argument: Argument) -> tuple[str, ...]:
-    """Return the first name of an argument and the short ones; others are earlier spellings."""
+    """Return the first name of an argument and its short names, without earlier spellings."""
     first, *others = argument.parameter.name or ()
     return (first, *(name for name in dict.fromkeys(others) if not name.startswith("--")))
 
 
 def _with_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with the same options and the common ones, which `helixfold.cli.app.run` applies."""
+    """Return a function with the same options plus the common ones, which `helixfold.cli.app.run` applies."""
 
     @wraps(function)
     def command(*arguments: Any, shared_options: CommonOptions = _USUAL, **more: Any) -> Any:
@@ -91,7 +93,7 @@ def _with_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _documented(function: Callable[..., Any], arguments: ArgumentCollection) -> Iterator[tuple[str, str]]:
-    """Yield the names and docstrings of a function's parameters and of the fields of its classes of options."""
+    """Yield names and docstrings of the parameters of a function and of the fields of its option classes."""
     yield from re.findall(r"^(\w+)\n((?:    .*\n?)+)", inspect.getdoc(function) or "", re.MULTILINE)
     for argument in arguments:
         is_needed = any(child.show and not child.parameter.help for child in argument.children)
@@ -101,13 +103,13 @@ def _documented(function: Callable[..., Any], arguments: ArgumentCollection) -> 
 
 @cache
 def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
-    """Return the docstrings of all classes' fields in a module."""
+    """Return the docstrings of the fields of all classes in a module."""
     if module == "builtins":
         return {}
-    found: dict[str, dict[str, str]] = {}
+    docstrings: dict[str, dict[str, str]] = {}
     for kind in ast.parse(inspect.getsource(sys.modules[module])).body:
         if isinstance(kind, ast.ClassDef):
-            found[kind.name] = {
+            docstrings[kind.name] = {
                 field.target.id: inspect.cleandoc(text.value.value)
                 for field, text in zip(kind.body, kind.body[1:], strict=False)
                 if isinstance(field, ast.AnnAssign)
@@ -116,14 +118,14 @@ def _field_docstrings(module: str) -> dict[str, dict[str, str]]:
                 and isinstance(text.value, ast.Constant)
                 and isinstance(text.value.value, str)
             }
-    return found
+    return docstrings
 
 
 class ConfigFile:
-    """Source of options for cyclopts, which reads the file that `--config` names."""
+    """Source of options for cyclopts: reads the TOML file passed to `--config`."""
 
     def __init__(self, commands: Collection[str]) -> None:
-        self._commands = commands  # which may have tables in the file
+        self._commands = commands  # may have tables in the file
         self._words: list[str] = []
         self._inputs: list[str] = []
 
@@ -132,13 +134,13 @@ class ConfigFile:
         named = next((each for each in arguments if each.name == "--config"), None)
         if named is None or not named.tokens:
             return
-        from data_pipeline.io.toml_files import read_toml  # `--help` does without
+        from data_pipeline.io.toml_files import read_toml  # not needed for `--help`
 
         path = Path(named.tokens[-1].value)
         for key, value in _values(path, read_toml(path, "TOML file of options"), commands, self._commands).items():
             argument = _argument_of(key, path, arguments)
             if argument is named:
-                raise InputError.at(path, "a file of options cannot name another one; remove the key config")
+                raise InputError.at(path, "an option file cannot name another one; remove the key config")
             if any(token.source != str(path) for token in argument.tokens):
                 continue
             values = value if isinstance(value, list) else [value]
@@ -157,43 +159,45 @@ class ConfigFile:
                 self._inputs += map(_text, values)
 
     def without_file(self, words: Sequence[str]) -> list[str]:
-        """Return a command line that does not need the file, from the one that names it."""
+        """Return an equivalent command line without `--config`."""
         end = words.index("--") if "--" in words else len(words)
-        kept = [
+        others = [
             word
-            for number, word in enumerate(words[:end])
-            if not word.startswith("--config=") and "--config" not in (word, *words[max(0, number - 1) : number])
+            for index, word in enumerate(words[:end])
+            if not word.startswith("--config=") and "--config" not in (word, *words[max(0, index - 1) : index])
         ]
-        return [*kept, *self._words, *(words[end:] or ["--"]), *self._inputs]
+        return [*others, *self._words, *(words[end:] or ["--"]), *self._inputs]
 
 
-def _values(path: Path, content: Mapping[str, Any], commands: Sequence[str], known: Collection[str]) -> dict[str, Any]:
-    """Return the keys for a command: those outside of tables, and those of the table of the command."""
+def _values(
+    path: Path, content: Mapping[str, Any], commands: Sequence[str], all_commands: Collection[str]
+) -> dict[str, Any]:
+    """Return the values for a command: keys outside of tables, updated with the table of the command."""
     tables = [name for name, value in content.items() if isinstance(value, dict)]
-    if unknown := [name for name in tables if name not in known]:
-        hint = did_you_mean(unknown[0], known)
-        raise InputError.at(path, f"there is no command {printable(unknown[0])!r}{hint}")
-    found: dict[str, Any] = {}
+    if unknown := [name for name in tables if name not in all_commands]:
+        hint = did_you_mean(unknown[0], all_commands)
+        raise InputError.at(path, f"unknown command {printable(unknown[0])!r}{hint}")
+    values: dict[str, Any] = {}
     table: Any = content
     for command in (None, *commands):
         table = table if command is None else table.get(command, {})
         if not isinstance(table, dict):
             raise InputError.at(path, f"{command}: must be a table, written as [{command}]")
-        found |= {name: value for name, value in table.items() if not isinstance(value, dict)}
-    return found
+        values |= {name: value for name, value in table.items() if not isinstance(value, dict)}
+    return values
 
 
 def _argument_of(key: str, path: Path, arguments: ArgumentCollection) -> Argument:
-    """Return the argument that a key names, with hyphens or underscores; raise `InputError` if there is none."""
-    known = {_key(name): each for each in arguments if each.parse and not each.children for name in _names(each)}
-    if (argument := known.get(_key(key))) is None:
-        shown = [_key(_names(each)[0]) for each in known.values() if each.show]
-        raise InputError.at(path, f"there is no option {printable(key)!r}{did_you_mean(_key(key), shown)}")
+    """Return the argument for a key with hyphens or underscores; raise `InputError` for an unknown key."""
+    by_key = {_key(name): each for each in arguments if each.parse and not each.children for name in _names(each)}
+    if (argument := by_key.get(_key(key))) is None:
+        keys = [_key(_names(each)[0]) for each in by_key.values() if each.show]
+        raise InputError.at(path, f"unknown option {printable(key)!r}{did_you_mean(_key(key), keys)}")
     return argument
 
 
 def _names(argument: Argument) -> Sequence[str]:
-    """Return the names of an option; an argument without one, such as FILE..., has the name in the program."""
+    """Return the names of an option, or the parameter name of a positional argument such as FILE..."""
     negatives = set(argument.negatives)
     options = [name for name in argument.names if name.startswith("--") and name not in negatives]
     return options or [argument.field_info.name]
@@ -216,7 +220,7 @@ def _tokens(key: str, values: Sequence[Any], source: str) -> list[Token]:
 
 
 def _words(argument: Argument, values: Sequence[Any]) -> list[str]:
-    """Return the words of the command line for an option with these values."""
+    """Return an option with these values as words of a command line."""
     name, texts = argument.name, [_text(value) for value in values]
     if not values or values[0] is True:
         return [name]

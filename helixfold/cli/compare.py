@@ -1,4 +1,4 @@
-"""Define the command `helixfold compare`, which shows in what two results differ that made them."""
+"""Define the command `helixfold compare`, which compares how two results were produced."""
 
 import json
 from pathlib import Path
@@ -37,10 +37,15 @@ def compare(first: Path, second: Path, /, *, as_json: Annotated[bool, Parameter(
     from helixfold.results.packed import readable_target
 
     with readable_target(first) as one, readable_target(second) as other:
-        found = compare_provenance(one, other)
+        comparison = compare_provenance(one, other)
     if as_json:
-        content = {"first": str(first), "second": str(second), "differences": found.differences, "same": found.same}
+        content = {
+            "first": str(first),
+            "second": str(second),
+            "differences": comparison.differences,
+            "same": comparison.same,
+        }
         print(json.dumps(content, indent=1))
     else:
-        print("\n".join(found.lines()))
-    return DIFFERENT if found.differences else 0
+        print("\n".join(comparison.lines()))
+    return DIFFERENT if comparison.differences else 0

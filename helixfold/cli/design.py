@@ -1,4 +1,4 @@
-"""Define the command `helixfold design`, which designs proteins by the gradients of a network."""
+"""Define the command `helixfold design`, which designs proteins with gradients of the network."""
 
 from functools import partial
 from pathlib import Path

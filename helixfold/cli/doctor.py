@@ -1,4 +1,4 @@
-"""Define the command `helixfold doctor`, which shows what this machine has and what each target would use."""
+"""Define the command `helixfold doctor`, which checks the installation on this machine."""
 
 import json
 from contextlib import nullcontext
@@ -36,17 +36,17 @@ def doctor(
 
     targets = read_targets(inputs, search.msa, search.templates or ())
     configuration = configuration_facts()
-    # With an error in a file, the rest is what the built-in defaults give.
+    # If a configuration file has an error, report everything else with the built-in defaults.
     with nullcontext() if configuration["error"] is None else without_configuration():
         search = with_site_sources(search, targets, announce=False)
-        found = facts(profile_of(search), targets, server_of(search), operators.length, operators.device)
-        found["configuration"] = configuration
+        checks = facts(profile_of(search), targets, server_of(search), operators.length, operators.device)
+        checks["configuration"] = configuration
         if operators.operators:
-            found["operators"] = operator_backends(operators)
+            checks["operators"] = operator_backends(operators)
         if operators.json:
-            print(json.dumps(found, indent=1))
+            print(json.dumps(checks, indent=1))
             return
-        for line in report(found):
+        for line in report(checks):
             print(line, flush=True)
         if operators.operators:
-            print("", *operator_lines(operators, found["operators"]), sep="\n")
+            print("", *operator_lines(operators, checks["operators"]), sep="\n")

@@ -59,18 +59,18 @@ def evaluate(
     """
     require("evaluate", "biotite", action="helixfold evaluate")
     if output.exists() and not output.is_dir():
-        raise InputError.at(output, "is a file; give --output a directory")
+        raise InputError.at(output, "is a file; pass a directory to --output")
     if options.benchmark is not None:
         if predictions is not None:
             raise InputError(
-                f"{printable(str(predictions))} is one word too many: --benchmark makes the predictions, and its table "
-                "or --data names the references"
+                f"{printable(str(predictions))} cannot be combined with --benchmark, which makes the "
+                "predictions and takes references from its table or --data"
             )
         return _run_benchmark(options.benchmark, output, options, command, all_ranks=all_ranks)
     if names := given(options):
-        raise InputError(f"{names[0]} is for --benchmark, which predicts; predictions that are there are only compared")
+        raise InputError(f"{names[0]} requires --benchmark; without it, nothing is predicted")
     if predictions is None or references is None:
-        raise InputError("name PREDICTIONS and REFERENCES, or a --benchmark (see helixfold evaluate --help)")
+        raise InputError("pass PREDICTIONS and REFERENCES, or a --benchmark (see helixfold evaluate --help)")
     return _compare(predictions, references, output, all_ranks=all_ranks)
 
 
@@ -114,7 +114,7 @@ def _run_benchmark(
     from helixfold.results.failures import SERVER_UNAVAILABLE, SOME_FAILED
 
     if is_under_torchrun():
-        raise InputError("start a benchmark without torchrun, whose processes would all compare; --devices has several")
+        raise InputError("a benchmark cannot run under torchrun; use --devices for several devices")
     benchmark = find_data(read_benchmark(name), options.data)
     if missing := benchmark.missing:
         text = f"{len(missing)} of {benchmark.table.structures} structures left out: {_listed(list(missing))}"
@@ -125,10 +125,10 @@ def _run_benchmark(
     if code not in (0, SOME_FAILED, SERVER_UNAVAILABLE):
         return code
     with driven(output, "target", len(targets), options.progress) as run:
-        found = compare_benchmark(benchmark, predictions, run, all_ranks=all_ranks)
-        if found.results:
-            write_benchmark(output, benchmark, found)
-            print_summary("\n".join(["", *benchmark_lines(benchmark, found), f"-> {output}"]))
+        comparison = compare_benchmark(benchmark, predictions, run, all_ranks=all_ranks)
+        if comparison.results:
+            write_benchmark(output, benchmark, comparison)
+            print_summary("\n".join(["", *benchmark_lines(benchmark, comparison), f"-> {output}"]))
     return code or run.exit_code
 
 

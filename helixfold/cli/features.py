@@ -17,7 +17,7 @@ from helixfold.training.options import StoreOptions
 @option_group(TARGETS)
 @dataclass(frozen=True, kw_only=True)
 class FeatureTargets:
-    """Options for what features are made of, and where they go."""
+    """Options for the inputs and the output of `helixfold features`."""
 
     output: Annotated[Output, Parameter(group=MOST_USED)] = Path("features")
     """Output directory for the features or the training set."""
@@ -78,23 +78,23 @@ def features(
     pairs = options.pulldown or options.pulldown_table
     if options.from_pickle:
         if inputs or set(given(options)) - {"--from-pickle", "--output"}:
-            raise InputError("--from-pickle converts ready features, and only --output goes with it")
+            raise InputError("--from-pickle can be combined only with --output")
         from helixfold.apps.search import convert_features
 
         return convert_features(options.from_pickle, options.output)
     searching = [name for name in given(options, SearchOptions, ComplexOptions) if name != "--threads"]
     if options.from_predictions is not None and options.structures is not None:
-        raise InputError("--from-predictions stands in place of --structures; name one of them")
+        raise InputError("--from-predictions cannot be combined with --structures; pass one of them")
     if options.structures is not None or options.join_shards or options.from_predictions is not None:
         if inputs or pairs:
-            raise InputError("targets and --structures exclude each other; run the command once for each")
+            raise InputError("targets cannot be combined with --structures; run the command once for each")
         if searching:
             raise InputError(f"{searching[0]} is for targets to fold, not for a training set")
         from helixfold.training.feature_store import make_store
 
         return make_store(_of_predictions(options), options.output, options.shard)
     if for_training := given(options, StoreOptions):
-        raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
+        raise InputError(f"{for_training[0]} is for a training set; pass --structures DIR")
 
     from data_pipeline.parse.fasta import directory_name
     from helixfold.apps.fetched_inputs import with_fetched_inputs
@@ -106,7 +106,7 @@ def features(
     with input_problems(skippable_problems(options.skip_invalid)) as problems:
         targets, entries = requested_targets(requested, announce=True, problems=problems)
     if not targets and not problems:
-        raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
+        raise InputError("there is nothing to do; pass a FASTA file, or --structures DIR for a training set")
     if (shard := options.shard) is not None and not shard[0] < shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
     plan = plan_of(with_site_sources(options, targets))
@@ -123,13 +123,16 @@ def features(
 
 
 def _of_predictions(options: FeaturesOptions) -> StoreOptions:
-    """Return the options for a training set of chosen predictions, which are copied, if they ask for one."""
+    """Return the options with selected predictions as structures if `--from-predictions` is passed."""
     if options.from_predictions is None:
         return options
     from helixfold.training.finetune.distillation import select_predictions
 
-    chosen = select_predictions(options.from_predictions, options.output, options.min_plddt)
-    print_summary(f"{chosen.structures}: {chosen.taken} predictions, {chosen.left_out} left out")
+    selection = select_predictions(options.from_predictions, options.output, options.min_plddt)
+    print_summary(f"{selection.structures}: {selection.taken} predictions, {selection.left_out} left out")
     return replace(
-        options, structures=chosen.structures, alignments=options.alignments or chosen.alignments, distillation=True
+        options,
+        structures=selection.structures,
+        alignments=options.alignments or selection.alignments,
+        distillation=True,
     )

@@ -1,4 +1,4 @@
-"""Define the command `helixfold finetune`, which adapts a trained model to proteins of one's own."""
+"""Define the command `helixfold finetune`, which adapts a trained model to your own data."""
 
 from pathlib import Path
 
@@ -44,10 +44,12 @@ def finetune(training_set: Path | None = None, /, *, options: FinetuneOptions = 
         print("\n".join(run.forecast_of(options)))
         return 0
     if options.output is None:
-        raise InputError("name --output, the directory of the run (or --show-settings or --dry-run alone)")
+        raise InputError("pass --output, the directory of the run (or only --show-settings or --dry-run)")
     table, jobs = options.table, options.jobs
     if [training_set, table, jobs].count(None) != 2:
-        raise InputError("name one of a training set, a --table of values, and --jobs, a file of several fine-tunings")
+        raise InputError(
+            "pass exactly one of a training set, a --table of values, and --jobs, a file of several fine-tunings"
+        )
     if jobs is None and options.progress != "bars":
         raise InputError("--progress json is for --jobs; a single training writes log.jsonl")
     if options.new_parameters and training_set is None:

@@ -1,6 +1,6 @@
-"""Help texts as plain text in two columns, the same on a terminal and in a file.
+"""Help pages as plain text in two columns, equal on a terminal and in a file.
 
-Cyclopts would load a library for terminals and read each option twice, which takes most of the time of `--help`.
+Cyclopts would load a terminal library and process each option twice, which takes most of the time of `--help`.
 """
 
 import inspect
@@ -20,9 +20,9 @@ _FLAGS = {"-h, --help": "Display this message and exit.", "--version": "Display 
 
 
 def help_page(app: App, name: str, commands: dict[str, dict[str, str]] | None = None) -> str:
-    """Return the help of the command `name`, as wide as the screen: usage, description, commands and options.
+    """Return the help page of the command `name`, as wide as the screen: usage, description, commands and options.
 
-    `commands` are the titles, names and summaries of commands that are not loaded.
+    `commands` are the titles, names and summaries of commands that are not imported.
     """
     width = shutil.get_terminal_size().columns - 1
     paragraphs = [f"usage: {usage_of(app, name)}", textwrap.fill(description_of(app), width)]
@@ -41,40 +41,40 @@ def help_page(app: App, name: str, commands: dict[str, dict[str, str]] | None = 
 
 
 def usage_of(app: App, name: str) -> str:
-    """Return how to call a command, with an example if it has one."""
+    """Return the usage of a command, with an optional example."""
     return app.usage or f"{name} [options]"
 
 
 def description_of(app: App) -> str:
-    """Return what a command does, in one line, without the part of a docstring that describes parameters."""
+    """Return the description of a command in one line, without the parameters section of its docstring."""
     return _flat(inspect.cleandoc(app.help or "").split("\nParameters\n---")[0])
 
 
 def commands_of(app: App) -> dict[str, dict[str, str]]:
-    """Return the commands in a group of commands with their summaries, below the title of the group."""
+    """Return the names and summaries of the commands of a group, by the title of the group."""
     names = [name for name in app if not name.startswith("-")]
     title = app.group_commands.name if isinstance(app.group_commands, Group) else "Actions"
     return {title: {name: _flat(str(app[name].help).split("\n\n")[0]) for name in names}} if names else {}
 
 
 def groups_of(arguments: ArgumentCollection) -> Iterator[tuple[Group, list[Argument]]]:
-    """Yield the groups of options that the help shows, in order, each with its options."""
-    shown = arguments.filter_by(show=True)
-    named = {group.name: group for group in shown.groups if group.show}
+    """Yield the groups of options in the help, in order, each with its options."""
+    visible = arguments.filter_by(show=True)
+    named = {group.name: group for group in visible.groups if group.show}
     for group in sorted(named.values(), key=_place):
-        own = shown.filter_by(group=group)
+        own = visible.filter_by(group=group)
         yield group, sorted(own, key=lambda argument: argument.index is None)
 
 
 def name_of(argument: Argument) -> str:
-    """Return the names of an option that the help shows: the short ones first."""
+    """Return the names of an option in the help, with short names first."""
     if argument.index is not None:
         return argument.name.lstrip("-").upper()
     return ", ".join(sorted(shown_names(argument), key=lambda name: name.startswith("--")))
 
 
 def value_of(argument: Argument) -> str:
-    """Return what the help shows for the value of an option, empty for a switch."""
+    """Return the placeholder for the value of an option in the help, or an empty string for a flag."""
     several = " ..." if argument.token_count()[1] else ""
     if argument.index is not None:
         return several.strip()
@@ -89,15 +89,15 @@ def value_of(argument: Argument) -> str:
 
 
 def default_of(argument: Argument) -> str:
-    """Return the text of an option's default, empty for a switch and for None."""
-    shown: Any = argument.show_default
-    if callable(shown):
-        return str(shown(argument.field_info.default))
-    return shown if isinstance(shown, str) else ""
+    """Return the default of an option in the help, or an empty string for a flag or None."""
+    text: Any = argument.show_default
+    if callable(text):
+        return str(text(argument.field_info.default))
+    return text if isinstance(text, str) else ""
 
 
 def show_default(value: Any) -> str:
-    """Return the text of a default for the help, empty for a switch or for None."""
+    """Return a default value as text for the help, or an empty string for a flag or None."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, float):
@@ -106,9 +106,9 @@ def show_default(value: Any) -> str:
 
 
 def _place(group: Group) -> tuple[Any, ...]:
-    """Return the place of a group among others, from the `sort_key` of `Group.create_ordered`."""
+    """Return the sort key of a group, from the `sort_key` of `Group.create_ordered`."""
     key = group.sort_key
-    if not isinstance(key, tuple):  # cyclopts's own groups
+    if not isinstance(key, tuple):  # groups of cyclopts itself
         return (-3, 0) if group.name == "Arguments" else (-2, 0)
     return (key[0] if isinstance(key[0], int) else 2, key[1])
 
@@ -129,7 +129,7 @@ def _flat(text: str | None) -> str:
 
 
 def _wrapped(line: str, width: int) -> str:
-    """Return a line of examples in lines that fit the screen, with its indent."""
+    """Wrap a line of examples to the screen, keeping its indent."""
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False)
 
@@ -139,7 +139,7 @@ def _section(title: str, rows: dict[str, str], width: int, column: int) -> str:
 
 
 def _rows(names: str, text: str, width: int, column: int) -> list[str]:
-    """Return the lines of one entry; long names get a line of their own."""
+    """Return the lines of one entry; long names have a separate line."""
     indent = " " * column
     lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     if len(names) > column - 4 or not lines:

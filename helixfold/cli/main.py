@@ -1,4 +1,4 @@
-"""Run the `helixfold` command, and translate errors into sentences and exit codes."""
+"""The entry point of `helixfold`: run a command, and turn errors into messages and exit codes."""
 
 import atexit
 import os
@@ -19,38 +19,38 @@ from helixfold.runtime.interruption import INTERRUPTED, Interruption, say_interr
 from helixfold.runtime.openmp import sleep_while_waiting
 from helixfold.runtime.standard_streams import OUTPUT_NAME, command_streams, is_verbose, restored_verbosity
 
-_LONGEST = 4000  # characters of an error message
+_MAX_MESSAGE = 4000  # characters
 FAILED, WRONG_INPUT = 1, 2
 _NEED_LITTLE = {"-h", "--help", "--version"}
-# Bytes of address space without which PyTorch and NumPy end the process while they are imported, on two processors.
+# Minimum bytes of address space. With less, PyTorch and NumPy abort the process during import (on two processors).
 _MIN_ADDRESS_SPACE = 768 * 2**20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that `arguments`, or the process's own arguments, name; return its exit code.
+    """Run the command that `arguments` name, by default `sys.argv`, and return its exit code.
 
-    0: done, 1: something failed, 2: the input is wrong, 3: a server is unavailable, 130: interrupted, 143: terminated.
+    0: success, 1: something failed, 2: invalid input, 3: a server is unavailable, 130: interrupted, 143: terminated.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     sleep_while_waiting()
     with restored_verbosity(), ending_command(main.__code__) as end:
-        if (limit := _address_space()) is not None and limit < _MIN_ADDRESS_SPACE and not _NEED_LITTLE & {*given}:
+        if (limit := _address_space()) is not None and limit < _MIN_ADDRESS_SPACE and not _NEED_LITTLE & {*words}:
             raise MemoryError
-        # Commands import their modules here, so that Ctrl-C during imports is handled as at any other time.
+        # The import is here, so that Ctrl-C during imports is handled as at any other time.
         with collecting_no_garbage():
             from helixfold.cli.app import run
 
-        end.result = run(given)
+        end.result = run(words)
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are unloaded, Ctrl-C would print tracebacks
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while libraries are unloaded would print tracebacks
     return end.code
 
 
 def command() -> NoReturn:
-    """Run `main` as a process of its own, which then ends at once.
+    """Run `main` and exit the process immediately.
 
-    Python would take apart all that was imported, which takes a tenth of a second after PyTorch. What is to be done at
-    the end of a process is still done.
+    A normal exit takes 0.1 s to tear down imported modules after PyTorch. Threads are still joined, exit functions
+    called and streams flushed.
     """
     code = main()
     for thread in threading.enumerate():
@@ -58,13 +58,13 @@ def command() -> NoReturn:
             thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, AttributeError):  # closed, or there is none
+        with suppress(OSError, AttributeError):  # closed or absent
             stream.flush()
     os._exit(code)
 
 
 def exit_code(action: Callable[[], object]) -> int:
-    """Call a function and return its result as the exit code, as `main` does for commands."""
+    """Call a function and return an exit code for its result or its error, as `main` does for commands."""
     with restored_verbosity(), ending_command(exit_code.__code__) as end:
         end.result = action()
     return end.code
@@ -72,14 +72,14 @@ def exit_code(action: Callable[[], object]) -> int:
 
 @dataclass(kw_only=True)
 class CommandEnd:
-    """How a command ends: with the code of a failure, or else with its result as the exit code, 0 if it has none."""
+    """The end of a command: the exit code of a failure, or else its result as the exit code, by default 0."""
 
     result: object = None
     failure: int | None = None
 
     @property
     def code(self) -> int:
-        """Return the exit code."""
+        """The exit code."""
         if self.failure is not None:
             return self.failure
         return self.result if isinstance(self.result, int) else 0
@@ -87,11 +87,11 @@ class CommandEnd:
 
 @contextmanager
 def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
-    """Run a command inside, and turn what it raises into its end; see `Interruption` for `outermost`.
+    """Run a command inside and turn exceptions into a `CommandEnd`; see `Interruption` for `outermost`.
 
-    Errors of input, searches and files are printed as one line each and give the exit codes 1 and 2.
+    Errors of input, searches and files are printed as one line each, with exit code 1 or 2.
     """
-    # On SIGTERM (kill, a scheduler's time limit), leave as after any error, without search programs or their files.
+    # On SIGTERM (kill, the time limit of a scheduler), clean up search programs and their files as after any error.
     interruption, end = Interruption(outermost), CommandEnd()
     earlier = signal.signal(signal.SIGTERM, interruption.terminate)
     try:
@@ -100,7 +100,7 @@ def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
                 yield end
                 sys.stdout.flush()
             except SystemExit as error:
-                # What was interrupted while it was made fails when it is freed: here, where that is not told.
+                # Freeing half-built objects after an interruption may raise errors; here they are not printed.
                 traceback.clear_frames(error.__traceback__)
                 raise
             except (KeyboardInterrupt, Exception) as error:
@@ -114,8 +114,8 @@ def ending_command(outermost: CodeType) -> Iterator[CommandEnd]:
 
 
 def _failure(error: BaseException, interruption: Interruption) -> int | None:
-    """Print an error that commands are known to end with, and return its exit code; None for any other."""
-    # A library may have turned the interruption into an error of its own.
+    """Print an expected error and return its exit code, or return None for an unexpected one."""
+    # A library may have turned the interruption into another exception.
     if isinstance(error, KeyboardInterrupt) or interruption.is_requested:
         say_interrupted()
         return INTERRUPTED
@@ -134,9 +134,9 @@ def _failure(error: BaseException, interruption: Interruption) -> int | None:
         case SearchError():
             _say(str(error))
         case BrokenPipeError(filename=name) if name == OUTPUT_NAME:
-            pass  # what reads the pipe, such as `head`, has read enough
+            pass  # the reader of the pipe, such as `head`, has stopped
         case OSError():
-            # No command expects it, such as a full disk; it concerns the machine, and a traceback would not help.
+            # An error of the machine, such as a full disk, for which a traceback would not help.
             _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
         case _:
             return None
@@ -144,14 +144,14 @@ def _failure(error: BaseException, interruption: Interruption) -> int | None:
 
 
 def _address_space() -> int | None:
-    """Return the bytes of address space that this process may use, None without a limit."""
+    """Return the limit of the address space of this process in bytes, or None without a limit."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _say(problem: str) -> None:
-    """Print an error as one line without control characters, which a file's name may contain."""
-    print(f"helixfold: error: {printable(problem, _LONGEST)}", file=sys.stderr)
+    """Print an error as one line without control characters, which a file name may contain."""
+    print(f"helixfold: error: {printable(problem, _MAX_MESSAGE)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

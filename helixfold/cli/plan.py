@@ -21,8 +21,8 @@ def plan(options: PlanOptions = _USUAL) -> None:
     """Estimate how many days a training takes on given hardware, next to published trainings.
 
     The estimate uses the fastest layout of ranks: dp groups train on their own samples, and the bp x dap ranks of a
-    group share a sample (bp: the two branches of a block; dap: parts of the streams). What a rank computes, sends and
-    holds is counted. Rates of named devices are published values for bfloat16; this machine is measured.
+    group share a sample (bp: the two branches of a block; dap: parts of the streams). The operations, messages and
+    memory of a rank are counted. Rates of named devices are published values for bfloat16; this machine is measured.
     """
     from helixfold.training.plan import plan_lines, published_step_lines
 

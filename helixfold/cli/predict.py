@@ -57,10 +57,10 @@ def predict(
 
 
 def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarget] | None" = None) -> int:
-    """Predict the targets of the options' files, or those given, in the processes that --devices asks for.
+    """Predict `given_targets`, or the targets in the files of the options, in one process per device.
 
-    Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for wrong input, if it is found in this
-    process; others print it and return 2.
+    Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for invalid input found in this process;
+    other processes print the error and return 2.
     """
     if options.cluster is not None:
         from helixfold.apps.cluster.run import run as run_on_cluster
@@ -81,15 +81,15 @@ def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarg
     if started is None:
         return run(options, given_targets)
     here = replace(options, devices=None)
-    done = launch(
+    ending = launch(
         exit_code,
         partial(run, here, given_targets),
         count=started.count,
         ranks_per_task=options.ranks_per_target,
         environment=started.environment,
     )
-    # A directory that was moved, and its lock with it, is not made anew.
-    if done.unclosed is None or not (options.output / LOCK_FILE).exists():
-        return done.code
+    # Do not create an output directory again that was moved with its lock.
+    if ending.unclosed is None or not (options.output / LOCK_FILE).exists():
+        return ending.code
     with logged_screen(options.log_file), optional_output():
-        return close(done.unclosed, options.output)
+        return close(ending.unclosed, options.output)

@@ -1,4 +1,4 @@
-"""Define the command `helixfold relax`, which relaxes structures of any program."""
+"""Define the command `helixfold relax`, which relaxes structures from any source."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Define the command `helixfold report`, which writes the pages of finished targets and of their batch again."""
+"""Define the command `helixfold report`, which rewrites the report pages of finished predictions."""
 
 import sys
 from pathlib import Path

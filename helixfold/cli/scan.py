@@ -1,4 +1,4 @@
-"""Define the command `helixfold scan`, which shows what mutations change in the eyes of a network."""
+"""Define the command `helixfold scan`, which predicts mutants and compares them with the wild type."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Define the command `helixfold score`, which scores structures by what a network makes of them."""
+"""Define the command `helixfold score`, which ranks structures by the confidence of the network."""
 
 from dataclasses import replace
 from pathlib import Path

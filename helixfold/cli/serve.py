@@ -46,7 +46,7 @@ Predicting = Annotated[WorkerOptions, Parameter(name="*", group=Group.create_ord
 @option_group(Group.create_ordered("Limits per user"))
 @dataclass(frozen=True, kw_only=True)
 class UserLimits:
-    """Options for what a user may have in the service."""
+    """Limits of each user of the service."""
 
     max_residues: Positive = 4_000
     """Maximum residues of a job."""
@@ -222,22 +222,22 @@ def revoke(name: Annotated[str, Parameter(name="NAME")], /, *, data: Directory =
 
 
 def _environments(workers: int | None, device: str) -> list[dict[str, str]]:
-    """Return the environment variables of each worker to start here: its GPU, and its share of the processors."""
+    """Return the environment variables of each worker to start on this machine: its GPU and number of threads."""
     from data_pipeline.io.processors import available_processors
 
     gpus = _gpus() if device in ("auto", "cuda") else 0
     count = (gpus or 1) if workers is None else workers
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, available_processors() // max(1, count)))
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    names = names if len(names) == gpus else [str(number) for number in range(gpus)]
+    names = names if len(names) == gpus else [str(index) for index in range(gpus)]
     return [
-        {"OMP_NUM_THREADS": threads, **({"CUDA_VISIBLE_DEVICES": names[number % gpus]} if gpus else {})}
-        for number in range(count)
+        {"OMP_NUM_THREADS": threads, **({"CUDA_VISIBLE_DEVICES": names[index % gpus]} if gpus else {})}
+        for index in range(count)
     ]
 
 
 def _gpus() -> int:
-    """Return the number of NVIDIA GPUs; where there is no driver, PyTorch is not asked, which takes long to load."""
+    """Return the number of NVIDIA GPUs; without a driver, avoid importing PyTorch, which takes long."""
     if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))):
         return 0
     import torch

@@ -11,7 +11,7 @@ from helixfold.cli.command import Command
 from helixfold.runtime.options import File, MemorySize, Offer, Output, option_group, reads, whole_number
 from helixfold.runtime.standard_streams import optional_output, print_summary
 
-# Options are named as in predict, but for those whose values differ and whose names mean files here.
+# Options have the names of predict, except where those names mean files here or the values differ.
 _NAMES = {
     **{offer.name: name for name, offer in OF_PREDICT.items()},
     "model": "model",

@@ -1,4 +1,4 @@
-"""Define the command `helixfold train`, which trains a model, alone or on many GPUs under `torchrun`."""
+"""Define the command `helixfold train`, which trains a model on one device, or on several GPUs under `torchrun`."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def train(
     if options.recipe is not None:
         return _train_recipe(options.recipe, training_set, options)
     if options.stages is not None:
-        raise InputError("--stages is for --recipe; a preset has one stage")
+        raise InputError("--stages requires --recipe; a preset has one stage")
     from helixfold.training.presets import training_preset
 
     config = training_preset(options.preset).with_settings(options.settings)
@@ -68,7 +68,7 @@ def train(
         return 0
     training_set, output = _places(training_set, options)
     if options.new_parameters and options.weights is None:
-        raise InputError("--new-parameters is for --weights; without it all parameters are new")
+        raise InputError("--new-parameters requires --weights; without it, all parameters are new")
     return _run(training_set, config, output, options, name=options.preset, weights=options.weights)
 
 
@@ -78,7 +78,7 @@ def _submit(site: Path, training_set: Path | None, options: TrainOptions, comman
     if options.recipe is None:
         from helixfold.training.presets import training_preset
 
-        training_preset(options.preset).with_settings(options.settings)  # what is wrong is told here, not in a job
+        training_preset(options.preset).with_settings(options.settings)  # raise errors here, not in the job
     require("cluster", "parsl", action="--cluster")
     from helixfold.apps.cluster.training import submit_training, without_cluster
 
@@ -87,7 +87,7 @@ def _submit(site: Path, training_set: Path | None, options: TrainOptions, comman
 
 
 def _train_recipe(name: str, training_set: Path | None, options: TrainOptions) -> int:
-    """Train the stages of a recipe that are not finished, one after the other."""
+    """Train the unfinished stages of a recipe in order."""
     for is_given, option in (
         (options.preset != _USUAL.preset, "--preset"),
         (options.weights is not None, "--weights"),
@@ -95,7 +95,9 @@ def _train_recipe(name: str, training_set: Path | None, options: TrainOptions) -
         (options.dry_run, "--dry-run"),
     ):
         if is_given:
-            raise InputError(f"{option} does not go with --recipe, whose stages have settings and weights of their own")
+            raise InputError(
+                f"{option} cannot be combined with --recipe, whose stages have their own settings and weights"
+            )
     from helixfold.training.recipes import recipe, stage_runs
 
     stages = recipe(name)
@@ -116,12 +118,12 @@ def _train_recipe(name: str, training_set: Path | None, options: TrainOptions) -
 
 
 def _places(training_set: Path | None, options: TrainOptions) -> tuple[Path, Path]:
-    """Return the training set and the directory of the run, which must be given."""
+    """Return the training set and the directory of the run; raise `InputError` if one is missing."""
     if options.memory is not None:
-        raise InputError("--memory is for --dry-run; a run takes what its device has")
+        raise InputError("--memory requires --dry-run; a run uses the memory of its device")
     if training_set is None or options.output is None:
         raise InputError(
-            "name the training set and --output, the run's directory (or --show-settings or --dry-run alone)"
+            "pass a training set and --output, the directory of the run (or only --show-settings or --dry-run)"
         )
     return training_set, options.output
 
@@ -140,7 +142,7 @@ def _run(
     name: str,
     weights: Path | None,
 ) -> int:
-    """Train one run to its end, or go on with it, and return an exit code."""
+    """Train or resume one run, and return its exit code."""
     from helixfold.execution.allocator import keeping_freed_memory
     from helixfold.planning.passes import KEPT_BLOCKS
     from helixfold.report.training_curves import plot_curves

@@ -27,7 +27,7 @@ SETS = {
 }
 
 EVALUATED: dict[str, Case] = {
-    "nothing to evaluate": bad("evaluate", {}, "name PREDICTIONS and REFERENCES"),
+    "nothing to evaluate": bad("evaluate", {}, "pass PREDICTIONS and REFERENCES"),
     "predictions that are not there": bad("evaluate no refs", {"refs/a.pdb": PDB}, "no"),
     "references that are not there": bad("evaluate d no", {"d/a.pdb": PDB}, "no"),
     "empty directories to evaluate": bad("evaluate d e", {"d": Path.mkdir, "e": Path.mkdir}, "d"),

@@ -139,11 +139,11 @@ def test_a_list_shows_published_means_beside_its_own(
 def test_wrong_options_are_one_sentence(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out"
     for arguments, words in (
-        ([], "name PREDICTIONS and REFERENCES, or a --benchmark"),
-        (["one"], "name PREDICTIONS and REFERENCES"),
-        (["one", "two", "--weights", "w.npz"], "--weights is for --benchmark"),
-        (["one", "two", "--overwrite"], "--overwrite is for --benchmark"),
-        (["one", "--benchmark", str(table)], "one is one word too many"),
+        ([], "pass PREDICTIONS and REFERENCES, or a --benchmark"),
+        (["one"], "pass PREDICTIONS and REFERENCES"),
+        (["one", "two", "--weights", "w.npz"], "--weights requires --benchmark"),
+        (["one", "two", "--overwrite"], "--overwrite requires --benchmark"),
+        (["one", "--benchmark", str(table)], "one cannot be combined with --benchmark"),
         (["--benchmark", str(tmp_path / "none.tsv")], "there is no such table"),
         (["--benchmark", str(table), "--msa", str(tmp_path)], "there is no helical_hairpin.a3m"),
     ):
@@ -159,7 +159,7 @@ def test_torchrun_is_refused(
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     assert main(["evaluate", "--benchmark", str(table), "--output", str(tmp_path / "out")]) == 2
-    assert "start a benchmark without torchrun" in capsys.readouterr().err
+    assert "a benchmark cannot run under torchrun" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

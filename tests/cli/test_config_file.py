@@ -63,14 +63,14 @@ def test_the_command_line_overrides_the_file(calls: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("num_recyles = 3", "c.toml: there is no option 'num_recyles'; did you mean num_recycles?"),
+        ("num_recyles = 3", "c.toml: unknown option 'num_recyles'; did you mean num_recycles?"),
         ("num_recycles = 'x'", "c.toml: num_recycles: must be a whole number from 0 to 1,000, got 'x'"),
         ("num_recycles = [1, 2]", "c.toml: num_recycles: must be one value, got a list of 2"),
         ("dtype = 'float8'", "c.toml: dtype: must be one of auto, float32, bfloat16, float16, got 'float8'"),
         ("models = [['a']]", "c.toml: models: expected a value or a list of values, got"),
-        ("[predcit]\nseed = 1", "c.toml: there is no command 'predcit'; did you mean predict?"),
+        ("[predcit]\nseed = 1", "c.toml: unknown command 'predcit'; did you mean predict?"),
         ("predict = 1", "c.toml: predict: must be a table, written as [predict]"),
-        ("config = 'd.toml'", "c.toml: a file of options cannot name another one"),
+        ("config = 'd.toml'", "c.toml: an option file cannot name another one"),
         ("seed = ", "c.toml: not a TOML file of options: Invalid value"),
         ("quiet = true\nverbose = true", "--quiet and --verbose cannot be combined"),
     ],

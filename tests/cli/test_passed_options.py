@@ -334,11 +334,11 @@ def test_finetune_chooses_what_is_trained_by_its_arguments(record: Record, capsy
     assert capsys.readouterr().out == "steps=3\n2 GiB\n"
     for words, message in (
         ("finetune a", "name --output"),
-        ("finetune -o out", "name one of a training set"),
+        ("finetune -o out", "pass exactly one of a training set"),
         ("finetune a -o out --progress json", "--progress json is for --jobs"),
-        ("finetune a --jobs b -o out", "name one of a training set"),
+        ("finetune a --jobs b -o out", "pass exactly one of a training set"),
         ("finetune --jobs b -o out --new-parameters x", "--new-parameters is for a training set"),
-        ("finetune --table a --jobs b -o out", "name one of a training set"),
+        ("finetune --table a --jobs b -o out", "pass exactly one of a training set"),
     ):
         assert run(words) == 2
         assert message in capsys.readouterr().err
@@ -370,12 +370,12 @@ def test_train_passes_its_options(record: Record, capsys: pytest.CaptureFixture[
     assert calls[1][0][1].steps != 7
     for words, message in (
         ("train a -o out --timeout 0", "--timeout must be greater than 0 seconds, got 0"),
-        ("train a -o out --stages 1", "--stages is for --recipe"),
-        ("train a -o out --memory 8GiB", "--memory is for --dry-run"),
-        ("train a", "name the training set and --output"),
-        ("train -o out", "name the training set and --output"),
-        ("train a -o out --recipe small --weights b", "--weights does not go with --recipe"),
-        ("train a -o out --recipe small --preset small", "--preset does not go with --recipe"),
+        ("train a -o out --stages 1", "--stages requires --recipe"),
+        ("train a -o out --memory 8GiB", "--memory requires --dry-run"),
+        ("train a", "pass a training set and --output"),
+        ("train -o out", "pass a training set and --output"),
+        ("train a -o out --recipe small --weights b", "--weights cannot be combined with --recipe"),
+        ("train a -o out --recipe small --preset small", "--preset cannot be combined with --recipe"),
         ("train a -o out --recipe small --stages 99", "stages, got --stages 99"),
     ):
         assert run(words) == 2
@@ -397,9 +397,9 @@ def test_evaluate_compares_or_runs_a_benchmark(record: Record, capsys: pytest.Ca
     assert (name, output, command, options) == ("table.tsv", OUT, ("helixfold", *words), {"all_ranks": False})
     Path("file").touch()
     for wrong, message in (
-        ("evaluate a --benchmark b", "a is one word too many"),
-        ("evaluate a", "name PREDICTIONS and REFERENCES"),
-        ("evaluate a b --num-recycles 1", "--num-recycles is for --benchmark"),
+        ("evaluate a --benchmark b", "a cannot be combined with --benchmark"),
+        ("evaluate a", "pass PREDICTIONS and REFERENCES"),
+        ("evaluate a b --num-recycles 1", "--num-recycles requires --benchmark"),
         ("evaluate a b -o file", "file: is a file"),
     ):
         assert run(wrong) == 2
@@ -461,8 +461,8 @@ def test_features_choose_targets_or_a_training_set(record: Record, capsys: pytes
         ("--from-pickle a --skip-invalid", "--from-pickle converts ready features"),
         ("--from-pickle a --shared", "--from-pickle converts ready features"),
         ("--from-pickle a --structures b", "--from-pickle converts ready features"),
-        ("--from-predictions a --structures b", "--from-predictions stands in place of --structures"),
-        ("b --structures a", "targets and --structures exclude each other"),
+        ("--from-predictions a --structures b", "--from-predictions cannot be combined with --structures"),
+        ("b --structures a", "targets cannot be combined with --structures"),
         ("--structures a --msa b", "--msa is for targets to fold"),
         ("MKTAYIAKQR --hold-out 0.1", "--hold-out is for a training set"),
         ("", "there is nothing to do"),

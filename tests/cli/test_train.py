@@ -105,7 +105,7 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
 
 def test_a_run_needs_a_training_set_and_a_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2
-    assert "name the training set and --output" in capsys.readouterr().err
+    assert "pass a training set and --output" in capsys.readouterr().err
 
 
 def test_a_directory_of_other_things_is_left_alone(
@@ -183,7 +183,7 @@ def test_a_dry_run_says_what_is_taken_and_needs_no_training_set(capsys: pytest.C
     assert shown[0].startswith("one micro-batch, 1 x 64 residues, 8 + 4 + 16 rows, float32")
     assert shown[-1].startswith("chosen for 4.0 GiB: evoformer none")
     assert main(options) == 2
-    assert "--memory is for --dry-run" in capsys.readouterr().err
+    assert "--memory requires --dry-run" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")

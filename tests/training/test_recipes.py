@@ -81,11 +81,11 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--recipe", "small", "--weights", "x.npz"], "--weights does not go with --recipe"),
-        (["--recipe", "small", "--preset", "small"], "--preset does not go with --recipe"),
-        (["--recipe", "small", "--dry-run"], "--dry-run does not go with --recipe"),
+        (["--recipe", "small", "--weights", "x.npz"], "--weights cannot be combined with --recipe"),
+        (["--recipe", "small", "--preset", "small"], "--preset cannot be combined with --recipe"),
+        (["--recipe", "small", "--dry-run"], "--dry-run cannot be combined with --recipe"),
         (["--recipe", "small", "--stages", "9"], "has 5 stages"),
-        (["--stages", "2"], "--stages is for --recipe"),
+        (["--stages", "2"], "--stages requires --recipe"),
         (["--recipe", "small"], "name the training set"),
     ],
 )

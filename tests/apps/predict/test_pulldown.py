@@ -130,7 +130,7 @@ def test_features_of_a_pulldown_have_no_other_targets(
     structures = ["--structures", str(tmp_path)]
     for more, problem in (
         ([files[0]], "has its own files"),
-        (structures, "targets and --structures exclude each other"),
+        (structures, "targets cannot be combined with --structures"),
     ):
         command = ["features", *more, "--pulldown", *files, "--output", str(pulldown.output)]
         assert main(command) == 2

@@ -208,4 +208,4 @@ def test_the_command_writes_what_predict_reads(tmp_path: Path, capsys: pytest.Ca
     assert "sp|P0CG48|UBC_HUMAN, 10 residues" in capsys.readouterr().out
     assert Features.load(output / "sp_P0CG48_UBC_HUMAN" / "features.npz").sequence == SEQUENCE
     assert main(["features", "--from-pickle", str(file), "--threads", "2"]) == 2
-    assert "only --output goes with it" in capsys.readouterr().err
+    assert "can be combined only with --output" in capsys.readouterr().err

@@ -74,4 +74,4 @@ def test_confident_chains_are_taken_once(
 
 def test_predictions_and_structures_exclude_each_other(predictions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["features", "--from-predictions", str(predictions), "--structures", str(predictions)]) == 2
-    assert "--from-predictions stands in place of --structures" in capsys.readouterr().err
+    assert "--from-predictions cannot be combined with --structures" in capsys.readouterr().err
