@@ -1,6 +1,6 @@
 """Measure speed and memory: `python scripts/benchmark.py memory`; the same as `helixfold benchmark`.
 
-`python scripts/benchmark.py gpu` measures all of one GPU, with little more than PyTorch installed.
+`python scripts/benchmark.py gpu` runs all measurements of one GPU and needs little more than PyTorch.
 """
 
 import sys

@@ -21,14 +21,14 @@ _CODE = re.compile(r"(`[^`]*`|(?<![\w-])--[a-z][\w-]*(?:=\w+)?)")
 
 
 class Option(NamedTuple):
-    """An option of a command, with all names that it has."""
+    """An option of a command, with all its names."""
 
     command: str
     argument: Argument
     names: tuple[str, ...]
 
 
-# The titles of the columns, and what stands there for an option.
+# The titles of the columns, and the content of their cells.
 COLUMNS: dict[str, Callable[[Option], str]] = {
     "option": lambda option: f"`{name_of(option.argument)} {value_of(option.argument)}`".replace(" `", "`"),
     "what it does": lambda option: " ".join(
@@ -38,12 +38,12 @@ COLUMNS: dict[str, Callable[[Option], str]] = {
 }
 
 
-# A column of `helixfold predict` alone: whether results record the option, so that another value makes other results.
+# A column for `helixfold predict` only: whether results record the option, because its value changes them.
 CHANGES_RESULTS = {"changes results": lambda option: "yes" if _traits(option).recorded else ""}
 
 
 def renewed(text: str) -> str:
-    """Return the text of the page with the options as the commands have them now."""
+    """Return the text of the page with the current options of the commands."""
     parts = {"commands": "".join(_commands()), "common": "".join(_common())}
     return _PART.sub(lambda match: match[1] + parts[match[2]], text)
 
@@ -57,7 +57,7 @@ def _commands() -> Iterator[str]:
 
 
 def _command(words: list[str]) -> Iterator[str]:
-    """Yield the section of a command, and of those in it."""
+    """Yield the section of a command and the sections of its subcommands."""
     root = application(words)
     _, apps, _ = root.parse_commands(words)
     app, name = apps[-1], " ".join(["helixfold", *words])
@@ -79,7 +79,7 @@ def _common() -> Iterator[str]:
 
 
 def _tables(app: App, command: str, *, is_common: bool) -> Iterator[str]:
-    """Yield the groups of options of a command; the common ones have a section of their own."""
+    """Yield the groups of options of a command, without the common options, which have a separate section."""
     names = {each.name: tuple(each.parameter.name or ()) for each in app.assemble_argument_collection()}
     for group, arguments in groups_of(app.assemble_argument_collection(parse_docstring=True)):
         if (group.name == _COMMON) != is_common:
@@ -101,11 +101,11 @@ def _default(argument: Argument) -> str:
 
 
 def _other_spellings(option: Option) -> str:
-    """Return a sentence with earlier spellings, and those of ColabFold and AlphaFold, which may have other values."""
+    """Return a sentence with earlier spellings, and spellings of ColabFold and AlphaFold, whose values may differ."""
     if option.argument.index is not None:
         return ""
-    shown = name_of(option.argument).split(", ")
-    others = {name: "" for name in option.names if name not in shown}
+    names = name_of(option.argument).split(", ")
+    others = {name: "" for name in option.names if name not in names}
     for program, foreign in foreign_options().items():
         for name, here in foreign.items():
             is_same = here.startswith("--") and option.argument.name in re.findall(r"--[a-z-]+", here)
@@ -120,17 +120,17 @@ def _traits(option: Option) -> Traits:
 
 
 def _offer(option: Option) -> str:
-    """Return a sentence with the name of the option in requests to the service, if this offers it."""
+    """Return a sentence with the name of the option in requests to the service, if the service offers it."""
     offer = _traits(option).offer
     return "" if offer is None else f"In requests to the service: `{offer.name}`."
 
 
 def _text(text: str) -> str:
-    """Return a text as Markdown: options in code, and characters that would mean something else escaped."""
+    """Return a text as Markdown, with options as code and special characters escaped."""
     parts = _CODE.split(" ".join(text.split()))
     return "".join(
-        f"`{part.strip('`')}`" if number % 2 else re.sub(r"([<>*_\[\]])", r"\\\1", part)
-        for number, part in enumerate(parts)
+        f"`{part.strip('`')}`" if index % 2 else re.sub(r"([<>*_\[\]])", r"\\\1", part)
+        for index, part in enumerate(parts)
     )
 
 

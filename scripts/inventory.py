@@ -1,15 +1,15 @@
-"""Record what users rely on, and compare it with the baseline in tests/inventory.
+"""Record the interfaces that users rely on, and compare them with the baseline in tests/inventory.
 
 The inventory has five parts, each a file of the baseline: the options of the command line (options.json), the service
 (service.json), the Python names that pages, notebooks and examples import (names.json), extras, environment variables
-and keys of files (formats.json), and what small runs and bad inputs come to (runs.json, bad_inputs.json).
+and keys of files (formats.json), and the results of small runs and bad inputs (runs.json, bad_inputs.json).
 
     python scripts/inventory.py --check              exit code 1 with one line for each difference
     python scripts/inventory.py --check --only runs  one part, or several
     python scripts/inventory.py --write              renew the baseline
-    python scripts/inventory.py --losses             make ten losses in a scratch copy, and see that each is reported
+    python scripts/inventory.py --losses             break ten interfaces in a copy, and check that each is reported
 
-Something that is removed or changed on purpose needs an entry in tests/inventory/removed.toml until the baseline is
+An interface that is removed or changed on purpose needs an entry in tests/inventory/removed.toml until the baseline is
 renewed. Additions are printed but do not fail the check.
 """
 
@@ -31,40 +31,44 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 BASELINE = ROOT / "tests/inventory"
 REMOVED = BASELINE / "removed.toml"
-# Numbers may differ by this share or by this much: another processor rounds differently.
+# Relative and absolute tolerance of numbers, because processors round differently.
 RELATIVE, ABSOLUTE = 0.03, 0.03
 # A parameter in the text of a signature, such as `rows`, `*, seed=0` or `**more`.
 _PARAMETER = re.compile(r"""(?:\*, )?\*{0,2}\w+(?:=(?:'[^']*'|"[^"]*"|[^,]*))?""")
 _OTHER_OUTPUTS = ("scan/", "scores/", "relaxed/", "evaluation/", "bench/", "many/", "tuned/")
-# Items that a file's digest holds are written below it, separated by this.
+# Separates the name of a file from the name of an item in its digest.
 _BELOW = " > "
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Check or write the baseline; return the exit code."""
-    parser = argparse.ArgumentParser(description="Record what users rely on, and compare it with the baseline.")
+    """Check or write the baseline, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Record the interfaces that users rely on, and compare them with the baseline."
+    )
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="compare with the baseline")
     action.add_argument("--write", action="store_true", help="renew the baseline")
-    action.add_argument("--losses", action="store_true", help="see that deliberate losses are reported")
+    action.add_argument("--losses", action="store_true", help="check that deliberate losses are reported")
     parser.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, default=[*PARTS], help="only these parts")
     parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs of the part `runs`")
-    parser.add_argument("--printed", type=Path, metavar="DIR", help="keep here what the commands print")
+    parser.add_argument(
+        "--printed", type=Path, metavar="DIR", help="write the output of the commands to this directory"
+    )
     options = parser.parse_args(words)
     if options.losses:
         return report_losses()
     differences, additions = [], []
-    for part, found in collect(options.only, options.runs, options.printed):
+    for part, current in collect(options.only, options.runs, options.printed):
         expected = read_part(part)
         if part == "runs":
-            differences += unknown_files(found)
+            differences += unknown_files(current)
         if options.write:
-            kept = expected if options.runs and part == "runs" else {}
-            (BASELINE / f"{part}.json").write_text(to_text({**kept, **found}))
+            other_runs = expected if options.runs and part == "runs" else {}
+            (BASELINE / f"{part}.json").write_text(to_text({**other_runs, **current}))
             continue
         if options.runs and part == "runs":
-            expected = {name: value for name, value in expected.items() if name in found}
-        lost, new = compare({part: expected}, {part: found})
+            expected = {name: value for name, value in expected.items() if name in current}
+        lost, new = compare({part: expected}, {part: current})
         differences += lost
         additions += new
     if options.write:
@@ -91,9 +95,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def collect(
     parts: Sequence[str], runs: Sequence[str] | None = None, printed: Path | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the parts of the inventory, each of which maps names to what is recorded of them.
+    """Yield the parts of the inventory, each of which maps names to their records.
 
-    What each run took and came to is printed to stderr.
+    The CPU time and the exit codes of each run are printed to stderr.
     """
     sys.path.insert(0, str(ROOT))
     from tests.inventory import commands  # noqa: PLC0415
@@ -112,25 +116,25 @@ def _runs(root: Path, names: Sequence[str] | None = None) -> dict[str, Any]:
     from tests.inventory.commands import carry_out  # noqa: PLC0415
     from tests.inventory.runs import RUNS  # noqa: PLC0415
 
-    wanted = {run.name for run in RUNS} if names is None else set(names)
+    selected = {run.name for run in RUNS} if names is None else set(names)
     for run in reversed(RUNS):
-        if run.name in wanted and run.after is not None:
-            wanted.add(run.after)
-    found = {}
+        if run.name in selected and run.after is not None:
+            selected.add(run.after)
+    results = {}
     for run in RUNS:
-        if run.name in wanted:
+        if run.name in selected:
             before = os.times()
-            found[run.name] = carry_out(run, root)
+            results[run.name] = carry_out(run, root)
             after = os.times()
             seconds = after.children_user + after.children_system - before.children_user - before.children_system
-            print(f"{run.name}: exit codes {found[run.name]['exit codes']}, {seconds:.1f} s", file=sys.stderr)
-    return found
+            print(f"{run.name}: exit codes {results[run.name]['exit codes']}, {seconds:.1f} s", file=sys.stderr)
+    return results
 
 
 def unknown_files(runs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the files that runs wrote into output directories and that the table of files does not know.
+    """Return files in the output directories of runs that the table of files does not list.
 
-    Output directories are those with a lock. Those of other commands than `predict` and `design` have other files.
+    Directories with a lock are output directories. Commands other than `predict` and `design` write other files.
     """
     from helixfold.results.file_table import LOCK, kind_of  # noqa: PLC0415
 
@@ -178,13 +182,13 @@ PARTS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
 
 
 def read_part(part: str) -> dict[str, Any]:
-    """Return a part of the baseline, empty if there is none."""
+    """Return a part of the baseline, or an empty dict if its file is missing."""
     path = BASELINE / f"{part}.json"
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def read_removals() -> dict[str, Mapping[str, str]]:
-    """Return the entries of removed.toml by their names; raise SystemExit for one that is not complete."""
+    """Return the entries of removed.toml by name; raise SystemExit for an incomplete entry."""
     entries = tomllib.loads(REMOVED.read_text()).get("removed", []) if REMOVED.is_file() else []
     for entry in entries:
         if missing := sorted({"name", "instead", "changelog"} - entry.keys()):
@@ -192,52 +196,53 @@ def read_removals() -> dict[str, Mapping[str, str]]:
     return {entry["name"]: entry for entry in entries}
 
 
-def compare(expected: Any, found: Any, name: str = "") -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the differences, as names and sentences, and the names of additions."""
-    if isinstance(expected, dict) and isinstance(found, dict):
+def compare(expected: Any, current: Any, name: str = "") -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the differences, as pairs of a name and a sentence, and the names of additions."""
+    if isinstance(expected, dict) and isinstance(current, dict):
         differences, additions = [], []
-        for key in expected.keys() | found.keys():
+        for key in expected.keys() | current.keys():
             below = f"{name}{_BELOW}{key}" if name else key
-            if key not in found:
+            if key not in current:
                 differences.append((below, "is missing"))
             elif key not in expected:
                 additions.append(below)
             else:
-                lost, new = compare(expected[key], found[key], below)
+                lost, new = compare(expected[key], current[key], below)
                 differences += lost
                 additions += new
         return sorted(differences), sorted(additions)
-    if _is_equal(expected, found):
+    if _is_equal(expected, current):
         return [], []
     added: list[str] = []
-    if isinstance(expected, str) and isinstance(found, str):
-        added = _added_parameters(expected, found)
-    elif isinstance(expected, list) and isinstance(found, list):
-        added = _added_words(expected, found)
+    if isinstance(expected, str) and isinstance(current, str):
+        added = _added_parameters(expected, current)
+    elif isinstance(expected, list) and isinstance(current, list):
+        added = _added_words(expected, current)
     if added:
         return [], [f"{name}: {', '.join(added)}"]
-    return [(name, f"was {_shown(expected)}, is {_shown(found)}")], []
+    return [(name, f"was {_shortened(expected)}, is {_shortened(current)}")], []
 
 
-def _added_parameters(expected: str, found: str) -> list[str]:
-    """Return the parameters that a signature gained, or nothing if calls that worked before may fail."""
-    if not all(each.startswith("(") and each.endswith(")") for each in (expected, found)):
+def _added_parameters(expected: str, current: str) -> list[str]:
+    """Return the parameters that a signature gained, or an empty list if existing calls may fail."""
+    if not all(each.startswith("(") and each.endswith(")") for each in (expected, current)):
         return []
-    before, after = (_PARAMETER.findall(each[1:-1]) for each in (expected, found))
+    before, after = (_PARAMETER.findall(each[1:-1]) for each in (expected, current))
     added = [each for each in after if each not in before]
-    kept = [each for each in after if each in before]
-    # Positional arguments keep their places.
+    common = [each for each in after if each in before]
+    # Positional parameters must keep their positions.
     first, now = ([each for each in parameters if not each.startswith("*, ")] for parameters in (before, after))
-    is_safe = kept == before and now[: len(first)] == first and all("=" in each for each in added)
+    is_safe = common == before and now[: len(first)] == first and all("=" in each for each in added)
     return added if is_safe else []
 
 
-def _added_words(expected: list[Any], found: list[Any]) -> list[str]:
-    """Return the words that a list gained, or nothing if it lost one, has them in another order, or is not of words."""
-    if not all(isinstance(each, str) for each in (*expected, *found)):
+def _added_words(expected: list[Any], current: list[Any]) -> list[str]:
+    """Return the words that a list gained, or an empty list if other words are missing or in another order."""
+    if not all(isinstance(each, str) for each in (*expected, *current)):
         return []
-    kept = set(expected)
-    return [each for each in found if each not in kept] if [each for each in found if each in kept] == expected else []
+    earlier = set(expected)
+    is_extended = [each for each in current if each in earlier] == expected
+    return [each for each in current if each not in earlier] if is_extended else []
 
 
 def _is_equal(one: Any, other: Any) -> bool:
@@ -249,7 +254,7 @@ def _is_equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) < 300 else f"{text[:300]}..."
 
@@ -257,9 +262,9 @@ def _shown(value: Any) -> str:
 def without_removals(
     differences: Sequence[tuple[str, str]], removals: Mapping[str, object]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the differences that no entry of removed.toml explains, and the entries that explain none.
+    """Return the differences that no entry of removed.toml explains, and the entries that explain no difference.
 
-    An entry explains differences whose name equals or begins with its own; `*` matches any characters.
+    An entry explains differences whose name equals or begins with its name; `*` matches any characters.
     """
 
     def explains(pattern: str, name: str) -> bool:
@@ -271,14 +276,14 @@ def without_removals(
 
 
 def report_losses() -> int:
-    """Make the losses of losses.toml in a copy of the project, and print which of them its check reports.
+    """Apply the losses of losses.toml to a copy of the project, and print which of them the check reports.
 
     Return the exit code: 1 if a loss is not reported.
     """
     losses = tomllib.loads((BASELINE / "losses.toml").read_text())["loss"]
     of_runs = [loss for loss in losses if loss["name"].startswith("runs")]
     others = [loss for loss in losses if loss not in of_runs]
-    # Apart, since results that are written otherwise let the jobs of the service fail.
+    # Checked separately, because changed result files make the jobs of the service fail.
     lines = _check_with(of_runs, "runs", "--runs", "complex", "out of memory")
     lines += _check_with(others, "options", "service", "formats", "bad_inputs")
     code = 0
@@ -290,7 +295,7 @@ def report_losses() -> int:
 
 
 def _check_with(losses: Sequence[Mapping[str, str]], *parts: str) -> list[str]:
-    """Make losses in a copy of the project, and return what a check of these parts prints there."""
+    """Apply losses to a copy of the project, and return the lines that a check of these parts prints."""
     with tempfile.TemporaryDirectory(prefix="losses_") as directory:
         copy = Path(directory) / "copy"
         shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
@@ -304,7 +309,7 @@ def _check_with(losses: Sequence[Mapping[str, str]], *parts: str) -> list[str]:
 
 
 def to_text(items: Mapping[str, Any]) -> str:
-    """Return JSON with a line for each item, and for each item of an item."""
+    """Return JSON with a line for each item and for each item of a nested dict."""
     return "{\n" + ",\n".join(_lines(items, " ")) + "\n}\n"
 
 
@@ -323,4 +328,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # libraries print what they leak at the end of a process
+    os._exit(code)  # otherwise libraries print leaks at exit

@@ -1,4 +1,4 @@
-"""A copy of the repository in which mistakes are made, and the tests that run there."""
+"""A copy of the repository for mutation tests: select tests, and run them with deliberate mistakes."""
 
 import ast
 import os
@@ -18,37 +18,38 @@ from pathlib import Path
 from scripts.mistakes import Mistake, apply
 
 ROOT = Path(__file__).resolve().parents[1]
-# Seconds without the end of a test after which it counts as failed.
+# Seconds after which a test counts as failed.
 TIMEOUT = 300.0
-# Exit codes of pytest with nothing wrong: all passed, or none was chosen.
+# Exit codes of pytest without a failure: all tests passed, or none was selected.
 FINE = (0, 5)
 
 
 class ImportingTests:
-    """The test files of a repository by what they import."""
+    """The test files of a repository, ordered by their imports of a module."""
 
     def __init__(self, root: Path) -> None:
         paths = [
             path for top in ("data_pipeline", "helixfold", "scripts", "tests") for path in (root / top).rglob("*.py")
         ]
         self._names = {str(path.relative_to(root)): _dotted_name(path.relative_to(root)) for path in sorted(paths)}
-        known = {name: path for path, name in self._names.items()}
+        paths_by_name = {name: path for path, name in self._names.items()}
         self._imports = {
-            path: {known[name] for name in _imported(root / path) if name in known} for path in self._names
+            path: {paths_by_name[name] for name in _imported(root / path) if name in paths_by_name}
+            for path in self._names
         }
         self.all = [path for path in self._names if Path(path).name.startswith("test_") and path.startswith("tests/")]
 
     def direct(self, module: str) -> list[str]:
-        """The test of the same name first, then those that import the module, the most specific ones first."""
+        """Return the test with the name of the module, then tests that import it, first those with few imports."""
         path = Path(module)
         parts = [path.parts[1:-1], path.parts[:-1]]
         mirrors = [str(Path("tests", *folders, f"test_{path.name}")) for folders in parts]
-        chosen = [test for test in self.all if module in self._imports[test]]
-        chosen.sort(key=lambda test: len(self._imports[test]))
-        return list(dict.fromkeys([*(test for test in mirrors if test in self._imports), *chosen]))
+        importing = [test for test in self.all if module in self._imports[test]]
+        importing.sort(key=lambda test: len(self._imports[test]))
+        return list(dict.fromkeys([*(test for test in mirrors if test in self._imports), *importing]))
 
     def nearby(self, module: str) -> list[str]:
-        """The test files that import the module through others, the nearest first."""
+        """Return the test files that import the module indirectly, the nearest first."""
         users: dict[str, list[str]] = {}
         for path, imports in self._imports.items():
             for name in imports:
@@ -68,7 +69,7 @@ def _dotted_name(path: Path) -> str:
 
 
 def _imported(path: Path) -> set[str]:
-    """Names that a file imports anywhere, or has as a string, as in `python -m`."""
+    """Return the names that a file imports anywhere, or contains as strings, as in `python -m`."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -82,7 +83,7 @@ def _imported(path: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """The tests that began and those that failed, in order."""
+    """The tests that began and the tests that failed, in order."""
 
     begun: list[str]
     failed: list[str]
@@ -98,7 +99,7 @@ class Copy:
     _times: "count[int]" = field(default_factory=lambda: count(int(time.time())))
 
     def first_failure(self, mistakes: list[Mistake], tests: list[str], seconds: float = 0) -> str | None:
-        """The first test that fails because of mistakes; those that fail without them are left out from then on."""
+        """Return the first test that fails because of mistakes, and exclude tests that fail without them."""
         while True:
             run = self.run(mistakes, tests, "-x", seconds=seconds)
             if not run.failed or run.failed[0] in self.failing:
@@ -114,28 +115,30 @@ class Copy:
             self.failing |= self._unchanged[used]
 
     def run(self, mistakes: list[Mistake], tests: list[str], *options: str, seconds: float = 0) -> Run:
-        """Run test files or tests with mistakes; end after some seconds of CPU time, unless they are 0."""
-        chosen = [test for test in tests if test not in self.failing]
-        if not chosen:
+        """Run tests with mistakes, for at most `seconds` of CPU time unless 0."""
+        selected = [test for test in tests if test not in self.failing]
+        if not selected:
             return Run([], [])
         sources = {}
         for module in {mistake.module for mistake in mistakes}:
             sources[module] = (self.root / module).read_text()
             self._write(module, apply(sources[module], [mistake for mistake in mistakes if mistake.module == module]))
         try:
-            return self._pytest([*options, *(f"--deselect={test}" for test in self.failing), *chosen], seconds, sources)
+            return self._pytest(
+                [*options, *(f"--deselect={test}" for test in self.failing), *selected], seconds, sources
+            )
         finally:
             for module, source in sources.items():
                 self._write(module, source)
 
     def _write(self, module: str, source: str) -> None:
-        """Write a file with a time of its own: Python and Numba tell compiled files by time, in seconds, and size."""
+        """Write a file with a unique time: Python and Numba identify compiled files by size and time in seconds."""
         path, now = self.root / module, next(self._times)
         path.write_text(source)
         os.utime(path, (now, now))
 
     def _pytest(self, arguments: list[str], seconds: float, changed: Iterable[str]) -> Run:
-        """Run pytest in a child that has large libraries loaded already."""
+        """Run pytest in a child process, in which large libraries are already imported."""
         log = self.root.parent / "log"
         plugin = _Log(log, seconds)
         log.write_text("")
@@ -150,7 +153,7 @@ class Copy:
             code = os.waitstatus_to_exitcode(status) if pid else None
             if log.stat().st_size != size:
                 size, end = log.stat().st_size, time.monotonic() + TIMEOUT
-        with suppress(ProcessLookupError):  # also what tests have left running
+        with suppress(ProcessLookupError):  # including processes that tests left running
             os.killpg(child, signal.SIGKILL)
         if code is None:
             os.waitpid(child, 0)
@@ -164,7 +167,7 @@ class Copy:
 
 
 class _Log:
-    """A plugin of pytest that writes which tests begin and fail, and ends the run after some seconds of CPU time."""
+    """A pytest plugin that logs which tests begin and fail, and ends the run after `seconds` of CPU time."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self._path = path
@@ -191,7 +194,7 @@ class _Log:
 
 
 def _run_child(root: Path, arguments: list[str], log: _Log, *, is_compiled: bool) -> None:
-    """Run pytest and end this process."""
+    """Run pytest and exit this process."""
     code = 3
     try:
         os.setsid()
@@ -200,7 +203,7 @@ def _run_child(root: Path, arguments: list[str], log: _Log, *, is_compiled: bool
             os.dup2(file.fileno(), 2)
         work = root.parent / "work"
         shutil.rmtree(work, ignore_errors=True)
-        # Numba notices changes to a function's own file, but not to the functions it calls.
+        # Numba detects changes of the file of a function, but not of the functions that it calls.
         cache = root.parent / "numba" / ("changed" if is_compiled else "unchanged")
         if is_compiled:
             shutil.rmtree(cache, ignore_errors=True)
@@ -213,7 +216,7 @@ def _run_child(root: Path, arguments: list[str], log: _Log, *, is_compiled: bool
         options = ["-q", "-p", "no:cacheprovider", "-m", "not long", f"--basetemp={work}"]
         processes = ["-n", "0"] if find_spec("xdist") else []
         code = int(pytest.main([*options, *processes, *arguments], plugins=[log]))
-    except BaseException:  # the child must not continue as its parent does
+    except BaseException:  # the child must not continue with the code of its parent
         traceback.print_exc()
     sys.stdout.flush()
     os._exit(code)

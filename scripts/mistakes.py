@@ -1,6 +1,6 @@
-"""Mistakes to make in the code on purpose: patterns on the syntax tree from lists in TOML, or drawn at random.
+"""Deliberate mistakes for mutation tests: syntax-tree patterns from TOML lists, or random changes.
 
-A list has entries like this one; `function` is a qualified name (`Class.method`), empty or left out outside functions:
+A list has entries like this one; `function` is a qualified name (`Class.method`), empty or absent outside functions:
 
     [[mistake]]
     about = "the aligned error is transposed"
@@ -10,8 +10,9 @@ A list has entries like this one; `function` is a qualified name (`Class.method`
     replace = "_1.mean(-2)"
     nth = 1
 
-`find` is an expression, or one or several consecutive statements. In it `_1`, `_2`, ... match any expression, and the
-same name matches equal ones only. An empty `replace` deletes statements. `nth` (from 1) chooses one of several matches.
+`find` is an expression, or one or more consecutive statements. In it, `_1`, `_2`, ... match any expression, and the
+same name must match equal expressions. An empty `replace` deletes statements. `nth` (from 1) selects one of several
+matches.
 """
 
 import ast
@@ -31,7 +32,7 @@ _NOT_COMPARED = ("ctx", "kind", "type_comment")
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """A change of the bytes from start to end of a module."""
+    """A deliberate mistake: a replacement for the bytes from `start` to `end` of a module."""
 
     about: str
     module: str
@@ -44,13 +45,13 @@ class Mistake:
 
     @property
     def package(self) -> str:
-        """The folder two levels deep, by which results are counted."""
+        """The folder of the module, at most two levels deep, by which results are counted."""
         return "/".join(self.module.split("/")[:-1][:2])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """An entry of a list."""
+    """A pattern in a list of mistakes, with its replacement."""
 
     about: str
     module: str
@@ -61,7 +62,7 @@ class Pattern:
 
 
 def read_list(path: Path) -> list[Pattern]:
-    """Read the entries of a list; ValueError names one with missing or unknown keys."""
+    """Read the entries of a list; raise `ValueError` for missing or unknown keys."""
     patterns = []
     for index, entry in enumerate(tomllib.loads(path.read_text())["mistake"], 1):
         try:
@@ -72,7 +73,7 @@ def read_list(path: Path) -> list[Pattern]:
 
 
 def apply(source: str, mistakes: list[Mistake]) -> str:
-    """Return a module's source with mistakes that do not overlap."""
+    """Return the source of a module with non-overlapping mistakes applied."""
     code = source.encode()
     for mistake in sorted(mistakes, key=lambda mistake: -mistake.start):
         code = code[: mistake.start] + mistake.text.encode() + code[mistake.end :]
@@ -80,10 +81,10 @@ def apply(source: str, mistakes: list[Mistake]) -> str:
 
 
 def find_pattern(pattern: Pattern, root: Path, origin: str) -> Mistake:
-    """Find the place of a pattern in its module; ValueError says why there is none."""
+    """Return the mistake for a pattern in its module; raise `ValueError` if the pattern does not match."""
     path = root / pattern.module
     if not path.is_file():
-        raise ValueError(f"there is no {pattern.module}")
+        raise ValueError(f"{pattern.module} does not exist")
     source = path.read_text()
     old, new = _parse(pattern.find), _parse(pattern.replace)
     is_expression = all(len(body) == 1 and isinstance(body[0], ast.Expr) for body in (old, new))
@@ -118,19 +119,19 @@ def find_pattern(pattern: Pattern, root: Path, origin: str) -> Mistake:
 
 
 def draw_mistakes(root: Path, modules: list[str], count: int, seed: int) -> list[Mistake]:
-    """Draw mistakes at random, all kinds alike; ValueError if the modules have none."""
-    drawn: dict[str, list[tuple[str, str, list[ast.AST], list[ast.AST], str]]] = {}
+    """Draw random mistakes, with equal probability of each kind; raise `ValueError` if the modules have none."""
+    remaining: dict[str, list[tuple[str, str, list[ast.AST], list[ast.AST], str]]] = {}
     sources = {}
     for module in sorted(modules):
         sources[module] = (root / module).read_text()
         for kind, function, old, new in _candidates(ast.parse(sources[module])):
-            drawn.setdefault(kind, []).append((module, function, old, new, kind))
+            remaining.setdefault(kind, []).append((module, function, old, new, kind))
     rng, mistakes = random.Random(seed), []
-    while drawn and len(mistakes) < count:
-        candidates = drawn[kind := rng.choice(sorted(drawn))]
+    while remaining and len(mistakes) < count:
+        candidates = remaining[kind := rng.choice(sorted(remaining))]
         module, function, old, new, about = candidates.pop(rng.randrange(len(candidates)))
         if not candidates:
-            del drawn[kind]
+            del remaining[kind]
         mistake = _mistake(sources[module], old, new, about=about, module=module, function=function, origin="random")
         if mistake is not None:
             mistakes.append(mistake)
@@ -173,12 +174,12 @@ def _parse(text: str) -> list[ast.stmt]:
 
 
 def _scopes(tree: ast.Module, function: str) -> list[ast.AST]:
-    """The definitions with a qualified name, or the module."""
+    """Return the definitions with a qualified name, or the module."""
     if not function:
         return [tree]
     scopes = [node for name, node in _definitions(tree) if name == function.replace("<locals>.", "")]
     if not scopes:
-        raise ValueError(f"there is no function {function}")
+        raise ValueError(f"function {function} does not exist")
     return scopes
 
 
@@ -192,7 +193,7 @@ def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST
 
 
 def _walk(node: ast.AST, leave_out: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
-    """All nodes in the order of the text, without what is inside f-strings: Python 3.11 has no positions for it."""
+    """Yield all nodes in source order, except inside f-strings, for which Python 3.11 has no positions."""
     yield node
     for child in () if isinstance(node, ast.JoinedStr) else ast.iter_child_nodes(node):
         if not isinstance(child, leave_out):
@@ -200,7 +201,10 @@ def _walk(node: ast.AST, leave_out: tuple[type[ast.AST], ...]) -> Iterator[ast.A
 
 
 def _sequences(scope: ast.AST, count: int) -> Iterator[list[ast.AST]]:
-    """Single expressions, if count is 0, or this many consecutive statements; of a module, those outside functions."""
+    """Yield single expressions if `count` is 0, or else `count` consecutive statements.
+
+    In a module, functions are excluded.
+    """
     for node in _walk(scope, _FUNCTIONS if isinstance(scope, ast.Module) else ()):
         if isinstance(node, ast.expr) and not count:
             yield [node]
@@ -211,7 +215,7 @@ def _sequences(scope: ast.AST, count: int) -> Iterator[list[ast.AST]]:
 
 
 def _is_match(pattern: object, node: object, bound: dict[str, ast.expr]) -> bool:
-    """Whether a node equals a pattern, with what wildcards stand for."""
+    """Return whether a node matches a pattern, and bind its wildcards."""
     if isinstance(pattern, ast.Name) and _WILDCARD.fullmatch(pattern.id) and isinstance(node, ast.expr):
         return _is_match(bound.setdefault(pattern.id, node), node, {})
     if isinstance(pattern, ast.arg) and _WILDCARD.fullmatch(pattern.arg) and isinstance(node, ast.arg):
@@ -227,7 +231,7 @@ def _is_match(pattern: object, node: object, bound: dict[str, ast.expr]) -> bool
 
 
 class _Substitution(ast.NodeTransformer):
-    """Put what the wildcards stand for in their place."""
+    """Replace wildcards with the expressions bound to them."""
 
     def __init__(self, bound: dict[str, ast.expr]) -> None:
         self.bound = bound
@@ -236,7 +240,7 @@ class _Substitution(ast.NodeTransformer):
         if not _WILDCARD.fullmatch(node.id):
             return node
         if node.id not in self.bound:
-            raise ValueError(f"replace has {node.id}, which find has not")
+            raise ValueError(f"replace contains {node.id}, which find does not")
         return copy.deepcopy(self.bound[node.id])
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -271,12 +275,12 @@ _PAIRS = ("min max", "amin amax", "argmin argmax", "minimum maximum", "any all",
 _OTHER_NAME = {a: b for pair in _PAIRS for a, b in (pair.split(), pair.split()[::-1])}
 _AXES = ("dim", "axis", "dim1", "dim2")
 _REDUCTIONS = ("sum", "mean", "softmax", "amax", "amin", "argmax", "cat", "stack", "unbind")
-# What these say is for people, and tests rightly leave it alone.
+# Functions whose messages are for people, so tests need not check them.
 _MESSAGES = {"debug", "info", "warning", "warn", "error", "print", "write", "add_argument"}
 
 
 def _candidates(tree: ast.Module) -> Iterator[tuple[str, str, list[ast.AST], list[ast.AST]]]:
-    """Kinds of mistakes, names of functions, nodes and what may replace them."""
+    """Yield kinds of mistakes, names of functions, nodes and their replacements."""
     names = {id(node): name for name, node in _definitions(tree)}
 
     def visit(node: ast.AST, function: str) -> Iterator[tuple[str, str, list[ast.AST], list[ast.AST]]]:
@@ -290,7 +294,7 @@ def _candidates(tree: ast.Module) -> Iterator[tuple[str, str, list[ast.AST], lis
 
 
 def _changed_children(node: ast.AST) -> Iterator[ast.AST]:
-    """The children that computation depends on: not annotations, decorators, messages and patterns of match."""
+    """Yield the children that computation depends on: not annotations, decorators, messages or match patterns."""
     if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.pattern)):
         return
     if isinstance(node, ast.Call) and _name(node.func) in _MESSAGES:
@@ -316,7 +320,7 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def _variants(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:  # noqa: PLR0912
-    """Kinds of mistakes at one node, with what replaces it; None deletes it."""
+    """Yield the kinds of mistakes at a node, each with the replacement of the node; None deletes it."""
     match node:
         case ast.Compare(ops=[op]):
             for other in _OTHER.get(type(op), ()):

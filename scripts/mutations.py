@@ -1,11 +1,12 @@
-"""Make mistakes in the code on purpose and count what the tests catch: `python scripts/mutations.py`.
+"""Make deliberate mistakes in the code and count how many the tests catch: `python scripts/mutations.py`.
 
-The mistakes come from lists (tests/mutations/*.toml unless others are named; scripts/mistakes.py describes their
-format) or, with --modules, are drawn at random. Each is made in a temporary copy of the repository, and the test files
-that import its module run, then for some time those that import it through others, and with --whole all tests.
-cosmic-ray and mutmut do not fit: one runs a fixed command for each mistake in a new process, the other wraps functions
-in dispatchers that Triton and Numba cannot compile, and neither takes mistakes written by hand or leaves a choice of
-tests to the project.
+The mistakes come from lists (by default tests/mutations/*.toml; scripts/mistakes.py describes the format) or, with
+--modules, are random. Each is made in a temporary copy of the repository. The test files that import its module run
+first, then for a limited time those that import it indirectly, and with --whole all tests.
+
+cosmic-ray and mutmut are not suitable: one runs a fixed command for each mistake in a new process, and the other wraps
+functions in dispatchers that Triton and Numba cannot compile. Neither accepts handwritten mistakes or a selection of
+tests.
 """
 
 import argparse
@@ -26,19 +27,19 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # as a script, Python finds only this folder
+sys.path.insert(0, str(ROOT))  # Python finds only the folder of a script
 
 from scripts.mistaken_copy import Copy, ImportingTests  # noqa: E402
 from scripts.mistakes import Mistake, draw_mistakes, find_pattern, read_list  # noqa: E402
 
 LISTS = ROOT / "tests" / "mutations"
-# Loaded once, before children run tests. Not plugins of pytest, which must come after it has begun, and not Numba and
-# Triton, which read the environment when they are imported.
+# Imported once, before child processes run tests. Excluded are pytest plugins, which must be imported after its start,
+# and Numba and Triton, which read the environment during import.
 PRELOADED = ("pytest", "torch", "scipy.optimize", "beartype", "einops", "matplotlib", "gemmi")
 STAGES = ("direct", "nearby", "whole")
 
 
-# Workers: each has a copy of its own
+# Workers, each with its own copy
 
 _copy: Copy
 
@@ -64,7 +65,7 @@ Result = dict[str, str | float | None]
 
 
 def _try_alone(mistakes: list[Mistake], nearby_seconds: float) -> tuple[list[Result], set[str]]:
-    """Run the tests near a module for each of its mistakes."""
+    """Run the tests of a module for each of its mistakes."""
     tests = ImportingTests(_copy.root)
     direct, nearby = tests.direct(mistakes[0].module), tests.nearby(mistakes[0].module)
     results = []
@@ -92,7 +93,7 @@ def _result(mistake: Mistake, result: str, test: str | None = None, seconds: flo
 
 
 def _failing_with(mistakes: list[Mistake], tests: list[str]) -> list[str]:
-    """The tests that fail with mistakes and pass without them."""
+    """Return the tests that fail with mistakes and pass without them."""
     failed = _copy.run(mistakes, tests).failed
     unchanged = _copy.run([], failed).failed if failed else []
     return [test for test in failed if test not in unchanged]
@@ -103,10 +104,10 @@ def _first_failure(mistake: Mistake, tests: list[str]) -> str | None:
 
 
 def _try_together(survivors: list[Mistake], pool: ProcessPoolExecutor, jobs: int) -> dict[int, str]:
-    """Run all tests with many mistakes at once, then those that fail with one mistake at a time.
+    """Run all tests with many mistakes together, then the failing tests with one mistake at a time.
 
-    A mistake can hide another: what is left is tried again until nothing more is caught. Return the tests that catch
-    mistakes by their indices.
+    One mistake can hide another, so the remaining mistakes are retried until no more are caught. Return the tests that
+    catch mistakes, by the index of the mistake.
     """
     files, caught, left = ImportingTests(ROOT).all, {}, set(range(len(survivors)))
     groups = _compatible_groups(survivors)
@@ -125,7 +126,7 @@ def _try_together(survivors: list[Mistake], pool: ProcessPoolExecutor, jobs: int
 
 
 def _compatible_groups(mistakes: list[Mistake]) -> list[list[int]]:
-    """Indices of mistakes in groups of which each has at most one mistake in a function, and none that overlap."""
+    """Return groups of indices of non-overlapping mistakes, with at most one mistake per function in a group."""
     groups: list[list[int]] = []
     for index, mistake in enumerate(mistakes):
         for group in groups:
@@ -144,7 +145,7 @@ def _compatible_groups(mistakes: list[Mistake]) -> list[list[int]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the mistakes, print and write results; return the exit code."""
+    """Make the mistakes, print and write the results, and return the exit code."""
     options = _options().parse_args(arguments)
     mistakes, invalid = _mistakes(options)
     for entry in invalid:
@@ -154,10 +155,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if invalid else 0
     os.environ.setdefault("HELIXFOLD_SHARED", str(ROOT.parent / "shared"))
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ.pop("PYTEST_ADDOPTS", None)  # options of a test run that runs this script
+    os.environ.pop("PYTEST_ADDOPTS", None)  # set by a test run that runs this script
     results, failing = _try_all(mistakes, options) if mistakes else ([], set())
     for test in sorted(failing):
-        print(f"left out, as it fails without a mistake: {test}")
+        print(f"excluded because it fails without a mistake: {test}")
     print(table([*results, *invalid]))
     share = 1 - sum(entry["result"] in ("survived", "invalid") for entry in [*results, *invalid]) / max(
         1, len(results) + len(invalid)
@@ -172,29 +173,35 @@ def main(arguments: list[str] | None = None) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lists", nargs="*", type=Path, help="lists of mistakes (default: tests/mutations/*.toml)")
-    parser.add_argument("--modules", nargs="+", metavar="GLOB", default=[], help="draw mistakes at random from these")
-    parser.add_argument("--count", type=int, default=20, help="how many to draw (20)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the draw (0)")
-    parser.add_argument("--match", metavar="WORD", default="", help="only those whose module, function or text has it")
     parser.add_argument(
-        "--check", action="store_true", help="only look whether the patterns fit, without running tests"
+        "--modules", nargs="+", metavar="GLOB", default=[], help="make random mistakes in these modules"
+    )
+    parser.add_argument("--count", type=int, default=20, help="number of random mistakes (20)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (0)")
+    parser.add_argument(
+        "--match", metavar="WORD", default="", help="only mistakes with this word in the module, function or text"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only check that the patterns match, without running tests"
     )
     parser.add_argument(
         "--nearby",
         type=float,
         metavar="SECONDS",
         default=60,
-        help="CPU time for tests that import a module through others (60; 0: none)",
+        help="CPU seconds for tests that import a module indirectly (60; 0: none)",
     )
-    parser.add_argument("--whole", action="store_true", help="run all tests for what the others miss")
-    parser.add_argument("--jobs", type=int, default=1, help="mistakes tried at a time (1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
-    parser.add_argument("--required", type=float, metavar="SHARE", default=0, help="exit code 1 below this share (0)")
+    parser.add_argument("--whole", action="store_true", help="run all tests for mistakes that the others miss")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel processes (1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+    parser.add_argument(
+        "--required", type=float, metavar="SHARE", default=0, help="exit with code 1 if a smaller share is caught (0)"
+    )
     return parser
 
 
 def _mistakes(options: argparse.Namespace) -> tuple[list[Mistake], list[Result]]:
-    """The mistakes that are asked for, and the entries of lists that do not fit the code."""
+    """Return the selected mistakes, and the entries of lists that do not match the code."""
     mistakes: list[Mistake] = []
     invalid: list[Result] = []
     for path in options.lists or ([] if options.modules else sorted(LISTS.glob("*.toml"))):
@@ -211,8 +218,8 @@ def _mistakes(options: argparse.Namespace) -> tuple[list[Mistake], list[Result]]
         ]
         modules = [name for name in files if any(fnmatch(name, pattern) for pattern in options.modules)]
         mistakes += draw_mistakes(ROOT, modules, options.count, options.seed)
-    chosen = [entry for entry in mistakes if options.match in f"{entry.module} {entry.function} {entry.about}"]
-    return chosen, [
+    selected = [entry for entry in mistakes if options.match in f"{entry.module} {entry.function} {entry.about}"]
+    return selected, [
         entry for entry in invalid if options.match in f"{entry['module']} {entry['function']} {entry['about']}"
     ]
 
@@ -236,7 +243,7 @@ def _try_all(mistakes: list[Mistake], options: argparse.Namespace) -> tuple[list
 
 
 def table(results: list[Result]) -> str:
-    """Counts by list and package."""
+    """Return a table of counts by list and package."""
     columns = (*STAGES, "survived", "invalid")
     lines = [f"{'list':20} {'package':28} " + " ".join(f"{column:>8}" for column in columns)]
     counts = Counter((key, str(entry["result"])) for entry in results for key in (_key(entry), ("all", "")))

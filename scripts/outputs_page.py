@@ -13,7 +13,7 @@ _OPTION = re.compile(r"--[a-z][a-z-]*")
 
 
 def renewed(text: str) -> str:
-    """Return the text of the page with each table as the file table has it now."""
+    """Return the text of the page with its tables updated from the file table."""
     return _TABLE.sub(lambda match: f"{match[1]}{match[2]}{_table(match[1])}", text)
 
 
@@ -32,7 +32,7 @@ def _names(kind: FileKind) -> str:
 
 
 def _purpose(kind: FileKind) -> str:
-    """Return what a file is; the words before the first mark lead to a section."""
+    """Return the purpose of a file, with the words before the first mark as a link to a section."""
     purpose = _OPTION.sub(r"`\g<0>`", kind.purpose)
     return _FIRST_WORDS.sub(rf"[\g<0>]({kind.link})", purpose) if kind.link else purpose
 

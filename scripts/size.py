@@ -1,8 +1,7 @@
 """Count the code by package: `python scripts/size.py`, or with `--json`.
 
-Counted of Python: statements (every `ast.stmt` except docstrings), classes, dataclasses among them, parameters that are
-annotated as callables, files and lines. Templates, JavaScript, style sheets and C++ are counted by lines, in a second
-table.
+For Python, it counts statements (every `ast.stmt` except docstrings), classes, dataclasses, parameters annotated as
+callables, files and lines. A second table counts lines of templates, JavaScript, style sheets and C++.
 """
 
 import argparse
@@ -22,13 +21,13 @@ OTHER = {
     ".h": "C++",
     ".jinja": "templates",
 }
-# Not written here: libraries that pages bring along.
+# Third-party libraries that pages include.
 _FOREIGN = ("3Dmol", ".min.")
 
 
 @dataclass
 class Size:
-    """What is counted of a package."""
+    """Counts for a package."""
 
     statements: int = 0
     classes: int = 0
@@ -38,13 +37,13 @@ class Size:
     lines: int = 0
 
     def add(self, other: "Size") -> None:
-        """Add what was counted elsewhere."""
+        """Add other counts in place."""
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
 
 
 def size_of(text: str) -> Size:
-    """Count one Python file."""
+    """Return the counts for the text of a Python file."""
     nodes = list(ast.walk(ast.parse(text)))
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -64,9 +63,9 @@ def _docstrings(node: ast.AST) -> int:
 
 
 def _callbacks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the number of a function's parameters that are annotated as callables."""
-    given = function.args
-    parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    """Return the number of parameters of a function that are annotated as callables."""
+    signature = function.args
+    parameters = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs, signature.vararg, signature.kwarg]
     return sum(
         each is not None and each.annotation is not None and "Callable" in ast.unparse(each.annotation)
         for each in parameters
@@ -74,27 +73,27 @@ def _callbacks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def sizes(root: Path = ROOT) -> dict[str, Size]:
-    """Return the size of every package, by its path: top folders, and the folders in the project's own packages."""
-    found: dict[str, Size] = {}
+    """Return the counts of every top-level folder, with the packages `data_pipeline` and `helixfold` by subfolder."""
+    packages: dict[str, Size] = {}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
             parts = path.relative_to(root).parts
             is_divided = folder in ("data_pipeline", "helixfold") and len(parts) > 2
             package = "/".join(parts[:2]) if is_divided else folder
-            found.setdefault(package, Size()).add(size_of(path.read_text()))
-    return found
+            packages.setdefault(package, Size()).add(size_of(path.read_text()))
+    return packages
 
 
 def other_lines(root: Path = ROOT) -> dict[str, dict[str, int]]:
-    """Return files and lines of what is not Python in the project's packages, by language."""
-    found: dict[str, dict[str, int]] = {}
+    """Return the numbers of files and lines of languages other than Python in the packages, by language."""
+    languages: dict[str, dict[str, int]] = {}
     for folder in ("data_pipeline", "helixfold"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in OTHER and not any(word in path.name for word in _FOREIGN):
-                counts = found.setdefault(OTHER[path.suffix], {"files": 0, "lines": 0})
+                counts = languages.setdefault(OTHER[path.suffix], {"files": 0, "lines": 0})
                 counts["files"] += 1
                 counts["lines"] += len(path.read_text().splitlines())
-    return found
+    return languages
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -1,9 +1,9 @@
-"""Make the parity case of a merged adapter: DeepMind's program with the `.npz` that `helixfold weights merge` writes.
+"""Make the parity case of a merged adapter: DeepMind's code with a `.npz` file from `helixfold weights merge`.
 
     python scripts/parity/make_adapter_case.py
 
-It writes tests/parity/data/adapter.npz: `in:` what the network reads, `out:` what the program gives with parameters of
-the demonstration model to which a random adapter was added. Install what it runs with:
+It writes tests/parity/data/adapter.npz: the inputs of the network (`in:`), and the outputs of DeepMind's code (`out:`)
+with the parameters of the demonstration model plus a random adapter. Install its requirements:
     pip install -c constraints.txt -e '.[parity]'
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # Python finds only the folder of a script
 
 from helixfold.model.presets import preset
 from helixfold.weights.adapters import AdapterCard, WeightedAdapter, save_adapter
@@ -39,16 +39,16 @@ SPEC = Spec(
     real_templ=1,
     seed=41,
 )
-# Changes of every part of the network, with lengths of their own.
+# Changes of every part of the network, each with a different length.
 LOW_RANK = LowRankConfig(rank=3, alpha=2.0, targets="*", decomposed=True)
-KEPT = (
+STORED_OUTPUTS = (
     *("structure_module/final_atom_positions", "predicted_lddt/logits", "predicted_aligned_error/logits"),
     *("distogram/logits", "masked_msa/logits", "representations/pair"),
 )
 
 
 def main() -> None:
-    """Compute and write the case."""
+    """Compute and write the parity case."""
     from tests.parity import deepmind  # noqa: PLC0415 (it needs the extra)
 
     features = make_features(SPEC)
@@ -57,13 +57,13 @@ def main() -> None:
         merge(WEIGHTS, merged, [WeightedAdapter(path=random_adapter(Path(directory)))])
         outputs = deepmind.run(SPEC, features, dict(np.load(merged))).outputs
     stored = {f"in:{name}": value for name, value in features.items()}
-    stored |= {f"out:{name}": outputs[name] for name in KEPT}
+    stored |= {f"out:{name}": outputs[name] for name in STORED_OUTPUTS}
     np.savez_compressed(DATA / "adapter.npz", **stored)  # type: ignore[arg-type]
-    print(f"{len(KEPT)} outputs")
+    print(f"{len(STORED_OUTPUTS)} outputs")
 
 
 def random_adapter(directory: Path) -> Path:
-    """Write an adapter of the demonstration model that changes every linear map, always the same one."""
+    """Write a reproducible random adapter of the demonstration model that changes every linear map."""
     state = load_weights(WEIGHTS, preset(NAME).model)
     tensors = {}
     for name in LOW_RANK.chosen({each: tuple(tensor.shape) for each, tensor in state.items()}):

@@ -1,14 +1,14 @@
-"""Make a parity case: run DeepMind's AlphaFold on random parameters and synthetic features, and keep what it gives.
+"""Make a parity case: run DeepMind's AlphaFold on random parameters and synthetic features, and store its outputs.
 
     python scripts/parity/make_cases.py --output cases --name mine --model model_1_ptm --residues 40 --seed 11
     python scripts/parity/make_cases.py --check tests/parity/data/monomer_ptm_tiny
 
-The second form writes nothing: it repeats a case on its own features and prints how far its outputs are from the
-stored ones; the exit code is 1 where one differs by more than 1e-4 of its largest value.
+The second form writes nothing. It repeats a case on its stored features and prints the deviations from the stored
+outputs. The exit code is 1 if an output differs by more than 1e-4 of its largest value.
 A case is a folder with features.npz, outputs.npz, recycle_inputs.npz, params_manifest.json and meta.json. With --times,
-parameters are scaled until activations have the ranges of trained networks: range_factors.npz holds the factors, and
-meta.json what bfloat16 costs DeepMind's program.
-Install what it runs with: pip install -c constraints.txt -e '.[parity]'
+parameters are scaled until activations have the ranges of trained networks: range_factors.npz has the factors, and
+meta.json the error of DeepMind's code in bfloat16.
+Install its requirements: pip install -c constraints.txt -e '.[parity]'
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # Python finds only the folder of a script
 
 from data_pipeline.io.errors import InputError
 from helixfold.apps.verify.runs import mean_deviation
@@ -40,13 +40,13 @@ from tests.parity.spec import CHANNELS, MODELS, WITHOUT_TEMPLATES, Spec
 from tests.parity.synthetic_features import make_features
 from tests.parity.trained_ranges import find_factors
 
-# Closer to a bin edge than this, float32 noise in recycled coordinates can choose the other bin.
+# At a smaller distance from a bin edge, float32 noise in recycled coordinates can change the bin.
 SAFE_BIN_MARGIN = 2e-4
 TOLERANCE = 1e-4
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and make or check a case; return the exit code, which is 2 where the input is wrong."""
+    """Make or check a case; return the exit code, which is 2 for invalid input."""
     options = _parser().parse_args(arguments)
     try:
         if options.check:
@@ -59,12 +59,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_case(folder: Path, spec: Spec) -> None:
-    """Run DeepMind's program on new features and write the case."""
+    """Run DeepMind's code on new features and write the case."""
     program = _program()
     features = make_multimer_features(spec) if spec.is_multimer else make_features(spec)
-    made = program.network_inputs(spec, features) if spec.is_multimer else {}
+    computed = program.network_inputs(spec, features) if spec.is_multimer else {}
     shapes = program.parameter_shapes(spec, features)
-    factors = _range_factors(spec, shapes, program.settings(spec), features | made) if spec.times else {}
+    factors = _range_factors(spec, shapes, program.settings(spec), features | computed) if spec.times else {}
     parameters = case_parameters(spec, shapes, program.settings(spec), factors)
     result = program.run(spec, features, parameters)
     exact = program.exact_outputs(spec, features, parameters)
@@ -82,17 +82,17 @@ def make_case(folder: Path, spec: Spec) -> None:
     }
     if spec.times:
         rounded = program.run(spec, features, parameters, bfloat16=True).outputs
-        masks = features["seq_mask"][-1], (features | made)["msa_mask"][-1]
+        masks = features["seq_mask"][-1], (features | computed)["msa_mask"][-1]
         each = {name: [real_part(name, x[name], *masks) for x in (result.outputs, rounded, exact)] for name in exact}
-        # Without padding, whose values are so large that beside them no error of others shows.
+        # Exclude padding, whose large values would hide the errors of other elements.
         meta["float32_noise_without_padding"] = {
-            name: deviation(found, value) for name, (found, _, value) in each.items()
+            name: deviation(output, value) for name, (output, _, value) in each.items()
         }
-        meta["bfloat16_error"] = {name: mean_deviation(found, value) for name, (_, found, value) in each.items()}
+        meta["bfloat16_error"] = {name: mean_deviation(output, value) for name, (_, output, value) in each.items()}
     folder.mkdir(parents=True)
     if factors:
         np.savez_compressed(folder / "range_factors.npz", **factors)  # type: ignore[arg-type]
-    np.savez_compressed(folder / "features.npz", **features | made)  # type: ignore[arg-type]
+    np.savez_compressed(folder / "features.npz", **features | computed)  # type: ignore[arg-type]
     np.savez_compressed(folder / "outputs.npz", **result.outputs)
     if result.recycle_inputs:
         np.savez_compressed(folder / "recycle_inputs.npz", **result.recycle_inputs)
@@ -111,14 +111,14 @@ def make_case(folder: Path, spec: Spec) -> None:
 
 
 def check_case(case: Path) -> float:
-    """Repeat a case on its stored features; print and return how far its outputs are from the stored ones."""
+    """Repeat a case on its stored features; print the deviations of its outputs, and return the largest."""
     spec, features, expected = _read_case(case)
     program = _program()
     factors = dict(np.load(path)) if (path := case / "range_factors.npz").exists() else {}
     parameters = case_parameters(spec, program.parameter_shapes(spec, features), program.settings(spec), factors)
     outputs = program.run(spec, features, parameters).outputs
     if missing := expected.keys() - outputs.keys():
-        raise InputError(f"{case}: the installed program does not give {', '.join(sorted(missing))}")
+        raise InputError(f"{case}: the installed program does not output {', '.join(sorted(missing))}")
     worst = 0.0
     for name, value in sorted(expected.items()):
         deviation = float(np.abs(outputs[name] - value).max()) / max(float(np.abs(value).max()), 1e-30)
@@ -130,9 +130,9 @@ def check_case(case: Path) -> float:
 def _range_factors(
     spec: Spec, shapes: dict[str, tuple[int, ...]], settings: dict[str, Any], features: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Find the factors that give a case's parameters trained ranges, by running our network in float32."""
+    """Return the factors that give the parameters of a case trained ranges, by running our network in float32."""
     batches = [
-        batch_from_deepmind({name: value[number] for name, value in features.items()}) for number in range(spec.passes)
+        batch_from_deepmind({name: value[index] for name, value in features.items()}) for index in range(spec.passes)
     ]
     parameters = case_parameters(spec, shapes, settings, {})
     return find_factors(parameters, case_config(spec.channels, settings), batches, spec.times)
@@ -150,7 +150,7 @@ def _program() -> ModuleType:
 
 def _folder(options: argparse.Namespace) -> Path:
     if options.output is None or options.name is None:
-        raise InputError("a new case needs --output DIR and --name NAME (or check a given one with --check CASE)")
+        raise InputError("a new case needs --output DIR and --name NAME (or check an existing one with --check CASE)")
     if options.name in ("", ".", "..") or Path(options.name).name != options.name:
         raise InputError(f"--name must be a plain folder name, got {options.name!r}")
     folder: Path = options.output / options.name
@@ -161,33 +161,37 @@ def _folder(options: argparse.Namespace) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, help="folder to put the case's folder into")
-    parser.add_argument("--name", help="name of the case's folder")
-    parser.add_argument("--check", type=Path, metavar="CASE", help="repeat this case instead; no other option counts")
+    parser.add_argument("--output", type=Path, help="parent folder of the case")
+    parser.add_argument("--name", help="name of the folder of the case")
+    parser.add_argument(
+        "--check", type=Path, metavar="CASE", help="repeat this case instead, and ignore all other options"
+    )
     parser.add_argument("--model", choices=MODELS, default="model_1_ptm")
     parser.add_argument("--channels", choices=CHANNELS, default="tiny")
     parser.add_argument("--evoformer-blocks", dest="evoformer", type=int, default=2)
     parser.add_argument("--extra-blocks", dest="extra", type=int, default=1)
     parser.add_argument("--template-blocks", dest="template", type=int, default=1)
     parser.add_argument("--residues", dest="res", type=int, default=26, help="length, padding included")
-    parser.add_argument("--padding", dest="pad", type=int, default=0, help="how many of the residues are padding")
+    parser.add_argument("--padding", dest="pad", type=int, default=0, help="number of padding residues")
     parser.add_argument("--msa-rows", dest="seq", type=int, default=10, help="clustered rows, padding included")
     parser.add_argument("--padded-msa-rows", dest="pad_seq", type=int, default=0)
     parser.add_argument("--extra-rows", dest="extra_seq", type=int, default=14, help="extra rows, padding included")
     parser.add_argument("--padded-extra-rows", dest="pad_extra_seq", type=int, default=0)
-    parser.add_argument("--templates", dest="templ", type=int, help="template slots; 4 where the model has templates")
-    parser.add_argument("--real-templates", dest="real_templ", type=int, help="slots with a template; 3 by default")
+    parser.add_argument("--templates", dest="templ", type=int, help="template slots (4 if the model has templates)")
+    parser.add_argument("--real-templates", dest="real_templ", type=int, help="slots with a template (3)")
     parser.add_argument("--recycles", dest="recycle", type=int, default=0)
-    parser.add_argument("--ensemble", type=int, default=1, help="samples averaged in every recycling pass")
-    parser.add_argument("--chains", default="A", help="a multimer's chains, one letter each; equal ones are equal")
+    parser.add_argument("--ensemble", type=int, default=1, help="samples averaged in every recycling iteration")
     parser.add_argument(
-        "--tolerance", type=float, default=0.0, help="change in Angstrom that ends a multimer's recycling"
+        "--chains", default="A", help="chains of a multimer, one letter each; equal letters are equal chains"
     )
     parser.add_argument(
-        "--times", type=float, default=0.0, help="scale activations to so many times the ranges of trained networks"
+        "--tolerance", type=float, default=0.0, help="change in Å that ends the recycling of a multimer"
     )
-    parser.add_argument("--unknown-residue", dest="with_x", action="store_true", help="put an X into the sequence")
-    parser.add_argument("--seed", type=int, default=0, help="seed of parameters and features")
+    parser.add_argument(
+        "--times", type=float, default=0.0, help="scale activations to this multiple of the ranges of trained networks"
+    )
+    parser.add_argument("--unknown-residue", dest="with_x", action="store_true", help="include an X in the sequence")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of parameters and features")
     return parser
 
 

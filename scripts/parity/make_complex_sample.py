@@ -1,4 +1,4 @@
-"""Make tests/parity/data/complex_sample.npz: DeepMind's MSA features of a complex, with the random choices given.
+"""Make tests/parity/data/complex_sample.npz: DeepMind's MSA features of a complex for fixed random choices.
 
 Run it with DeepMind's program installed (the `parity` extra): python -m scripts.parity.make_complex_sample
 """
@@ -15,26 +15,26 @@ GAP, MASKED = 21, 22
 
 
 def main() -> None:
-    """Write what DeepMind's functions make of an alignment of two chains with blocks, ties and deletions."""
+    """Write DeepMind's features of an alignment of two chains with blocks, ties and deletions."""
     random = np.random.default_rng(0)
     family = random.integers(0, 20, RESIDUES)
     msa = np.where(random.random((ROWS, RESIDUES)) < 0.5, random.integers(0, 22, (ROWS, RESIDUES)), family)
     msa[0] = family
     blocks = np.ones((ROWS, RESIDUES), np.float32)
-    # Rows of one chain only, one after the other, and two that agree with nothing but in gaps.
+    # Consecutive rows of only one chain, and two rows that agree with others only in gaps.
     for row in range(8, ROWS):
         blocks[row, slice(7) if row % 2 else slice(7, None)] = 0
     msa[blocks == 0] = GAP
     msa[20:22] = GAP
     deletions = np.where(random.random(msa.shape) < 0.2, random.integers(1, 9, msa.shape), 0)
     order = np.concatenate([[0], 1 + random.permutation(ROWS - 1)])
-    chosen, rest = order[:CLUSTERS], order[CLUSTERS:]
+    centers, rest = order[:CLUSTERS], order[CLUSTERS:]
     hidden = random.random((CLUSTERS, RESIDUES)) < 0.2
-    masked = np.where(hidden, np.where(random.random(hidden.shape) < 0.7, MASKED, 3), msa[chosen])
+    masked = np.where(hidden, np.where(random.random(hidden.shape) < 0.7, MASKED, 3), msa[centers])
     batch = {
         "msa": masked,
         "msa_mask": np.ones(masked.shape, np.float32),
-        "deletion_matrix": deletions[chosen].astype(np.float32),
+        "deletion_matrix": deletions[centers].astype(np.float32),
         "extra_msa": msa[rest],
         "extra_msa_mask": np.ones((len(rest), RESIDUES), np.float32),
         "extra_deletion_matrix": deletions[rest].astype(np.float32),

@@ -1,9 +1,9 @@
-"""Keep what ColabDesign's program gives for a design step: outputs, losses and gradients of the sequence.
+"""Store the outputs, losses and sequence gradients of a design step of ColabDesign.
 
     python -m scripts.parity.make_design_cases --output tests/parity/data
 
-Needs an environment of its own, without this project: `pip install colabdesign==1.1.1 jax==0.4.28 jaxlib==0.4.28
-dm-haiku==0.0.12 'numpy<2' 'scipy<1.14'`. Networks and parameters are those of the case `monomer_ptm_tiny`.
+Needs a separate environment, without this project: `pip install colabdesign==1.1.1 jax==0.4.28 jaxlib==0.4.28
+dm-haiku==0.0.12 'numpy<2' 'scipy<1.14'`. Networks and parameters are from the case `monomer_ptm_tiny`.
 """
 
 import argparse
@@ -21,8 +21,8 @@ FOLDER = Path(__file__).parents[2] / "tests" / "parity" / "data"
 NETWORK = FOLDER / "monomer_ptm_tiny"
 STRUCTURE = Path(__file__).parents[2] / "examples" / "structures" / "hairpin_short.pdb"
 RECYCLES = 2
-# Settings of ColabDesign's sequence and weights of its losses, by protocol. The straight-through gradient of the second
-# is that of cold probabilities.
+# Settings of ColabDesign's sequence and weights of its losses, by protocol. The second uses the gradient of cold
+# probabilities as straight-through gradient.
 SETTINGS: dict[str, dict[str, float]] = {
     "hallucination": {"soft": 0.7, "hard": 0.0, "temp": 0.8},
     "fixbb": {"soft": 1.0, "hard": 1.0, "temp": 0.5},
@@ -44,12 +44,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="the folder to write design_<protocol>.npz to")
     output = parser.parse_args().output
     for protocol in SETTINGS:
-        np.savez_compressed(output / f"design_{protocol}.npz", allow_pickle=False, **made(protocol))
+        np.savez_compressed(output / f"design_{protocol}.npz", allow_pickle=False, **design_step(protocol))
 
 
-def made(protocol: str) -> dict[str, np.ndarray]:
-    """Return the inputs, the outputs, the losses and the gradient of one step of ColabDesign's program."""
-    # Imported here, so that tests can read the settings above without it.
+def design_step(protocol: str) -> dict[str, np.ndarray]:
+    """Return the inputs, outputs, losses and gradient of one design step of ColabDesign."""
+    # Imported here, so that tests can import the settings above without ColabDesign.
     from colabdesign import mk_afdesign_model  # noqa: PLC0415
     from colabdesign.af.alphafold.model import utils  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def made(protocol: str) -> dict[str, np.ndarray]:
         "prev_pos": np.zeros([length, 37, 3]),
     }
     random = np.random.default_rng(7)
-    # Without any row the outer product is a thousand times its bias: with random parameters logits are then so large
+    # Without rows, the outer product is a thousand times its bias. With random parameters, logits are then so large
     # that losses have no gradients.
     model._inputs["extra_msa"] = random.integers(0, 20, (1, length))
     model._inputs["extra_msa_mask"] = np.ones((1, length))
@@ -100,16 +100,16 @@ def made(protocol: str) -> dict[str, np.ndarray]:
     model.run(backprop=True, models=[0], num_models=1)
     aux = model.aux
     read, outputs = aux["debug"]["inputs"], aux["debug"]["outputs"]
-    found = {f"input/{name}": np.asarray(read[name]) for name in READ}
-    found["input/template_all_atom_masks"] = np.asarray(read["template_all_atom_mask"])
+    arrays = {f"input/{name}": np.asarray(read[name]) for name in READ}
+    arrays["input/template_all_atom_masks"] = np.asarray(read["template_all_atom_mask"])
     if "offset" in read:
-        found["input/offsets"] = np.asarray(read["offset"])
+        arrays["input/offsets"] = np.asarray(read["offset"])
     if protocol == "fixbb":
-        found["input/known_positions"] = np.asarray(model._inputs["batch"]["all_atom_positions"])
-        found["input/known_mask"] = np.asarray(model._inputs["batch"]["all_atom_mask"])
-    found["input/numbers"] = model._params["seq"]
-    found |= {f"loss/{name}": np.asarray(value) for name, value in aux["losses"].items() if name in WEIGHTS[protocol]}
-    found |= {
+        arrays["input/known_positions"] = np.asarray(model._inputs["batch"]["all_atom_positions"])
+        arrays["input/known_mask"] = np.asarray(model._inputs["batch"]["all_atom_mask"])
+    arrays["input/numbers"] = model._params["seq"]
+    arrays |= {f"loss/{name}": np.asarray(value) for name, value in aux["losses"].items() if name in WEIGHTS[protocol]}
+    arrays |= {
         "loss": np.asarray(aux["loss"]),
         "gradient": np.asarray(aux["grad"]["seq"]),
         "output/msa_feat": np.asarray(read["msa_feat"]),
@@ -121,17 +121,17 @@ def made(protocol: str) -> dict[str, np.ndarray]:
         "output/pair": np.asarray(outputs["representations"]["pair"]),
         "output/distogram": np.asarray(outputs["distogram"]["logits"]),
     }
-    return {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in found.items()}
+    return {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in arrays.items()}
 
 
 def moved(text: str) -> str:
     """Return a PDB file whose first N is on the x axis, and whose first CA is above it, along y.
 
-    The first residue has a pre-omega torsion from the origin, which AlphaFold does not mask. Elsewhere its direction is
-    that of rounding errors.
+    The first residue has a pre-omega torsion from the origin, which AlphaFold does not mask. Elsewhere its direction
+    depends on rounding errors.
     """
     lines = text.splitlines()
-    places = [number for number, line in enumerate(lines) if line.startswith("ATOM")]
+    places = [index for index, line in enumerate(lines) if line.startswith("ATOM")]
     atoms = np.array([[float(lines[place][start : start + 8]) for start in (30, 38, 46)] for place in places])
     names = [lines[place][12:16].strip() for place in places]
     nitrogen, alpha = (atoms[names.index(name)] for name in ("N", "CA"))
@@ -145,7 +145,7 @@ def moved(text: str) -> str:
 
 
 def numbers(settings: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and the value of each whole number in nested settings."""
+    """Yield the path and the value of each integer in nested settings."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from numbers(value, (*before, name))
@@ -154,7 +154,7 @@ def numbers(settings: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterat
 
 
 def cyclic_offsets(length: int) -> np.ndarray:
-    """Return the offsets on a ring, as ColabDesign's notebook for cyclic peptides has them (its type 2)."""
+    """Return the offsets on a ring as in ColabDesign's notebook for cyclic peptides (type 2)."""
     i = np.arange(length)
     ij = np.stack([i, i + length], -1)
     offset = i[:, None] - i[None, :]
@@ -165,7 +165,7 @@ def cyclic_offsets(length: int) -> np.ndarray:
 
 
 def _unaligned(outputs: Mapping[str, Any]) -> np.ndarray:
-    """Return the atoms as the network has them, which ColabDesign moves onto a known structure."""
+    """Return the atoms as the network outputs them, before ColabDesign superposes them on a known structure."""
     return np.asarray(outputs["structure_module"]["final_atom_positions"])
 
 

@@ -1,4 +1,4 @@
-"""Keep what DeepMind's feature code makes of real alignments and template hits, as short digests.
+"""Store digests of the features that DeepMind's code makes from real alignments and template hits.
 
     python scripts/parity/make_feature_cases.py --data shared/data --output tests/parity/data/feature_code.json
 
@@ -46,7 +46,7 @@ def main() -> None:
         if len({len(row) for row in msa.sequences}) == 1:
             digests[path.name] = {"rows": alignment_digest(msa.sequences, np.array(msa.deletion_matrix))}
     for path in sorted((options.data / "templates").glob("*.hhr.gz")):
-        # Files of before hh-suite 3 lack the last of the values that DeepMind's parser asks for, and does not use.
+        # Files from before hh-suite 3 lack the last value that DeepMind's parser reads, which it does not use.
         text = re.sub(r"(Sum_probs=\S+)$", r"\1  Template_Neff=1.0", text_of(path), flags=re.MULTILINE)
         digests[path.name] = {"hits": hits_digest(parsers.parse_hhr(text))}
     for path in sorted((options.data / "templates").glob("*.sto.gz")):
@@ -65,12 +65,12 @@ def text_of(path: Path) -> str:
 
 
 def alignment_digest(sequences: Iterable[str], deletions: np.ndarray) -> str:
-    """One word for an alignment: rows in order, and their deletion counts."""
+    """Return a digest of an alignment: its rows in order, and their deletion counts."""
     return digest("\n".join(sequences).encode() + np.ascontiguousarray(deletions, np.int32).tobytes())
 
 
 def hits_digest(hits: Sequence[Any]) -> str:
-    """One word for DeepMind's template hits."""
+    """Return a digest of DeepMind's template hits."""
     fields = [
         (
             *(hit.index, hit.name.rstrip(), hit.aligned_cols, hit.sum_probs, hit.query, hit.hit_sequence),
@@ -108,7 +108,7 @@ def _stockholm(parsers: Any, text: str) -> dict[str, str]:
 
 
 def _merged(parsers: Any, paths: list[Path]) -> dict[str, str]:
-    """DeepMind's MSA features; the package leaves deduplication out, so what is merged has no duplicates."""
+    """Return DeepMind's MSA features; the package does not deduplicate, so the merged rows have no duplicates."""
     pipeline = importlib.import_module("alphafold.data.pipeline")
     seen: set[str] = set()
     msas = []

@@ -1,10 +1,11 @@
-"""Make a case of gradients: those that DeepMind's AlphaFold-Multimer gives of one number made of all its outputs.
+"""Make a case of gradients: DeepMind's AlphaFold-Multimer differentiates one scalar that depends on all outputs.
 
     python scripts/parity/make_gradient_cases.py --output cases --name mine --model model_1_multimer_v3 --seed 41
 
-The number is the sum over all outputs of their values times random weights, which `probe` draws. Its gradients for
-all parameters and for what the network reads are kept; of large arrays some evenly spaced values. A case is a folder
-with features.npz, gradients.npz, params_manifest.json and meta.json. It runs with what make_cases.py runs with.
+The scalar is the sum over all outputs of their values times random weights, which `probe` draws. Its gradients for all
+parameters and for the inputs of the network are stored; for large arrays, only evenly spaced values. A case is a folder
+with features.npz, gradients.npz, params_manifest.json and meta.json. The requirements are the same as for
+make_cases.py.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from unittest import mock
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # Python finds only the folder of a script
 
 import jax
 from alphafold.model import modules_multimer
@@ -43,19 +44,19 @@ def main() -> None:
 
 
 def make_case(folder: Path, spec: Spec) -> None:
-    """Differentiate DeepMind's program on new features, in float32 and float64, and write the case."""
+    """Differentiate DeepMind's code on new features, in float32 and float64, and write the case."""
     features = make_multimer_features(spec)
     features |= deepmind.network_inputs(spec, features)
     shapes = deepmind.parameter_shapes(spec, features)
     parameters, settings = draw_parameters(shapes, spec.seed), deepmind.settings(spec)
     trunk = settings["embeddings_and_evoformer"]
     previous = recycled_input(spec.res, trunk["msa_channel"], trunk["pair_channel"])
-    value, found = _gradients(spec, parameters, features, previous)
+    value, gradients = _gradients(spec, parameters, features, previous)
     with deepmind.in_float64():
         exact_value, exact = _gradients(*(spec, *(deepmind.widened(each) for each in (parameters, features, previous))))
-    # The program gives no number for atoms that a template lacks.
+    # The gradient is NaN for atoms that a template lacks.
     noise = {
-        name: {"max_abs": float(np.nanmax(np.abs(found[name] - each))), "max": float(np.nanmax(np.abs(each)))}
+        name: {"max_abs": float(np.nanmax(np.abs(gradients[name] - each))), "max": float(np.nanmax(np.abs(each)))}
         for name, each in exact.items()
     }
     meta = {
@@ -74,27 +75,27 @@ def make_case(folder: Path, spec: Spec) -> None:
     )
     write_manifest(folder / "params_manifest.json", shapes, spec.seed)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
-    print(f"{folder}: {value} ({exact_value} in float64), {len(found)} gradients")
+    print(f"{folder}: {value} ({exact_value} in float64), {len(gradients)} gradients")
 
 
 def _gradients(
     spec: Spec, parameters: Mapping[str, np.ndarray], features: Mapping[str, np.ndarray], previous: Arrays
 ) -> tuple[float, Arrays]:
-    """Return the number and its gradients by name, those of inputs without the axis of samples."""
+    """Return the scalar and its gradients by name; gradients of inputs are without the sample axis."""
     read = {name: (previous | dict(features))[name] for name in READ}
     outputs = deepmind.one_pass(spec)
 
-    def weighed(given: dict[str, Any], inputs: dict[str, Any]) -> Any:
+    def weighed(values: dict[str, Any], inputs: dict[str, Any]) -> Any:
         samples = {name: inputs.get(name, each) for name, each in features.items()}
         recycled = {name: inputs.get(name, each) for name, each in previous.items()}
-        found = {
-            name: each for name, each in outputs(given, samples, recycled).items() if not NOT_COMPUTED.search(name)
+        results = {
+            name: each for name, each in outputs(values, samples, recycled).items() if not NOT_COMPUTED.search(name)
         }
         if weights is None:
-            return found
-        return sum((found[name] * each).sum() for name, each in weights.items())
+            return results
+        return sum((results[name] * each).sum() for name, each in weights.items())
 
-    # The features that the network computes from the alignment are given, so that gradients end there.
+    # The features that the network computes from the alignment are passed, so that gradients end there.
     with mock.patch.object(modules_multimer, "create_msa_feat", lambda batch: batch["msa_feat"]):
         weights = None
         weights = probe({name: np.asarray(each) for name, each in jax.jit(weighed)(parameters, read).items()})

@@ -1,10 +1,10 @@
-"""Make the parity cases of the initial guess: ColabFold's program, as it is, on random parameters and a random guess.
+"""Make the parity cases of the initial guess: unmodified ColabFold code on random parameters and a random guess.
 
     python scripts/parity/make_initial_guess.py
 
-It writes tests/parity/data/initial_guess_{monomer,multimer}.npz: `in:` what the network reads and the guess, `out:`
-what the last of three passes gives, in float32, before the program rounds it. Parameters are those of the cases that
-`CASES` names. Install what it runs with:
+It writes tests/parity/data/initial_guess_{monomer,multimer}.npz: the inputs of the network and the guess (`in:`), and
+the outputs of the last of three recycling iterations (`out:`), in float32, before the program rounds them. Parameters
+are from the cases in `CASES`. Install its requirements:
     pip install -c constraints.txt -e '.[parity]'
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from alphafold.model import config as published
 from alphafold.model.model import RunModel
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # Python finds only the folder of a script
 
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from tests.parity import deepmind
@@ -32,17 +32,17 @@ from tests.parity.parameters import from_manifest
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
 
-# The program's loop has the published widths of what is recycled in it, so that it takes no smaller networks.
+# The recycling loop of the program has the published widths hard-coded, so smaller networks do not work.
 CASES = {"monomer": "ranges_monomer", "multimer": "multimer_v3_full"}
-KEPT = ("final_atom_positions", "predicted_lddt", "predicted_aligned_error", "distogram", "masked_msa")
-# Closer to a bin edge than this, rounding in float32 decides the bin of a distance of the guess.
+STORED_OUTPUTS = ("final_atom_positions", "predicted_lddt", "predicted_aligned_error", "distogram", "masked_msa")
+# At a smaller distance from a bin edge, float32 rounding decides the bin of a distance of the guess.
 SAFE_BIN_MARGIN = 2e-4
 
 Arrays = dict[str, np.ndarray]
 
 
 def main() -> None:
-    """Compute and write both cases."""
+    """Compute and write both parity cases."""
     for name, case in CASES.items():
         meta = json.loads((DATA / case / "meta.json").read_text())
         spec = replace(stored_spec(meta), res=14, pad=0, pad_seq=0, pad_extra_seq=0, recycle=2, times=0.0)
@@ -60,9 +60,9 @@ def main() -> None:
 
 
 def random_guess(spec: Spec, aatype: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the atoms of a random walk, and how far from a bin's edge the nearest of their rounded distances is.
+    """Return the atoms of a random walk, and the distance between a bin edge and the nearest rounded distance.
 
-    Rounding to float16 puts at least one distance into another bin.
+    Rounding to float16 moves at least one distance into another bin.
     """
     bins = deepmind.settings(spec)["embeddings_and_evoformer"]["prev_pos"]
     edges = np.linspace(bins["min_bin"], bins["max_bin"], bins["num_bins"])
@@ -75,19 +75,19 @@ def random_guess(spec: Spec, aatype: np.ndarray) -> tuple[np.ndarray, float]:
         bins_differ = (np.digitize(exact, edges) != np.digitize(rounded, edges)).any()
         if margin > SAFE_BIN_MARGIN and bins_differ:
             return guess, margin
-    raise RuntimeError("no guess has distances that are far enough from the edges of bins, and one that is not")
+    raise RuntimeError("no random guess met the requirements on distances from bin edges")
 
 
 def distances(atoms: np.ndarray, aatype: np.ndarray) -> np.ndarray:
-    """Return the distances between the atoms of which recycling reads them: C-beta, C-alpha of glycine."""
+    """Return the distances between the atoms that recycling uses: C-beta, or C-alpha for glycine."""
     is_glycine = aatype == RESTYPES.index("G")
     beta = np.where(is_glycine[:, None], atoms[:, ATOM_ORDER["CA"]], atoms[:, ATOM_ORDER["CB"]]).astype(np.float64)
-    found: np.ndarray = np.linalg.norm(beta[:, None] - beta, axis=-1)
-    return found
+    lengths: np.ndarray = np.linalg.norm(beta[:, None] - beta, axis=-1)
+    return lengths
 
 
 def run(spec: Spec, features: Arrays, parameters: Arrays, guess: np.ndarray) -> Arrays:
-    """Return outputs of the last pass of the program's own loop, as its network computes them."""
+    """Return the unrounded outputs of the last recycling iteration of the program's own loop."""
     whole = published.model_config(spec.model)
     whole.model = ml_collections.ConfigDict(deepmind.settings(spec))
     nested: dict[str, Arrays] = {}
@@ -98,9 +98,9 @@ def run(spec: Spec, features: Arrays, parameters: Arrays, guess: np.ndarray) -> 
     computed: list[dict[str, Any]] = []
     apply = runner.apply
 
-    def recorded(*given: Any) -> Any:
-        result = jax.tree_util.tree_map(np.asarray, apply(*given))
-        # The program rounds the dictionary that it is given in place.
+    def recorded(*arguments: Any) -> Any:
+        result = jax.tree_util.tree_map(np.asarray, apply(*arguments))
+        # The program rounds the returned dictionary in place.
         computed.append(jax.tree_util.tree_map(np.copy, result))
         return result
 
@@ -113,10 +113,10 @@ def run(spec: Spec, features: Arrays, parameters: Arrays, guess: np.ndarray) -> 
         _, last = runner.predict(sample)
     assert (last, len(computed)) == (spec.recycle, spec.recycle + 1)
     result = computed[-1]
-    # Of the aligned errors, the program leaves the expected ones.
-    heads = {name: result[name] for name in KEPT[1:]}
+    # For the aligned errors, the program keeps only the expected values.
+    heads = {name: result[name] for name in STORED_OUTPUTS[1:]}
     logits = {name: value["logits"] if isinstance(value, dict) else value for name, value in heads.items()}
-    return {KEPT[0]: result["structure_module"][KEPT[0]], **logits}
+    return {STORED_OUTPUTS[0]: result["structure_module"][STORED_OUTPUTS[0]], **logits}
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python scripts/parity/make_multimer_loss.py tests/parity/data/multimer_v3_loss
 
-The folder gets features.npz, labels.npz, losses.npz, gradients.npz (some numbers of each, evenly spaced in its
-flat array), params_manifest.json and meta.json. Install what it runs with:
+It writes features.npz, labels.npz, losses.npz, gradients.npz (some elements of each, evenly spaced in its flat
+array), params_manifest.json and meta.json. Install its requirements:
     pip install -c constraints.txt -e '.[parity]'
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # Python finds only the folder of a script
 
 from data_pipeline.features.ground_truth import ATOM14_IS_AMBIGUOUS, ground_truth
 from data_pipeline.features.labels import ChainLabels
@@ -49,8 +49,8 @@ def main(folder: Path) -> None:
     with deepmind.in_float64():
         exact, exact_gradients = differentiated(config, *map(deepmind.widened, (parameters, features, labels)))
     noise = {
-        name: {"max_abs": float(np.abs(found[name] - value).max()), "max": float(np.abs(value).max())}
-        for found, exactly in ((losses, exact), (gradients, exact_gradients))
+        name: {"max_abs": float(np.abs(computed[name] - value).max()), "max": float(np.abs(value).max())}
+        for computed, exactly in ((losses, exact), (gradients, exact_gradients))
         for name, value in exactly.items()
     }
     folder.mkdir(parents=True)
@@ -74,9 +74,9 @@ def main(folder: Path) -> None:
 
 
 def make_labels(aatype: np.ndarray, seq_mask: np.ndarray, rng: np.random.Generator) -> Arrays:
-    """Return the truth of a complex: a random walk with missing atoms and a residue that was not observed.
+    """Return the labels of a complex: a random walk with missing atoms and an unresolved residue.
 
-    Ambiguous atoms are never missing alone: DeepMind's program then takes another mask than the published monomer's.
+    Ambiguous atoms are only missing in pairs, because otherwise DeepMind's code uses another mask than for monomers.
     """
     r = len(aatype)
     alpha = np.cumsum(rng.normal(size=(r, 3)) * 2.2, axis=0)
@@ -101,7 +101,7 @@ def make_labels(aatype: np.ndarray, seq_mask: np.ndarray, rng: np.random.Generat
 
 
 def differentiated(config: Any, parameters: Arrays, features: Arrays, labels: Arrays) -> tuple[Arrays, Arrays]:
-    """Return the losses, and the gradients of their sum by "grad/" and the parameter's name."""
+    """Return the losses, and the gradients of their sum by "grad/" plus the name of the parameter."""
     network = multimer_network(config, labels)
     samples = {name: value[:1] for name, value in features.items()}
     trunk = config.embeddings_and_evoformer

@@ -1,10 +1,10 @@
-"""Keep what DeepMind's pipeline makes of complexes whose chains have real alignments, as short digests.
+"""Store digests of the features that DeepMind's pipeline makes for complexes with real alignments.
 
     python -m scripts.parity.make_pairing_cases --data shared/data --output tests/parity/data/pairing.json
 
-Needs `pip install -c constraints.txt -e '.[parity]'`. DeepMind's program sorts rows with an unstable sort, so that the
-order of rows that are alike depends on the processor; here it is made to sort stably. ColabFold's fork of it keeps rows
-that occur twice, which the original leaves out; here they are left out beforehand.
+Needs `pip install -c constraints.txt -e '.[parity]'`. DeepMind's code sorts rows with an unstable sort, so that
+the order of equal rows depends on the processor; here it is replaced by a stable sort. ColabFold's fork keeps duplicate
+rows, unlike the original; here they are removed beforehand.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 
 from scripts.parity.make_feature_cases import digest, text_of
 
-# Chains by their alignments; the proteins do not meet in nature.
+# Chains by their alignments; the proteins do not form complexes in nature.
 ALIGNMENTS = {
     "adp": "T1034_D1__T1034.a3m.gz",
     "toxin": "1dtx_A__toxd.a3m.gz",
@@ -42,8 +42,8 @@ def main() -> None:
     argsort = np.argsort
     pairing.np.argsort = lambda array: argsort(array, kind="stable")
     msas = {name: parsers.parse_a3m(text_of(options.data / "msa" / file)) for name, file in ALIGNMENTS.items()}
-    found = {words: _merged(words.split(), msas) for words in COMPLEXES}
-    options.output.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    digests = {words: _merged(words.split(), msas) for words in COMPLEXES}
+    options.output.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
 
 
 def _merged(names: list[str], msas: dict[str, Any]) -> dict[str, Any]:
@@ -51,25 +51,26 @@ def _merged(names: list[str], msas: dict[str, Any]) -> dict[str, Any]:
     pipeline, multimer = modules
     merge = importlib.import_module("alphafold.data.feature_processing").pair_and_merge
     chains = {}
-    for number, name in enumerate(names):
+    for chain_index, name in enumerate(names):
         msa = msas[name]
         sequence = msa.sequences[0]
         features = pipeline.make_sequence_features(sequence, name, len(sequence))
         first: dict[str, int] = {}
         for index, row in enumerate(msa.sequences):
             first.setdefault(row, index)
-        kept = [*first.values()]
+        unique_rows = [*first.values()]
         rows = pipeline.make_msa_features(
             [
                 type(msa)(
-                    sequences=[msa.sequences[row] for row in kept],
-                    deletion_matrix=[msa.deletion_matrix[row] for row in kept],
-                    descriptions=["query", *(msa.descriptions[row] for row in kept[1:])],
+                    sequences=[msa.sequences[row] for row in unique_rows],
+                    deletion_matrix=[msa.deletion_matrix[row] for row in unique_rows],
+                    descriptions=["query", *(msa.descriptions[row] for row in unique_rows[1:])],
                 )
             ]
         )
         paired = {f"{key}_all_seq": value for key, value in rows.items() if key != "num_alignments"}
-        chains[str(number)] = multimer.convert_monomer_features({**features, **rows, **paired}, str(number))
+        chain_id = str(chain_index)
+        chains[chain_id] = multimer.convert_monomer_features({**features, **rows, **paired}, chain_id)
     merged = merge(multimer.add_assembly_features(chains))
     return {
         "rows": int(merged["num_alignments"]),
@@ -79,7 +80,7 @@ def _merged(names: list[str], msas: dict[str, Any]) -> dict[str, Any]:
 
 
 def array_digest(array: np.ndarray) -> str:
-    """One word for an array of whole numbers, whatever its dtype."""
+    """Return a digest of an array of integers, independent of its dtype."""
     return digest(np.ascontiguousarray(array, np.int32).tobytes())
 
 

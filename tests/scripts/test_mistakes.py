@@ -108,9 +108,9 @@ def test_several_matches_need_a_choice_and_are_named(root: Path) -> None:
 
 
 def test_what_does_not_fit_is_named(root: Path) -> None:
-    with pytest.raises(ValueError, match="there is no function Scores"):
+    with pytest.raises(ValueError, match="function Scores"):
         changed(root, "_1", "_1", "Scores.iptm")
-    with pytest.raises(ValueError, match="replace has _2"):
+    with pytest.raises(ValueError, match="replace contains _2"):
         changed(root, "LIMIT = _1", "LIMIT = _2")
     with pytest.raises(ValueError, match="does not change"):
         changed(root, "LIMIT = _1", "LIMIT = _1")
