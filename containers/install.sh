@@ -9,7 +9,7 @@ variant=$1 wheel=$2 constraints=$3
 
 case "$variant" in
     cpu) compiler='' index='--index-url https://download.pytorch.org/whl/cpu' ;;
-    # Triton compiles the code that launches its kernels with a C compiler, at their first use.
+    # Triton needs a C compiler to build the launchers of its kernels at their first use.
     cuda) compiler='gcc libc6-dev python3-dev' index='' ;;
     *) echo "install.sh: the variant must be cpu or cuda, got '$variant'" >&2 && exit 2 ;;
 esac
@@ -20,9 +20,9 @@ apt-get install -y -qq --no-install-recommends ca-certificates python3 python3-v
 rm -rf /var/lib/apt/lists/*
 
 python3 -m venv /opt/helixfold
-# PyTorch alone comes from its own index; what it depends on comes from the usual one.
+# Only PyTorch is installed from its own index; its dependencies are installed from PyPI.
 /opt/helixfold/bin/python -m pip install --quiet --no-cache-dir --no-deps -c "$constraints" $index torch
 /opt/helixfold/bin/python -m pip install --quiet --no-cache-dir -c "$constraints" "${wheel}[fast,relax,serve]"
-# Downloaded parameters go here, whichever user runs the container.
+# Downloaded parameters go here for any user of the container.
 mkdir -m 1777 /cache
 /opt/helixfold/bin/helixfold --version
